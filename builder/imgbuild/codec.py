@@ -1,0 +1,93 @@
+"""Values to canonical JSON and back.
+
+Canonical here means: UTF-8, keys in the order of the value's fields (mappings sorted), two spaces of
+indentation, and any list or mapping that holds only scalars on one line, so that a diff of a lock
+shows one line for each changed item. The last byte is a newline.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from imgbuild.errors import InputError, Problem
+
+T = TypeVar("T")
+
+
+def to_builtins(value: Any) -> Any:
+    """A value as JSON's own types; mappings sorted by key, fields in the order of their struct."""
+    return msgspec.to_builtins(value, order="deterministic", str_keys=True)
+
+
+def compact(value: Any) -> bytes:
+    """Canonical JSON on one line with sorted keys: for hashing and for registry documents."""
+    built = to_builtins(value)
+    return json.dumps(built, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def encode(value: Any) -> bytes:
+    """Canonical JSON for files that people review: see the module's own words."""
+    return (_block(to_builtins(value), "") + "\n").encode()
+
+
+def _block(value: Any, indent: str) -> str:
+    inner = indent + "  "
+    if isinstance(value, dict):
+        rows = [f"{_scalar(key)}: {_block(item, inner)}" for key, item in value.items()]
+        opening, closing, flat = "{", "}", _flat(value.values())
+    elif isinstance(value, list):
+        rows = [_block(item, inner) for item in value]
+        opening, closing, flat = "[", "]", _flat(value)
+    else:
+        return _scalar(value)
+    if flat:
+        return opening + ", ".join(rows) + closing
+    return opening + ",".join(f"\n{inner}{row}" for row in rows) + f"\n{indent}{closing}"
+
+
+def _flat(items: Any) -> bool:
+    return not any(isinstance(item, (dict, list)) and item for item in items)
+
+
+def _scalar(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def decode(data: bytes, kind: type[T], *, file: str) -> T:
+    """Read `data` as a `kind`; InputError names `file` and the path of what does not fit."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:  # ValidationError is one of these
+        problem = Problem(file=file, message=str(error))
+        message = f"{file} is not a valid {kind.__name__}"
+        raise InputError(message, problems=(problem,)) from error
+
+
+def read(path: Path, kind: type[T]) -> T:
+    """Read the file at `path` as a `kind`; InputError if it is absent or does not fit."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise InputError(message) from error
+    return decode(data, kind, file=str(path))
+
+
+def write(path: Path, value: Any) -> bool:
+    """Write `value` to `path` in one step (a rename); False if the same bytes stood there already."""
+    return write_bytes(path, encode(value))
+
+
+def write_bytes(path: Path, data: bytes) -> bool:
+    """Write `data` to `path` in one step (a rename); False if the same bytes stood there already."""
+    if path.exists() and path.read_bytes() == data:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+    return True

@@ -1,0 +1,115 @@
+"""Every error that a user can meet: its text, its remedy, and the exit code of its class.
+
+Comes in: what went wrong. Goes out: an exception that only the command line's entry point catches.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong with an input: where it stands, what stands there, what should."""
+
+    file: str
+    message: str
+    line: int | None = None
+    column: int | None = None
+    path: str | None = None
+    value: str | None = None
+    expected: str | None = None
+    nearest: str | None = None
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        text = f"{place}: {self.path}: {self.message}" if self.path else f"{place}: {self.message}"
+        if self.value is not None:
+            text += f" (found {self.value})"
+        if self.expected is not None:
+            text += f"; expected {self.expected}"
+        if self.nearest is not None:
+            text += f"; did you mean {self.nearest}?"
+        return text
+
+
+class ImgbuildError(Exception):
+    """What users see: a message, a hint that says what to do, and an exit code by class."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class WorkFailed(ImgbuildError):
+    """The work itself failed: a build, a smoke test, an engine that refused."""
+
+    exit_code = 1
+
+
+class InputError(ImgbuildError):
+    """A file or a flag is wrong. Carries every problem that was found, not just the first."""
+
+    exit_code = 2
+
+    def __init__(
+        self, message: str, *, problems: tuple[Problem, ...] = (), hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.problems = problems
+
+
+class NothingSelected(ImgbuildError):
+    """No target has that name, or no architecture of it is left."""
+
+    exit_code = 3
+
+
+class AuditFailed(ImgbuildError):
+    """The audit found errors."""
+
+    exit_code = 4
+
+
+class LockStale(ImgbuildError):
+    """A lock is missing, was made by another format, or no longer follows from the matrix."""
+
+    exit_code = 5
+
+
+class ToolMissing(ImgbuildError):
+    """A program that imgbuild needs for this verb is absent or too old."""
+
+    exit_code = 6
+
+
+class FetchFailed(ImgbuildError):
+    """A download failed: no route, no such file, no permission."""
+
+    exit_code = 7
+
+
+class WorldImpossible(ImgbuildError):
+    """No set of packages satisfies the target. Carries the chain of reasons."""
+
+    exit_code = 8
+
+    def __init__(
+        self, message: str, *, reasons: tuple[str, ...] = (), hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.reasons = reasons
+
+
+class IntegrityError(ImgbuildError):
+    """A file is not what its hash, its own directory or the lock says, or is unsafe to unpack."""
+
+    exit_code = 9
+
+
+class Interrupted(ImgbuildError):
+    """The user stopped the work; what was finished is kept."""
+
+    exit_code = 130

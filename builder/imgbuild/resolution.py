@@ -1,0 +1,64 @@
+"""What a resolution holds: every wheel, deb and base of one target on one architecture.
+
+Values only; `resolve` makes them, `lock` keeps them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from imgbuild.values import Bytes, Digest, Sha256
+
+
+class Locked(msgspec.Struct, frozen=True, kw_only=True):
+    """A file as a lock names it. No address: that is looked up when it is fetched."""
+
+    file: str
+    size: Bytes
+    sha256: Sha256
+
+
+class Wheel(Locked, frozen=True, kw_only=True):
+    """A wheel and the name of the index that has it. `index` is "built" for one made from an sdist."""
+
+    package: str
+    version: str
+    index: str
+
+
+class Built(msgspec.Struct, frozen=True, kw_only=True):
+    """A wheel made from an sdist: what it is made from, and what must come out."""
+
+    package: str
+    version: str
+    index: str
+    sdist: Locked
+    env: dict[str, str]
+    requires: tuple[Wheel, ...]
+    wheel: Locked
+
+
+class Deb(Locked, frozen=True, kw_only=True):
+    """A Debian package. `file` is its path in the archive, `pool/main/…`."""
+
+    package: str
+    version: str
+    arch: str
+
+
+class RegistryLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer of a registry image, taken as it is."""
+
+    digest: Digest
+    size: Bytes
+    diff_id: Digest
+
+
+class Resolution(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that goes into an image on one architecture, sorted by package."""
+
+    wheels: tuple[Wheel, ...]
+    built: tuple[Built, ...] = ()
+    debs: tuple[Deb, ...] = ()
+    base_layers: tuple[RegistryLayer, ...] = ()
+    base_manifest: Digest | None = None

@@ -1,0 +1,99 @@
+"""The one place that starts processes: logs each command so that it can be pasted back."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from imgbuild.console import console
+from imgbuild.errors import ToolMissing, WorkFailed
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What a finished process left: exit status, stdout, stderr (both decoded, bad bytes replaced)."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+def find(program: str, *, remedy: str) -> str:
+    """The path of `program` on PATH; ToolMissing with `remedy` as its hint if there is none."""
+    path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/local/sbin")
+    if path is None:
+        message = f"{program} is not installed"
+        raise ToolMissing(message, hint=remedy)
+    return path
+
+
+def pasted(command: Sequence[str]) -> str:
+    """`command` as one can paste it into a shell."""
+    return shlex.join(command)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    check: bool = True,
+    stream: bool = False,
+) -> Result:
+    """Run `command` to its end. `env` adds to this process's own; `stream` lets it use the terminal.
+
+    WorkFailed, with the end of stderr, if `check` and the status is not 0.
+    """
+    console.detail(f"$ {pasted(command)}")
+    done = subprocess.run(
+        command,
+        env={**os.environ, **env} if env else None,
+        cwd=cwd,
+        input=stdin.encode() if stdin is not None else None,
+        stdin=None if stdin is not None or stream else subprocess.DEVNULL,
+        stdout=None if stream else subprocess.PIPE,
+        stderr=None if stream else subprocess.PIPE,
+        check=False,
+    )
+    result = Result(done.returncode, _text(done.stdout), _text(done.stderr))
+    if check and result.status != 0:
+        raise failure(command, result)
+    return result
+
+
+def feed(command: Sequence[str], chunks: Iterable[bytes]) -> Result:
+    """Run `command` with `chunks` streamed to its stdin; WorkFailed if its status is not 0."""
+    console.detail(f"$ … | {pasted(command)}")
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        stdin: IO[bytes] | None = process.stdin
+        try:
+            if stdin is not None:
+                for chunk in chunks:
+                    stdin.write(chunk)
+        except BrokenPipeError:
+            console.detail(f"{command[0]} closed its input early")
+        stdout, stderr = process.communicate()
+    result = Result(process.returncode, _text(stdout), _text(stderr))
+    if result.status != 0:
+        raise failure(command, result)
+    return result
+
+
+def failure(command: Sequence[str], result: Result) -> WorkFailed:
+    """The error for a command that ended badly: its last lines and how to repeat it."""
+    tail = "\n".join((result.stderr or result.stdout).strip().splitlines()[-20:])
+    message = f"{Path(command[0]).name} ended with status {result.status}"
+    return WorkFailed(f"{message}:\n{tail}" if tail else message, hint=f"to repeat: {pasted(command)}")
+
+
+def _text(data: bytes | None) -> str:
+    return (data or b"").decode(errors="replace")
