@@ -10,7 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from imgbuild.matrix.model import Drop, Target, User
+from imgbuild import codec
+from imgbuild.errors import LockStale
+from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target, User
 from imgbuild.resolution import Resolution
 from imgbuild.values import Arch
 
@@ -50,6 +52,7 @@ class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
     glibc: str
     interpreter: str
     packages: tuple[str, ...] = ()
+    image: str = ""
 
 
 class Lock(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,3 +70,163 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True):
     layers: Cutting
     drop: tuple[Drop, ...]
     arch: dict[Arch, Resolution]
+
+
+def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) -> Lock:
+    """The lock of target `name`: what the matrix says of it and what was resolved."""
+    target = matrix.targets[name]
+    return Lock(
+        format=LOCK_FORMAT,
+        target=name,
+        cuda=target.cuda,
+        as_of=target.as_of.isoformat(),
+        flashinfer=target.flashinfer.mode,
+        requirements=requirements(matrix, name),
+        indexes=dict(sorted(target.indexes.items())),
+        base=_locked_base(matrix, target),
+        settings=_settings(matrix, name, target),
+        layers=Cutting(
+            own_from=matrix.layers.own_from,
+            named=matrix.layers.named,
+            groups=matrix.layers.groups,
+            order=matrix.layers.order,
+            limit=matrix.layers.limit,
+        ),
+        drop=target.drop,
+        arch=dict(sorted(resolutions.items())),
+    )
+
+
+def requirements(matrix: Matrix, name: str) -> dict[str, str]:
+    """Package → specifier of everything that target `name` asks for: pins and what is beside them."""
+    target = matrix.targets[name]
+    wanted = {package: wanted.spec for package, wanted in matrix.requires.items()}
+    wanted |= {package: wanted.spec for package, wanted in target.requires.items()}
+    wanted |= {package: f"=={version}" for package, version in target.pins.items()}
+    return dict(sorted(wanted.items()))
+
+
+def lock_path(images: Path, target: str) -> Path:
+    """Where the lock of `target` stands in the folder `images`."""
+    return images / target / "lock.json"
+
+
+def read_lock(images: Path, target: str) -> Lock:
+    """Read the lock of `target`; LockStale if there is none or its format is another."""
+    path = lock_path(images, target)
+    remedy = f"make it with: imgbuild lock --target {target}"
+    if not path.exists():
+        message = f"{path}: no lock for target {target}"
+        raise LockStale(message, hint=remedy)
+    data = path.read_bytes()
+    found = codec.decode(data, _Versioned, file=str(path)).format
+    if found != LOCK_FORMAT:
+        message = f"{path}: lock format {found}; this imgbuild reads {LOCK_FORMAT}"
+        raise LockStale(message, hint=remedy)
+    return codec.decode(data, Lock, file=str(path))
+
+
+def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
+    """Every way in which `lock` no longer follows from `matrix`; empty if it is current.
+
+    Nothing is solved: a lock is current if it says what the matrix says and its files satisfy it.
+    """
+    if lock.target not in matrix.targets:
+        return (f"the matrix has no target {lock.target}",)
+    target = matrix.targets[lock.target]
+    due = make_lock(matrix, lock.target, lock.arch)
+    reasons = [
+        f"{field}: the matrix says {_short(getattr(due, field))}, the lock {_short(getattr(lock, field))}"
+        for field in lock.__struct_fields__
+        if field not in ("arch", "format") and getattr(due, field) != getattr(lock, field)
+    ]
+    if set(lock.arch) != set(target.arch):
+        reasons.append(f"arch: the matrix says {', '.join(sorted(target.arch))},"
+                       f" the lock has {', '.join(sorted(lock.arch))}")
+    for arch, resolution in lock.arch.items():
+        reasons.extend(f"{arch}: {text}" for text in _unsatisfied(due, resolution))
+    return tuple(reasons)
+
+
+def _unsatisfied(due: Lock, resolution: Resolution) -> list[str]:
+    from packaging.specifiers import SpecifierSet
+
+    versions = {wheel.package: wheel.version for wheel in resolution.wheels}
+    versions |= {built.package: built.version for built in resolution.built}
+    texts = []
+    for package, spec in due.requirements.items():
+        if package not in versions:
+            texts.append(f"{package}{spec} is not locked")
+        elif not SpecifierSet(spec).contains(versions[package], prereleases=True):
+            texts.append(f"{package} {versions[package]} is locked, {package}{spec} is wanted")
+    debs = {deb.package for deb in resolution.debs}
+    texts.extend(
+        f"Debian package {package} is not locked"
+        for package in due.base.packages
+        if package not in debs
+    )
+    return texts
+
+
+def _locked_base(matrix: Matrix, target: Target) -> LockedBase:
+    base = matrix.bases[target.base]
+    if isinstance(base, DebianBase):
+        return LockedBase(
+            name=target.base,
+            kind="debian",
+            suite=base.suite,
+            python=base.python,
+            glibc=base.glibc,
+            interpreter=f"/usr/bin/python{base.python}",
+            packages=tuple(sorted(base.packages)),
+        )
+    return LockedBase(
+        name=target.base,
+        kind="registry",
+        suite="",
+        python=base.python,
+        glibc=base.glibc,
+        interpreter=base.interpreter,
+        image=base.image,
+    )
+
+
+def _settings(matrix: Matrix, name: str, target: Target) -> Settings:
+    image = matrix.image
+    env = {key: variable.value for key, variable in (image.env | target.env).items()}
+    base = matrix.bases[target.base]
+    labels = {
+        **image.labels,
+        **target.labels,
+        "org.opencontainers.image.title": name,
+        "dev.imgbuild.target": name,
+        "dev.imgbuild.base": target.base,
+        "dev.imgbuild.cuda": target.cuda,
+        "dev.imgbuild.python": base.python,
+        "dev.imgbuild.flashinfer": target.flashinfer.mode,
+        "dev.imgbuild.as-of": target.as_of.isoformat(),
+        **{f"dev.imgbuild.version.{package}": version for package, version in target.pins.items()},
+    }
+    if target.gpu:
+        labels["dev.imgbuild.gpu"] = " ".join(target.gpu)
+    return Settings(
+        prefix=image.prefix,
+        user=image.user,
+        workdir=image.workdir,
+        cache=image.cache,
+        env=dict(sorted(env.items())),
+        labels=dict(sorted(labels.items())),
+        entrypoint=image.entrypoint,
+        cmd=image.cmd,
+    )
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    """The one field that every format of a lock has."""
+
+    format: int
+
+
+def _short(value: object) -> str:
+    text = codec.compact(value).decode()
+    return text if len(text) <= 120 else f"{text[:117]}…"

@@ -6,11 +6,17 @@ JSON of its recipe, in which a format number is raised by hand whenever its byte
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Iterable
+
 import msgspec
 
+from imgbuild import codec
+from imgbuild.errors import InputError
+from imgbuild.lock import Cutting, Lock
 from imgbuild.matrix.model import User
-from imgbuild.resolution import Deb, RegistryLayer, Wheel
-from imgbuild.values import Arch, Digest
+from imgbuild.resolution import Deb, RegistryLayer, Resolution, Wheel
+from imgbuild.values import Arch, Digest, sha256
 
 DEBIAN_FORMAT = 1
 VENV_FORMAT = 1
@@ -54,10 +60,11 @@ class WheelsRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
 class FilesRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="files"):
     """imgbuild's own files: entry point, home, work and cache folders (and the user, on a registry base)."""
 
-    settings_prefix: str
     user: User
     workdir: str
     cache: str
+    passwd: str = ""
+    group: str = ""
 
 
 Recipe = DebianRecipe | RegistryRecipe | VenvRecipe | WheelsRecipe | FilesRecipe
@@ -90,3 +97,153 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     arch: Arch
     layers: tuple[Layer, ...]
     config: Config
+
+
+def plan(lock: Lock, arch: Arch) -> Plan:
+    """The image of `lock` on `arch`: a pure function, no file is read.
+
+    Raises InputError if the lock's cutting asks for more layers than it allows.
+    """
+    resolution = lock.arch[arch]
+    settings = lock.settings
+    below = _base_layers(lock, arch, resolution)
+    venv = VenvRecipe(
+        prefix=settings.prefix, python=lock.base.python, interpreter=lock.base.interpreter
+    )
+    files = FilesRecipe(
+        user=settings.user,
+        workdir=settings.workdir,
+        cache=settings.cache,
+        passwd=resolution.base_files.get("etc/passwd", ""),
+        group=resolution.base_files.get("etc/group", ""),
+    )
+    omit = {drop.package: tuple(sorted(drop.paths)) for drop in lock.drop}
+    cut = cut_wheels(installed_wheels(resolution), lock.layers, taken=len(below) + 2)
+    wheels = [
+        (name, WheelsRecipe(
+            prefix=settings.prefix,
+            python=lock.base.python,
+            wheels=group,
+            omit={wheel.package: omit[wheel.package] for wheel in group if wheel.package in omit},
+        ))
+        for name, group in cut
+    ]
+    recipes: list[tuple[str, Recipe]] = [*below, ("venv", venv), *wheels, ("files", files)]
+    layers = tuple(Layer(name=name, id=layer_id(recipe), recipe=recipe) for name, recipe in recipes)
+    return Plan(target=lock.target, arch=arch, layers=layers, config=_config(lock))
+
+
+def installed_wheels(resolution: Resolution) -> tuple[Wheel, ...]:
+    """All wheels that are installed: those of the indexes and those built from sdists."""
+    built = (
+        Wheel(
+            package=item.package,
+            version=item.version,
+            index="built",
+            file=item.wheel.file,
+            size=item.wheel.size,
+            sha256=item.wheel.sha256,
+        )
+        for item in resolution.built
+    )
+    return tuple(sorted((*resolution.wheels, *built), key=lambda wheel: wheel.package))
+
+
+def cut_wheels(
+    wheels: Iterable[Wheel], rules: Cutting, *, taken: int
+) -> list[tuple[str, tuple[Wheel, ...]]]:
+    """Named groups of wheels, one for each layer, in the one global order of all targets.
+
+    Big wheels first, by the patterns of `rules.order` and then by name; then the groups of small
+    ones, by a fixed hash of the name; last the small ones that the matrix names, in its order.
+    `taken` layers belong to others. Where big wheels would pass the limit, the smallest of them
+    join the groups.
+    """
+    named = {package: place for place, package in enumerate(rules.named)}
+    big = [wheel for wheel in wheels if wheel.size >= rules.own_from]
+    rest = [wheel for wheel in wheels if wheel.size < rules.own_from]
+    alone = sorted((w for w in rest if w.package in named), key=lambda w: named[w.package])
+    room = rules.limit - taken - rules.groups - len(alone)
+    if room < 0:
+        message = (
+            f"layers.limit is {rules.limit}, but {taken} layers for base and files, {rules.groups}"
+            f" groups and {len(alone)} named packages need more"
+        )
+        raise InputError(message, hint="raise layers.limit or name fewer packages")
+    # A named package never loses its layer: only the others make room.
+    big.sort(key=lambda wheel: (wheel.package not in named, -wheel.size, wheel.package))
+    kept, spilt = big[:room], big[room:]
+    kept.sort(key=lambda wheel: (_rank(wheel.package, rules.order), wheel.package))
+    groups: dict[int, list[Wheel]] = {}
+    for wheel in [*spilt, *(w for w in rest if w.package not in named)]:
+        groups.setdefault(int(sha256(wheel.package.encode())[:8], 16) % rules.groups, []).append(wheel)
+    return [
+        *((wheel.package, (wheel,)) for wheel in kept),
+        *((f"group-{number}", _by_hash(groups[number])) for number in sorted(groups)),
+        *((wheel.package, (wheel,)) for wheel in alone),
+    ]
+
+
+def layer_id(recipe: Recipe) -> Digest:
+    """The digest of everything that the layer's bytes depend on, and of nothing else."""
+    match recipe:
+        case DebianRecipe():
+            inputs: dict[str, object] = {
+                "format": DEBIAN_FORMAT,
+                "arch": recipe.arch,
+                "suite": recipe.suite,
+                "debs": sorted(deb.sha256 for deb in recipe.debs),
+                "user": recipe.user,
+            }
+        case RegistryRecipe():
+            inputs = {"digest": recipe.layer.digest}
+        case VenvRecipe():
+            inputs = {"format": VENV_FORMAT, **codec.to_builtins(recipe)}
+        case WheelsRecipe():
+            inputs = {
+                "format": WHEELS_FORMAT,
+                "prefix": recipe.prefix,
+                "python": recipe.python,
+                "wheels": sorted(wheel.sha256 for wheel in recipe.wheels),
+            }
+            if recipe.omit:
+                inputs["omit"] = {wheel.sha256: recipe.omit[wheel.package] for wheel in recipe.wheels
+                                  if wheel.package in recipe.omit}
+        case FilesRecipe():
+            inputs = {"format": FILES_FORMAT, **codec.to_builtins(recipe)}
+    kind = type(recipe).__struct_config__.tag
+    return f"sha256:{sha256(codec.compact({**inputs, 'kind': kind}))}"
+
+
+def _base_layers(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Recipe]]:
+    if lock.base.kind == "debian":
+        recipe = DebianRecipe(
+            arch=arch, suite=lock.base.suite, debs=resolution.debs, user=lock.settings.user
+        )
+        return [(lock.base.name, recipe)]
+    return [
+        (f"{lock.base.name}-{number}", RegistryRecipe(image=lock.base.image, layer=layer))
+        for number, layer in enumerate(resolution.base_layers)
+    ]
+
+
+def _config(lock: Lock) -> Config:
+    settings = lock.settings
+    return Config(
+        created=f"{lock.as_of}T00:00:00Z",
+        user=f"{settings.user.uid}:{settings.user.gid}",
+        env=tuple(f"{name}={value}" for name, value in sorted(settings.env.items())),
+        entrypoint=settings.entrypoint,
+        cmd=settings.cmd,
+        workdir=settings.workdir,
+        labels=settings.labels,
+    )
+
+
+def _rank(package: str, order: tuple[str, ...]) -> int:
+    matches = (place for place, pattern in enumerate(order) if fnmatch.fnmatchcase(package, pattern))
+    return next(matches, len(order))
+
+
+def _by_hash(wheels: Iterable[Wheel]) -> tuple[Wheel, ...]:
+    return tuple(sorted(wheels, key=lambda wheel: wheel.sha256))

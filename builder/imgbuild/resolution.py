@@ -55,10 +55,15 @@ class RegistryLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that goes into an image on one architecture, sorted by package."""
+    """Everything that goes into an image on one architecture, sorted by package.
+
+    `base_files` holds the text of a registry base's etc/passwd and etc/group, to which the
+    image's user is added.
+    """
 
     wheels: tuple[Wheel, ...]
     built: tuple[Built, ...] = ()
     debs: tuple[Deb, ...] = ()
     base_layers: tuple[RegistryLayer, ...] = ()
     base_manifest: Digest | None = None
+    base_files: dict[str, str] = {}

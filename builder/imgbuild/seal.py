@@ -1,0 +1,141 @@
+"""The seal: the digests that follow from a lock, `images/TARGET/digests.json`.
+
+Comes in: a lock and the records of its layers. Goes out: a `Seal`, from which the digest of an
+image is known before a byte of it is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.errors import LockStale
+from imgbuild.lock import Lock
+from imgbuild.oci import image
+from imgbuild.oci.layer import LayerRecord
+from imgbuild.plan import Plan, plan
+from imgbuild.values import Arch, Bytes, Digest, sha256
+
+SEAL_FORMAT = 1
+
+
+class SealedLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer's name, the id of its recipe, and what its bytes are."""
+
+    name: str
+    id: Digest
+    digest: Digest
+    size: Bytes
+    diff_id: Digest
+    unpacked: Bytes
+
+
+class SealedImage(msgspec.Struct, frozen=True, kw_only=True):
+    """The image on one architecture; `size` is what a pull moves, in bytes."""
+
+    manifest: Digest
+    config: Digest
+    size: Bytes
+    layers: tuple[SealedLayer, ...]
+
+
+class Seal(msgspec.Struct, frozen=True, kw_only=True):
+    """All digests of a target. `digest` is the index's, or the one manifest's."""
+
+    format: int
+    target: str
+    digest: Digest
+    arch: dict[Arch, SealedImage]
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """The registry documents of one image, as bytes."""
+
+    config: bytes
+    manifest: bytes
+    layers: tuple[LayerRecord, ...]
+
+
+def documents(planned: Plan, known: Mapping[Digest, LayerRecord]) -> Document:
+    """Configuration and manifest of a plan whose layers are all in `known` (KeyError otherwise)."""
+    layers = tuple(known[layer.id] for layer in planned.layers)
+    config = image.config(planned, [layer.diff_id for layer in layers])
+    return Document(config=config, manifest=image.manifest(config, layers), layers=layers)
+
+
+def seal(lock: Lock, known: Mapping[Digest, LayerRecord]) -> Seal:
+    """The seal of `lock`, given the records of all its layers (KeyError otherwise)."""
+    images: dict[Arch, SealedImage] = {}
+    manifests: dict[Arch, bytes] = {}
+    for arch in lock.arch:
+        planned = plan(lock, arch)
+        document = documents(planned, known)
+        manifests[arch] = document.manifest
+        images[arch] = SealedImage(
+            manifest=_digest(document.manifest),
+            config=_digest(document.config),
+            size=sum(layer.size for layer in document.layers)
+            + len(document.config)
+            + len(document.manifest),
+            layers=tuple(
+                SealedLayer(
+                    name=layer.name,
+                    id=layer.id,
+                    digest=record.digest,
+                    size=record.size,
+                    diff_id=record.diff_id,
+                    unpacked=record.unpacked,
+                )
+                for layer, record in zip(planned.layers, document.layers, strict=True)
+            ),
+        )
+    return Seal(
+        format=SEAL_FORMAT, target=lock.target, digest=top_digest(manifests), arch=images
+    )
+
+
+def top_digest(manifests: Mapping[Arch, bytes]) -> Digest:
+    """The digest that names an image: its one manifest's, or that of the index of several."""
+    if len(manifests) == 1:
+        return _digest(next(iter(manifests.values())))
+    return _digest(image.index(manifests))
+
+
+def seal_path(images: Path, target: str) -> Path:
+    """Where the seal of `target` stands in the folder `images`."""
+    return images / target / "digests.json"
+
+
+def read_seal(images: Path, lock: Lock) -> Seal:
+    """Read the seal of `lock`; LockStale if there is none or it is not of this lock.
+
+    A seal is of a lock if every layer id follows from the lock's plan: nothing is built to know it.
+    """
+    path = seal_path(images, lock.target)
+    remedy = f"make it with: imgbuild lock --target {lock.target}"
+    if not path.exists():
+        message = f"{path}: target {lock.target} is locked but not sealed"
+        raise LockStale(message, hint=remedy)
+    found = codec.read(path, Seal)
+    known = {
+        layer.id: LayerRecord(
+            digest=layer.digest, size=layer.size, diff_id=layer.diff_id, unpacked=layer.unpacked
+        )
+        for sealed in found.arch.values()
+        for layer in sealed.layers
+    }
+    try:
+        due = seal(lock, known)
+    except KeyError:
+        due = None
+    if due != found:
+        message = f"{path} is not the seal of {lock.target}'s lock"
+        raise LockStale(message, hint=remedy)
+    return found
+
+
+def _digest(data: bytes) -> Digest:
+    return f"sha256:{sha256(data)}"
