@@ -1,0 +1,92 @@
+"""What all tests share. Life of a test:
+
+- `tests/unit`: no process, no network but this machine's own, a cache of its own, 60 seconds.
+- anything else is free; `network` and `disk` marks are checked here, before the test starts, and
+  engines by the test itself, through `tests.needs`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import needs
+
+UNIT = Path(__file__).parent / "unit"
+UNIT_SECONDS = 60
+REMEDY = "move it to tests/integration"
+LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "")
+PROCESSES = ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn")
+NETWORK = ("socket.connect", "socket.sendto", "socket.sendmsg")
+LOOKUPS = ("socket.getaddrinfo", "socket.gethostbyname")
+
+
+class Touched(AssertionError):
+    """A unit test reached for the world outside it."""
+
+
+class Guard:
+    """An audit hook, since it sees every way to a process or a socket; hooks cannot be removed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
+        if not self.closed:
+            return
+        if event in PROCESSES:
+            message = f"a unit test started a process: {arguments[:2]}; {REMEDY}"
+            raise Touched(message)
+        if event in NETWORK and not _is_local(arguments[1]):
+            message = f"a unit test reached for the network: {arguments[1]}; {REMEDY}"
+            raise Touched(message)
+        if event in LOOKUPS and not _is_local(arguments[0]):
+            message = f"a unit test looked up a host: {arguments[0]!r}; {REMEDY}"
+            raise Touched(message)
+
+
+def _is_local(address: object) -> bool:
+    """Whether a socket address, a host name or a Unix socket's path stays on this machine."""
+    host = address[0] if isinstance(address, tuple) else address
+    text = host.decode() if isinstance(host, bytes) else str(host or "")
+    return text in LOCAL or text.startswith(("/", "\0"))
+
+
+GUARD = Guard()
+sys.addaudithook(GUARD)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(UNIT) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(UNIT_SECONDS))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("network"):
+        needs.network()
+    for mark in item.iter_markers("disk"):
+        needs.disk(*mark.args)
+
+
+@pytest.fixture(autouse=True)
+def _alone(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Close the world to a unit test and give it a cache of its own."""
+    if not request.path.is_relative_to(UNIT):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IMGBUILD_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{os.getpid()}"))
+        for name in ("NO_COLOR", "FORCE_COLOR", "SOURCE_DATE_EPOCH"):
+            patch.delenv(name, raising=False)
+        GUARD.closed = True
+        try:
+            yield
+        finally:
+            GUARD.closed = False
