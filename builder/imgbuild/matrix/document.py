@@ -1,0 +1,201 @@
+"""YAML text to a tree of nodes that know their line and column; no value is built, nothing is run.
+
+Comes in: the bytes of a file. Goes out: PyYAML nodes and every problem that YAML itself has. Much of
+YAML is refused because a matrix has no use for it and readers trip over it: aliases and merge keys
+(so no alias bomb either), tags, several documents, duplicate keys, keys that are not text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import yaml
+
+from imgbuild.errors import Problem
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 32
+PREFIX = "tag:yaml.org,2002:"
+KINDS = {
+    "null": "nothing",
+    "bool": "a truth value",
+    "int": "a number",
+    "float": "a number",
+    "timestamp": "a date",
+    "merge": "a merge key",
+}
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A file as nodes. `root` is None where it is empty or cannot be read at all."""
+
+    file: str
+    root: yaml.Node | None
+    problems: tuple[Problem, ...]
+
+
+def parse(data: bytes, file: str) -> Document:
+    """Read `data` as one YAML document; problems are returned, never raised."""
+    if len(data) > MAX_BYTES:
+        size = f"{len(data)} bytes"
+        return _unreadable(
+            file, "the file is too big", value=size, expected=f"at most {MAX_BYTES} bytes"
+        )
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line, column = _place(data[: error.start].decode("utf-8"))
+        return _unreadable(
+            file,
+            "this byte is not UTF-8",
+            line,
+            column,
+            f"0x{data[error.start]:02x}",
+            "a file in UTF-8",
+        )
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+    except yaml.reader.ReaderError as error:
+        line, column = _place(text[: error.position])
+        found = f"U+{int(error.character):04X}"
+        return _unreadable(file, "this character is not allowed in YAML", line, column, found)
+    except yaml.MarkedYAMLError as error:
+        return Document(file, None, (_syntax(error, text, file),))
+    if root is None:
+        return _unreadable(
+            file, "the file is empty", 1, 1, expected="a mapping that starts with version: 1"
+        )
+    problems = (msgspec.structs.replace(problem, file=file) for problem in loader.problems)
+    return Document(file, root, tuple(problems))
+
+
+def kind(node: yaml.Node) -> str:
+    """What YAML takes the node for: str, int, float, bool, null, timestamp, map or seq."""
+    return str(node.tag).removeprefix(PREFIX)
+
+
+def place(node: yaml.Node) -> tuple[int, int]:
+    """Line and column of the node's first character, counted from 1."""
+    return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+def shown(node: yaml.Node) -> str:
+    """The node's value for an error: the text as written, or what kind of collection it is."""
+    if isinstance(node, yaml.ScalarNode):
+        text = node.value if len(node.value) <= 60 else f"{node.value[:57]}…"
+        if kind(node) == "null" and not text:
+            return "nothing"
+        return f'"{text}"' if node.style in ("'", '"') else str(text)
+    return "a mapping" if isinstance(node, yaml.MappingNode) else "a list"
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes, and notes what a matrix may not hold instead of stopping at it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.problems: list[Problem] = []
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        """The next node; an alias becomes a null and a problem."""
+        if self.check_event(yaml.AliasEvent):
+            event = self.get_event()
+            mark = event.start_mark
+            self._note(
+                mark, "aliases are not read", f"*{event.anchor}", "the value itself, written out"
+            )
+            return yaml.ScalarNode(f"{PREFIX}alias", "", mark, event.end_mark)
+        event = self.peek_event()
+        if self._depth >= MAX_DEPTH:
+            message = f"nested more than {MAX_DEPTH} deep"
+            raise yaml.composer.ComposerError(None, None, message, event.start_mark)
+        self._depth += 1
+        node: yaml.Node = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        self._depth -= 1
+        tag = getattr(event, "tag", None)
+        if tag not in (None, "!"):
+            self._note(
+                node.start_mark, "tags are not read", str(tag).replace(PREFIX, "!!"), "no tag"
+            )
+            node.tag = f"{PREFIX}alias"
+        if isinstance(node, yaml.MappingNode):
+            self._keys(node)
+        return node
+
+    def _keys(self, node: yaml.MappingNode) -> None:
+        seen: dict[str, int] = {}
+        kept = []
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._note(key.start_mark, "a key must be text", shown(key), "text")
+            elif kind(key) == "merge":
+                self._note(key.start_mark, "merge keys are not read", "<<", "the keys, written out")
+            elif kind(key) == "alias":
+                continue
+            elif kind(key) != "str":
+                message = f"a key must be text, and YAML takes this for {KINDS[kind(key)]}"
+                self._note(key.start_mark, message, shown(key), f'text, in quotes: "{key.value}"')
+            elif key.value in seen:
+                message = f"key {key.value} stands here twice: first in line {seen[key.value]}"
+                self._note(key.start_mark, message, None, "each key once")
+            else:
+                seen[key.value] = key.start_mark.line + 1
+                kept.append((key, value))
+        node.value = kept
+
+    def _note(self, mark: yaml.Mark, message: str, value: str | None, expected: str) -> None:
+        line, column = mark.line + 1, mark.column + 1
+        self.problems.append(
+            Problem(
+                file="", message=message, line=line, column=column, value=value, expected=expected
+            )
+        )
+
+
+def _syntax(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    message = error.problem or "this is not YAML"
+    if isinstance(error, yaml.composer.ComposerError) and "but found another" in message:
+        return Problem(
+            file=file,
+            message="a second document begins here",
+            line=line,
+            column=column,
+            value="---",
+            expected="one document",
+        )
+    expected = None
+    lines = text.splitlines()
+    if mark and line <= len(lines) and re.match(r"[ \t]*\t", lines[line - 1]):
+        message = "a tab cannot indent YAML"
+        column = lines[line - 1].index("\t") + 1
+        expected = "spaces"
+    elif error.context:
+        message = f"{message} ({error.context})"
+    found = lines[line - 1].strip()[:60] if line <= len(lines) else None
+    return Problem(
+        file=file, message=message, line=line, column=column, value=found or None, expected=expected
+    )
+
+
+def _unreadable(
+    file: str,
+    message: str,
+    line: int | None = None,
+    column: int | None = None,
+    value: str | None = None,
+    expected: str | None = None,
+) -> Document:
+    problem = Problem(
+        file=file, message=message, line=line, column=column, value=value, expected=expected
+    )
+    return Document(file, None, (problem,))
+
+
+def _place(before: str) -> tuple[int, int]:
+    return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
