@@ -14,6 +14,13 @@ import msgspec
 MTIME = 315532800  # 1980-01-01T00:00:00Z: the oldest time that a zip can hold
 BLOCK = 512
 END = bytes(2 * BLOCK)
+NAME_LIMIT = 100
+LINK_LIMIT = 100
+PREFIX_LIMIT = 155
+NUMBER_LIMITS = {"uid": 8**7, "gid": 8**7, "size": 8**11, "mtime": 8**11}
+PAX_NAME = b"././@PaxHeader"
+# Magic, version, two empty owner names, two device numbers.
+USTAR = b"ustar\x0000" + bytes(64) + b"0000000\x000000000\x00"
 
 
 class Kind(enum.StrEnum):
@@ -23,6 +30,9 @@ class Kind(enum.StrEnum):
     FOLDER = "folder"
     LINK = "symlink"
     HARD = "hardlink"
+
+
+TYPES = {Kind.FILE: b"0", Kind.HARD: b"1", Kind.LINK: b"2", Kind.FOLDER: b"5"}
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,3 +62,86 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     content: bytes | Slice | None = None
     pack: bool = False
+
+
+def sort_key(member: Member) -> bytes:
+    """Byte order of the path: the one order of every layer."""
+    return member.path.encode()
+
+
+def padding(size: int) -> int:
+    """How many zero bytes follow a content of `size` bytes."""
+    return -size % BLOCK
+
+
+def header(member: Member) -> bytes:
+    """The header blocks of `member`: ustar, behind a PAX header if one of its fields needs one."""
+    path = member.path + "/" if member.kind is Kind.FOLDER else member.path
+    size = member.size if member.kind is Kind.FILE else 0
+    extended: dict[str, str] = {}
+    prefix, name = _split(path)
+    if name is None:
+        extended["path"] = path
+        prefix, name = b"", _fallback(path)
+    target = member.target.encode()
+    if len(target) > LINK_LIMIT or not member.target.isascii():
+        extended["linkpath"] = member.target
+        target = _fallback(member.target)
+    numbers = {"uid": member.uid, "gid": member.gid, "size": size, "mtime": member.mtime}
+    for field, value in numbers.items():
+        if not 0 <= value < NUMBER_LIMITS[field]:
+            extended[field] = str(value)
+            numbers[field] = 0
+    block = _block(name, prefix, TYPES[member.kind], member.mode, numbers, target)
+    return _pax(extended) + block if extended else block
+
+
+def _split(path: str) -> tuple[bytes, bytes | None]:
+    """ustar's prefix and name of `path`; no name if it does not fit (ustar's text is ASCII)."""
+    raw = path.encode()
+    if not path.isascii():
+        return b"", None
+    if len(raw) <= NAME_LIMIT:
+        return b"", raw
+    slash = raw.find(b"/", len(raw) - NAME_LIMIT - 1, len(raw) - 1)
+    if slash < 1 or slash > PREFIX_LIMIT:
+        return b"", None
+    return raw[:slash], raw[slash + 1 :]
+
+
+def _fallback(text: str) -> bytes:
+    """What a reader without PAX sees: the head of `text`, in ASCII."""
+    return text.encode("ascii", "replace")[:NAME_LIMIT]
+
+
+def _block(
+    name: bytes, prefix: bytes, kind: bytes, mode: int, numbers: dict[str, int], target: bytes
+) -> bytes:
+    fields = b"%07o\0%07o\0%07o\0%011o\0%011o\0" % (
+        mode,
+        numbers["uid"],
+        numbers["gid"],
+        numbers["size"],
+        numbers["mtime"],
+    )
+    tail = kind + target.ljust(LINK_LIMIT, b"\0") + USTAR + prefix.ljust(PREFIX_LIMIT + 12, b"\0")
+    head = name.ljust(NAME_LIMIT, b"\0") + fields
+    checksum = sum(head) + sum(tail) + 8 * 0x20  # the sum's own field counts as spaces
+    return head + b"%06o\0 " % checksum + tail
+
+
+def _pax(fields: dict[str, str]) -> bytes:
+    """A PAX header with `fields`, sorted by name, under one constant name."""
+    records = b"".join(_record(key, value) for key, value in sorted(fields.items()))
+    numbers = {"uid": 0, "gid": 0, "size": len(records), "mtime": MTIME}
+    block = _block(PAX_NAME, b"", b"x", 0o644, numbers, b"")
+    return block + records + bytes(padding(len(records)))
+
+
+def _record(key: str, value: str) -> bytes:
+    """One PAX record, `LENGTH KEY=VALUE\\n`, whose length counts its own digits."""
+    body = f" {key}={value}\n".encode()
+    length = len(body) + 1
+    while len(body) + len(str(length)) != length:
+        length = len(body) + len(str(length))
+    return str(length).encode() + body

@@ -1,0 +1,258 @@
+"""Layers: a gzip of a tar, in which deflate streams are copied and never made anew.
+
+Comes in: members in any order. Goes out: the blob, written as it is made, and its record. gzip allows
+many members one after another, so the blob is written as runs:
+
+- a *stored* run: tar headers, padding and small contents in stored deflate blocks;
+- a *spliced* member: a file's own deflate stream as it lies in its wheel, between a ten-byte gzip
+  header and the CRC and size that the zip directory holds;
+- a *packed* run: headers and contents of members that ask for it, compressed by libdeflate in pieces
+  of a fixed size.
+
+What is cut where depends on the members alone. A change here that changes bytes raises the format
+numbers of `plan`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterable
+from typing import BinaryIO
+
+import deflate
+import msgspec
+from isal import isal_zlib
+
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.content import CHUNK, Files, Inflater, pieces
+from imgbuild.oci.tar import END, Kind, Member, Slice, header, padding, sort_key
+from imgbuild.values import Bytes, Digest
+
+GZIP_HEADER = bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 255))  # no name, no time, unknown system
+STORED_LIMIT = 0xFFFF
+PACK_RUN = 4 << 20
+PACK_LEVEL = 6
+# What a member of its own costs beyond its deflate stream: a gzip header and trailer for it, and a
+# header, trailer and block header for the stored run behind it.
+SPLICE_COST = 18 + 18 + 5
+
+
+class LayerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What came out: the blob's digest and size, the tar's digest (diff id) and size, in bytes."""
+
+    digest: Digest
+    size: Bytes
+    diff_id: Digest
+    unpacked: Bytes
+
+
+def write_layer(
+    members: Iterable[Member],
+    sink: BinaryIO | None,
+    *,
+    diff_id: str | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+) -> LayerRecord:
+    """Write the layer of `members` to `sink` (None: only its digests) and say what was written.
+
+    Parent folders that are missing are added (0755, root), members are sorted by the bytes of their
+    path. With `diff_id` it is trusted and spliced contents are copied unread; without it they are
+    inflated and checked. `advance` is told the bytes of each piece of the blob.
+    IntegrityError for paths that clash and contents that are not what they are said to be.
+    """
+    with Files() as files:
+        blob = _Blob(sink, hashing=diff_id is None, advance=advance)
+        for member in _ordered(members):
+            blob.add(header(member), pack=_packs(member))
+            if member.kind is Kind.FILE and member.size:
+                _add_content(blob, member, files)
+        blob.add(END, pack=None)
+        return blob.close(diff_id)
+
+
+def _packs(member: Member) -> bool | None:
+    """Which kind of run the member's header goes to; None: whichever is open."""
+    return member.pack if member.kind is Kind.FILE else None
+
+
+def _add_content(blob: _Blob, member: Member, files: Files) -> None:
+    content = member.content
+    if content is None:
+        message = f"{member.path} has a size of {member.size} bytes and no content"
+        raise IntegrityError(message, hint="this is a fault of imgbuild: report it")
+    if isinstance(content, Slice) and content.deflated and member.size > content.length + SPLICE_COST:
+        blob.splice(content, member, files)
+    else:
+        for piece in pieces(content, member.size, member.path, files):
+            blob.add(piece, pack=member.pack)
+    blob.add(bytes(padding(member.size)), pack=None)
+
+
+def _ordered(members: Iterable[Member]) -> list[Member]:
+    """All members and their parents, sorted; IntegrityError for duplicates and clashes."""
+    found: dict[str, Member] = {}
+    for member in members:
+        if member.path in found:
+            message = f"{member.path} is in the layer twice"
+            raise IntegrityError(message, hint="leave it out of one of the packages that ship it (`drop`)")
+        found[member.path] = member
+    for path in list(found):
+        parent = path.rpartition("/")[0]
+        while parent:
+            there = found.get(parent)
+            if there is None:
+                found[parent] = Member(path=parent, kind=Kind.FOLDER, mode=0o755)
+            elif there.kind is not Kind.FOLDER:
+                message = f"{parent} is a {there.kind} and {path} needs a folder there"
+                raise IntegrityError(message, hint="leave one of the two out (`drop`)")
+            else:
+                break
+            parent = parent.rpartition("/")[0]
+    ordered = sorted(found.values(), key=sort_key)
+    _check_links(ordered)
+    return ordered
+
+
+def _check_links(ordered: list[Member]) -> None:
+    seen: set[str] = set()
+    for member in ordered:
+        if member.kind is Kind.FILE:
+            seen.add(member.path)
+        elif member.kind is Kind.HARD and member.target not in seen:
+            message = f"{member.path} is a hard link to {member.target}, which is no file before it"
+            raise IntegrityError(message, hint="this is a fault of imgbuild: report it")
+
+
+class _Blob:
+    """The gzip being written, and the hashes of it and of the tar inside."""
+
+    def __init__(
+        self, sink: BinaryIO | None, *, hashing: bool, advance: Callable[[int], None]
+    ) -> None:
+        self._sink = sink
+        self._advance = advance
+        self._blob_hash = hashlib.sha256()
+        self._tar_hash = hashlib.sha256() if hashing else None
+        self._blob_size = 0
+        self._tar_size = 0
+        self._out = bytearray()  # made, not yet written
+        self._plain = bytearray()  # tar bytes not yet hashed
+        self._run = bytearray()  # tar bytes of the open run not yet turned into deflate blocks
+        self._run_pack = False
+        self._run_open = False
+        self._run_size = 0
+        self._run_crc = 0
+
+    def add(self, data: bytes, *, pack: bool | None) -> None:
+        """Add tar bytes to a run: a packed one, a stored one, or (None) whichever is open."""
+        if not data:
+            return
+        if pack is not None and pack is not self._run_pack:
+            self._end_run()
+            self._run_pack = pack
+        self._tar(data)
+        self._run += data
+        if self._run_pack:
+            while len(self._run) >= PACK_RUN:
+                self._pack(self._run[:PACK_RUN])
+                del self._run[:PACK_RUN]
+        elif len(self._run) > STORED_LIMIT:
+            self._store(final=False)
+
+    def splice(self, content: Slice, member: Member, files: Files) -> None:
+        """Add a deflate stream as a gzip member of its own; read it only if the tar is hashed."""
+        self._end_run()
+        self._write(GZIP_HEADER)
+        if self._tar_hash is None:
+            self._tar_size += member.size
+            for chunk in files.chunks(content):
+                self._write(chunk)
+        else:
+            inflater = Inflater(member.path, member.size, content.crc)
+            for chunk in files.chunks(content):
+                self._write(chunk)
+                for piece in inflater.feed(chunk):
+                    self._tar(piece)
+            inflater.finish()
+        self._write(struct.pack("<II", content.crc, member.size & 0xFFFFFFFF))
+
+    def close(self, diff_id: str | None) -> LayerRecord:
+        """Write what is left; the record of the whole."""
+        self._end_run()
+        self._flush()
+        if self._tar_hash is not None:
+            self._tar_hash.update(self._plain)
+            diff_id = f"sha256:{self._tar_hash.hexdigest()}"
+        assert diff_id is not None
+        return LayerRecord(
+            digest=f"sha256:{self._blob_hash.hexdigest()}",
+            size=self._blob_size,
+            diff_id=diff_id,
+            unpacked=self._tar_size,
+        )
+
+    def _tar(self, data: bytes) -> None:
+        self._tar_size += len(data)
+        if self._tar_hash is None:
+            return
+        if len(data) >= CHUNK // 4:  # hash large pieces where they lie, gather small ones
+            self._tar_hash.update(self._plain)
+            self._plain.clear()
+            self._tar_hash.update(data)
+            return
+        self._plain += data
+        if len(self._plain) >= CHUNK:
+            self._tar_hash.update(self._plain)
+            self._plain.clear()
+
+    def _write(self, data: bytes | bytearray | memoryview) -> None:
+        self._out += data
+        if len(self._out) >= CHUNK:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._blob_hash.update(self._out)
+        self._blob_size += len(self._out)
+        if self._sink is not None:
+            self._sink.write(self._out)
+        self._advance(len(self._out))
+        self._out = bytearray()
+
+    def _end_run(self) -> None:
+        if self._run_pack:
+            if self._run:
+                self._pack(self._run)
+        elif self._run_open or self._run:
+            self._store(final=True)
+        self._run.clear()
+
+    def _pack(self, data: bytearray) -> None:
+        """One gzip member with all of `data`."""
+        self._write(GZIP_HEADER)
+        self._write(deflate.deflate_compress(bytes(data), PACK_LEVEL))
+        self._write(struct.pack("<II", isal_zlib.crc32(data), len(data)))
+
+    def _store(self, *, final: bool) -> None:
+        """Turn what has gathered into stored blocks of `STORED_LIMIT`; if `final`, end the member."""
+        if not self._run_open:
+            self._write(GZIP_HEADER)
+            self._run_open = True
+            self._run_size = self._run_crc = 0
+        start = 0
+        with memoryview(self._run) as run:
+            while len(run) - start > STORED_LIMIT:
+                self._write(b"\0\xff\xff\0\0")
+                self._write(run[start : start + STORED_LIMIT])
+                start += STORED_LIMIT
+            if final:
+                length = len(run) - start
+                self._write(struct.pack("<BHH", 1, length, length ^ 0xFFFF))
+                self._write(run[start:])
+                start = len(run)
+            self._run_crc = isal_zlib.crc32(run[:start], self._run_crc)
+        self._run_size += start
+        del self._run[:start]
+        if final:
+            self._write(struct.pack("<II", self._run_crc, self._run_size & 0xFFFFFFFF))
+            self._run_open = False

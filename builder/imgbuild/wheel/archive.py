@@ -1,0 +1,205 @@
+"""A wheel as a value: its files, where their data lie, and the texts of its `.dist-info`.
+
+Comes in: the path of a wheel. Goes out: an `Archive`, after every check that needs no inflating;
+`verify` does those that do. Source: the binary distribution format specification of PyPA.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from email.parser import HeaderParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from packaging.utils import (
+    InvalidWheelFilename,
+    canonicalize_name,
+    canonicalize_version,
+    parse_wheel_filename,
+)
+
+from imgbuild.oci.content import Files, pieces
+from imgbuild.oci.tar import Slice
+from imgbuild.wheel.directory import read_directory
+from imgbuild.wheel.zipformat import DEFLATED, ZipMember, refuse
+
+MAX_TOTAL_RATIO = 100  # the most of the 157 wheels of cu124 is 7, fastapi
+TOTAL_LEEWAY = 16 << 20
+TEXT_LIMIT = 64 << 20  # METADATA, RECORD and the like are read whole
+NAME_LIMIT = 255  # bytes in one name, on every file system that images are unpacked to
+
+
+class Archive(msgspec.Struct, frozen=True, kw_only=True):
+    """A wheel that was read and found sound. `members` are its files, by their path, sorted."""
+
+    path: Path
+    label: str
+    members: dict[str, ZipMember]
+    dist_info: str
+
+    @property
+    def name(self) -> str:
+        """The distribution's name as the `.dist-info` folder spells it."""
+        return self.dist_info.removesuffix(".dist-info").rpartition("-")[0]
+
+    @property
+    def version(self) -> str:
+        """The version as the `.dist-info` folder spells it."""
+        return self.dist_info.removesuffix(".dist-info").rpartition("-")[2]
+
+    def place(self, member: ZipMember) -> Slice:
+        """Where the member's content lies."""
+        return Slice(
+            path=self.path,
+            offset=member.offset,
+            length=member.compressed,
+            deflated=member.method == DEFLATED,
+            crc=member.crc,
+        )
+
+    def chunks(self, member: ZipMember) -> Iterator[bytes]:
+        """The member's content in pieces, checked as it is read; IntegrityError if it is damaged."""
+        with Files() as files:
+            where = f"{self.label}: {member.name!r}"
+            yield from pieces(self.place(member), member.size, where, files)
+
+    def content(self, path: str) -> bytes | None:
+        """The whole content of the small file at `path`; None if there is none."""
+        member = self.members.get(path)
+        if member is None:
+            return None
+        if member.size > TEXT_LIMIT:
+            refuse(self.label, path, f"is too large to be read whole ({member.size} bytes)")
+        return b"".join(self.chunks(member))
+
+    def text(self, name: str) -> str | None:
+        """The text of a file of `.dist-info`, such as "METADATA"; None if there is none."""
+        data = self.content(f"{self.dist_info}/{name}")
+        if data is None:
+            return None
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            refuse(self.label, f"{self.dist_info}/{name}", "is not UTF-8")
+
+    def headers(self, name: str) -> Any:
+        """A file of `.dist-info` in the format of METADATA and WHEEL, as an email message."""
+        text = self.text(name)
+        if text is None:
+            refuse(self.label, None, f"has no {self.dist_info}/{name}")
+        return HeaderParser().parsestr(text)
+
+
+def read(path: Path, *, label: str | None = None) -> Archive:
+    """Read the wheel at `path`; `label` is its file name where `path` is not called so.
+
+    IntegrityError names the wheel, the member and what is wrong with it.
+    """
+    label = label or path.name
+    members = _files(read_directory(path, label), label)
+    stated = sum(member.size for member in members.values())
+    limit = path.stat().st_size * MAX_TOTAL_RATIO + TOTAL_LEEWAY
+    if stated > limit:
+        refuse(label, None, f"would unpack to {stated} bytes; more than {limit} is taken for a bomb")
+    archive = Archive(
+        path=path, label=label, members=members, dist_info=_dist_info(members, label)
+    )
+    _check_wheel(archive)
+    return archive
+
+
+def verify(archive: Archive) -> None:
+    """Inflate every file and check its CRC and size; IntegrityError names the first that is wrong."""
+    for member in archive.members.values():
+        for _ in archive.chunks(member):
+            pass
+
+
+def _files(members: Iterable[ZipMember], label: str) -> dict[str, ZipMember]:
+    """Files by their checked path; IntegrityError for unsafe or doubled ones."""
+    files: dict[str, ZipMember] = {}
+    folders: set[str] = set()
+    for member in members:
+        path = _checked_path(member.name, label)
+        _check_type(member, label)
+        if member.name.endswith("/"):
+            if member.size:
+                refuse(label, member.name, f"is a folder with a content of {member.size} bytes")
+            folders.add(path)
+            continue
+        if path in files:
+            refuse(label, member.name, "is in the zip twice")
+        files[path] = member
+    for path in files:
+        parent = path.rpartition("/")[0]
+        while parent and parent not in folders:
+            folders.add(parent)
+            parent = parent.rpartition("/")[0]
+    for path in files.keys() & folders:
+        refuse(label, path, "is a file, and other members need a folder there")
+    return dict(sorted(files.items()))
+
+
+def _checked_path(name: str, label: str) -> str:
+    """`name` without empty and `.` parts; IntegrityError if it could lead out of its folder."""
+    if name.startswith("/"):
+        refuse(label, name, "is an absolute path")
+    if "\\" in name:
+        refuse(label, name, "has a backslash in its path")
+    if re.match(r"[A-Za-z]:", name):
+        refuse(label, name, "starts with a drive's name")
+    if re.search(r"[\x00-\x1f\x7f-\x9f]", name):
+        refuse(label, name, "has control characters in its path")
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        refuse(label, name, "leads out of its folder")
+    if not parts:
+        refuse(label, name, "has no name")
+    if any(len(part.encode()) > NAME_LIMIT for part in parts):
+        refuse(label, name, f"has a name of more than {NAME_LIMIT} bytes")
+    return "/".join(parts)
+
+
+def _check_type(member: ZipMember, label: str) -> None:
+    kind = stat.S_IFMT(member.mode)
+    wanted = (0, stat.S_IFDIR) if member.name.endswith("/") else (0, stat.S_IFREG, stat.S_IFLNK)
+    if kind not in wanted:
+        refuse(label, member.name, f"is neither a file nor a folder (mode {member.mode:o})")
+
+
+def _dist_info(members: Iterable[str], label: str) -> str:
+    found = {path.split("/", 1)[0] for path in members if "/" in path}
+    names = sorted(name for name in found if name.endswith(".dist-info"))
+    if len(names) != 1:
+        listed = ", ".join(names) or "none"
+        refuse(label, None, f"needs exactly one .dist-info folder and has {listed}")
+    if names[0].count("-") < 2:  # name-version.dist-info has two
+        refuse(label, names[0], "is not named NAME-VERSION.dist-info")
+    return names[0]
+
+
+def _check_wheel(archive: Archive) -> None:
+    """WHEEL's version, and one name and version in METADATA, folder and file name."""
+    label = archive.label
+    wheel_version = archive.headers("WHEEL").get("Wheel-Version", "")
+    if wheel_version.strip().split(".")[0] != "1":
+        refuse(label, None, f"has Wheel-Version {wheel_version!r}; imgbuild knows 1.x")
+    metadata = archive.headers("METADATA")
+    stated = (metadata.get("Name", ""), metadata.get("Version", ""))
+    true = _identity(*stated)
+    if _identity(archive.name, archive.version) != true:
+        refuse(label, archive.dist_info, "its METADATA names {} {}".format(*stated))
+    if label.endswith(".whl"):
+        try:
+            name, version, *_ = parse_wheel_filename(label)
+        except InvalidWheelFilename as error:
+            refuse(label, None, f"its file name is not a wheel's ({error})")
+        if _identity(name, str(version)) != true:
+            refuse(label, None, "its METADATA names {} {}".format(*stated))
+
+
+def _identity(name: str, version: str) -> tuple[str, str]:
+    return canonicalize_name(name), canonicalize_version(version)

@@ -1,0 +1,185 @@
+"""A zip read so strictly that no two readers can see different files in it.
+
+Comes in: the path of a zip. Goes out: its members as the central directory and the local headers
+agree on them. Refused: two end records, gaps, overlaps, anything before the first or behind the last
+byte, headers that disagree, encryption, compression other than deflate, sizes that cannot be.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.content import Files
+from imgbuild.wheel.local import check_local
+from imgbuild.wheel.zipformat import (
+    CENTRAL,
+    DEFLATED,
+    DESCRIPTOR,
+    END,
+    END64,
+    FULL16,
+    FULL32,
+    LOCATOR64,
+    MAX_RATIO,
+    STORED,
+    UTF8,
+    Record,
+    ZipMember,
+    extra_fields,
+    refuse,
+    wide_values,
+)
+
+LEVEL_FLAGS = 0b110  # how hard the writer compressed: no meaning for readers
+KNOWN_FLAGS = UTF8 | DESCRIPTOR | LEVEL_FLAGS
+UNIX_SYSTEMS = (3, 19)  # Unix, macOS
+
+
+def read_directory(path: Path, label: str) -> tuple[ZipMember, ...]:
+    """All members of the zip at `path`, in the order of its directory; `label` names it in errors."""
+    with Files() as files:
+        try:
+            total = path.stat().st_size
+        except OSError as error:
+            message = f"cannot read {path}: {error.strerror}"
+            raise IntegrityError(message, hint="check that the file exists") from error
+        count, size, start = _end(files, path, total, label)
+        records = _records(files.read(path, start, size), count, label)
+        placed: dict[int, ZipMember] = {}
+        end = start
+        for record in sorted(records, key=lambda record: record.start, reverse=True):
+            offset = check_local(files, path, record, end, label)
+            placed[record.start] = msgspec.structs.replace(record.member, offset=offset)
+            end = record.start
+        if end != 0:
+            refuse(label, None, f"the first {end} bytes belong to no member")
+    return tuple(placed[record.start] for record in records)
+
+
+def _end(files: Files, path: Path, total: int, label: str) -> tuple[int, int, int]:
+    """Count of members, size and offset of the central directory."""
+    tail_size = min(total, END.size + FULL16)
+    tail = files.read(path, total - tail_size, tail_size)
+    ends = [at for at in _signatures(tail, b"PK\5\6") if _reaches_end(tail, at)]
+    if not ends:
+        refuse(label, None, "is no zip: no end record, or something follows it")
+    if len(ends) > 1 or tail.rfind(b"PK\5\6") != ends[0]:
+        refuse(label, None, "has more than one end record, so readers could differ")
+    at = total - tail_size + ends[0]
+    _, disk, first, here, count, size, start, _ = END.unpack_from(tail, ends[0])
+    stop = at
+    locator = files.read(path, at - LOCATOR64.size, LOCATOR64.size) if at >= LOCATOR64.size else b""
+    if locator.startswith(b"PK\6\7"):
+        stop, wide = _end64(files, path, locator, at, label)
+        narrow = (disk, first, here, count, size, start)
+        limits = (FULL16, FULL16, FULL16, FULL16, FULL32, FULL32)
+        for value, full, value64 in zip(narrow, limits, wide, strict=True):
+            if value not in (full, value64):
+                refuse(label, None, "its two end records (zip and zip64) disagree")
+        disk, first, here, count, size, start = wide
+    elif FULL16 in (count, here) or FULL32 in (size, start):
+        refuse(label, None, "its end record points to a zip64 record that is not there")
+    if disk or first or here != count:
+        refuse(label, None, "is one part of a zip in several parts")
+    if start + size != stop:
+        refuse(label, None, f"its directory ends at byte {start + size}, its end record starts at {stop}")
+    return count, size, start
+
+
+def _signatures(data: bytes, signature: bytes) -> list[int]:
+    found, at = [], data.find(signature)
+    while at >= 0:
+        found.append(at)
+        at = data.find(signature, at + 1)
+    return found
+
+
+def _reaches_end(tail: bytes, at: int) -> bool:
+    if at + END.size > len(tail):
+        return False
+    comment = struct.unpack_from("<H", tail, at + END.size - 2)[0]
+    return bool(at + END.size + comment == len(tail))
+
+
+def _end64(
+    files: Files, path: Path, locator: bytes, at: int, label: str
+) -> tuple[int, tuple[int, ...]]:
+    """Where the zip64 end record starts, and its six numbers."""
+    _, disk, start, disks = LOCATOR64.unpack(locator)
+    if disk or disks != 1 or start + END64.size != at - LOCATOR64.size:
+        refuse(label, None, "its zip64 locator does not point to the record in front of it")
+    signature, length, *_, here_disk, first, here, count, size, offset = END64.unpack(
+        files.read(path, start, END64.size)
+    )
+    if signature != b"PK\6\6" or length != END64.size - 12:
+        refuse(label, None, "has a zip64 end record that cannot be read")
+    return start, (here_disk, first, here, count, size, offset)
+
+
+def _records(data: bytes, count: int, label: str) -> list[Record]:
+    records: list[Record] = []
+    at = 0
+    while at < len(data):
+        if at + CENTRAL.size > len(data) or data[at : at + 4] != b"PK\1\2":
+            refuse(label, None, f"its directory has something else at byte {at} than an entry")
+        record, at = _record(data, at, label)
+        records.append(record)
+    if len(records) != count or at != len(data):
+        refuse(label, None, f"its directory has {len(records)} entries; its end record says {count}")
+    return records
+
+
+def _record(data: bytes, at: int, label: str) -> tuple[Record, int]:
+    """The entry at `at` and where the next one starts."""
+    (_, _, system, _, _, flags, method, _, _, crc, compressed, size, name_length, extra_length,
+     comment_length, disk, _, external, start) = CENTRAL.unpack_from(data, at)  # fmt: skip
+    name_at = at + CENTRAL.size
+    extra_at = name_at + name_length
+    following = extra_at + extra_length + comment_length
+    if following > len(data):
+        refuse(label, None, f"its directory's entry at byte {at} runs past the directory's end")
+    raw_name = data[name_at:extra_at]
+    name = _name(raw_name, flags, label)
+    extra = extra_fields(data[extra_at : extra_at + extra_length], label, name)
+    if 0x7075 in extra and extra[0x7075][5:] != raw_name:
+        refuse(label, name, "has a second name, so readers could differ")
+    if FULL32 in (compressed, size, start):
+        size, compressed, start = wide_values(extra, (size, compressed, start), label, name)
+    _check_readable(name, flags, method, disk, label)
+    _check_sizes(name, method, compressed, size, label)
+    mode = external >> 16 if system in UNIX_SYSTEMS else 0
+    # `offset` needs the length of the local header; it is known once that has been read.
+    member = ZipMember(
+        name=name, method=method, offset=0, compressed=compressed, size=size, crc=crc, mode=mode
+    )
+    return Record(member=member, raw_name=raw_name, flags=flags, start=start), following
+
+
+def _name(raw: bytes, flags: int, label: str) -> str:
+    try:
+        name = raw.decode("utf-8" if flags & UTF8 else "ascii")
+    except UnicodeDecodeError:
+        refuse(label, repr(raw), "its name is neither ASCII nor marked as UTF-8")
+    return name
+
+
+def _check_readable(name: str, flags: int, method: int, disk: int, label: str) -> None:
+    if flags & 1 or flags & (1 << 6) or flags & (1 << 13):
+        refuse(label, name, "is encrypted")
+    if flags & ~KNOWN_FLAGS:
+        refuse(label, name, f"has flags that are not known ({flags:#06x})")
+    if method not in (STORED, DEFLATED):
+        refuse(label, name, f"is compressed by method {method}; wheels are stored (0) or deflated (8)")
+    if disk:
+        refuse(label, name, "lies on another disk")
+
+
+def _check_sizes(name: str, method: int, compressed: int, size: int, label: str) -> None:
+    if method == STORED and compressed != size:
+        refuse(label, name, f"is stored, and its sizes differ ({compressed} and {size} bytes)")
+    if method == DEFLATED and (compressed == 0 or size > compressed * MAX_RATIO):
+        refuse(label, name, f"cannot inflate from {compressed} to {size} bytes (a zip bomb?)")

@@ -1,0 +1,97 @@
+"""Scripts: the launchers of entry points, and the first line of scripts that ask for Python.
+
+Comes in: the text of `entry_points.txt`, or a script's content. Goes out: what lies in `bin/`.
+"""
+
+from __future__ import annotations
+
+import configparser
+import re
+
+import msgspec
+
+from imgbuild.wheel.zipformat import refuse
+
+GROUPS = ("console_scripts", "gui_scripts")
+SHEBANG_LIMIT = 127  # Linux cuts the first line here (256 since 5.1)
+PYTHON_LINE = re.compile(rb"#!pythonw?(?=[ \t\r\n]|$)")
+PLACEHOLDER_LENGTH = 10  # how much of a script decides whether its first line is PYTHON_LINE
+REFERENCE = re.compile(
+    r"(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[[^\]]*\]\s*)?", flags=re.UNICODE
+)
+LAUNCHER = """\
+{shebang}
+import sys
+
+from {module} import {name}
+
+if __name__ == "__main__":
+    sys.exit({attribute}())
+"""
+
+
+class EntryPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A script to be: `name` in `bin/` calls `attribute` (dotted) of `module`."""
+
+    name: str
+    module: str
+    attribute: str
+
+
+def entry_points(text: str, label: str) -> tuple[EntryPoint, ...]:
+    """The console and GUI scripts of an `entry_points.txt`, by name.
+
+    IntegrityError, naming the wheel by `label`, for what cannot be read or would leave `bin/`.
+    """
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=True)
+    parser.optionxform = str  # type: ignore[method-assign, assignment]
+    try:
+        parser.read_string(text)
+    except configparser.Error as error:
+        reason = str(error).replace("\n", " ")
+        refuse(label, "entry_points.txt", f"cannot be read: {reason}")
+    found: dict[str, EntryPoint] = {}
+    for group in GROUPS:
+        for name, value in parser.items(group) if parser.has_section(group) else ():
+            if name in found:
+                refuse(label, "entry_points.txt", f"names the script {name!r} twice")
+            found[name] = _entry_point(name, value, label)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _entry_point(name: str, value: str, label: str) -> EntryPoint:
+    if name in (".", "..") or re.search(r"[/\\\x00-\x1f\x7f-\x9f]", name):
+        refuse(label, "entry_points.txt", f"the script name {name!r} leads out of bin/")
+    match = REFERENCE.fullmatch(value.strip())
+    if match is None:
+        refuse(label, "entry_points.txt", f"{value!r} of the script {name!r} is no MODULE:NAME")
+    return EntryPoint(name=name, module=match["module"], attribute=match["attribute"])
+
+
+def shebang(interpreter: str) -> bytes:
+    """The first line (or lines) that make a script run under `interpreter`, an absolute path."""
+    if " " not in interpreter and len(interpreter) + 2 <= SHEBANG_LIMIT:
+        return f"#!{interpreter}".encode()
+    # A line that both sh and Python can read: sh runs it, to Python it is a string.
+    return f"#!/bin/sh\n'''exec' \"{interpreter}\" \"$0\" \"$@\"\n' '''".encode()
+
+
+def launcher(entry: EntryPoint, interpreter: str) -> bytes:
+    """The script that calls `entry`."""
+    text = LAUNCHER.format(
+        shebang=shebang(interpreter).decode(),
+        module=entry.module,
+        name=entry.attribute.partition(".")[0],
+        attribute=entry.attribute,
+    )
+    return text.encode()
+
+
+def asks_for_python(start: bytes) -> bool:
+    """Whether a script that starts so (`PLACEHOLDER_LENGTH` bytes) wants its first line rewritten."""
+    return PYTHON_LINE.match(start) is not None
+
+
+def rewritten(script: bytes, interpreter: str) -> bytes:
+    """`script` with `#!python` replaced; what follows it on that line is kept."""
+    return PYTHON_LINE.sub(lambda _: shebang(interpreter), script, count=1)

@@ -1,0 +1,87 @@
+"""The parts of a zip that its directory and its local headers share.
+
+Source: APPNOTE.TXT 6.3.10, sections 4.3 to 4.5.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NoReturn
+
+import msgspec
+
+from imgbuild.errors import IntegrityError
+
+STORED, DEFLATED = 0, 8
+UTF8 = 1 << 11
+DESCRIPTOR = 1 << 3
+END = struct.Struct("<4s4H2LH")
+END64 = struct.Struct("<4sQ2H2L4Q")
+LOCATOR64 = struct.Struct("<4sLQL")
+CENTRAL = struct.Struct("<4s4B4HL2L5H2L")
+LOCAL = struct.Struct("<4s5H3L2H")
+FULL16, FULL32 = 0xFFFF, 0xFFFFFFFF
+MAX_RATIO = 1032  # deflate codes at best 258 bytes in two bits
+REMEDY = "the wheel is damaged or was made to mislead: use another file or version of the package"
+
+
+class ZipMember(msgspec.Struct, frozen=True, kw_only=True):
+    """One file or folder of a zip. Sizes in bytes; `offset` is where its data starts in the file.
+
+    `mode` is the Unix mode with its type bits, 0 where the zip was not made on Unix.
+    """
+
+    name: str
+    method: int
+    offset: int
+    compressed: int
+    size: int
+    crc: int
+    mode: int
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of the central directory as it stands, and where its local header starts."""
+
+    member: ZipMember
+    raw_name: bytes
+    flags: int
+    start: int
+
+
+def refuse(file: str, member: str | None, what: str) -> NoReturn:
+    """Raise the IntegrityError that says what is wrong with which member of which file."""
+    message = f"{file}: {member!r}: {what}" if member is not None else f"{file}: {what}"
+    raise IntegrityError(message, hint=REMEDY)
+
+
+def extra_fields(data: bytes, label: str, name: str) -> dict[int, bytes]:
+    """Extra fields by number; a second one of a kind that matters is refused."""
+    fields: dict[int, bytes] = {}
+    at = 0
+    while at + 4 <= len(data):
+        kind, length = struct.unpack_from("<HH", data, at)
+        if at + 4 + length > len(data):
+            break
+        if kind in fields and kind in (0x0001, 0x7075):
+            refuse(label, name, f"has the extra field {kind:#06x} twice")
+        fields[kind] = data[at + 4 : at + 4 + length]
+        at += 4 + length
+    return fields
+
+
+def wide_values(
+    extra: dict[int, bytes], narrow: tuple[int, ...], label: str, name: str
+) -> tuple[int, ...]:
+    """The zip64 values in place of those that are saturated, in the order in which they stand."""
+    data = extra.get(0x0001, b"")
+    at = 0
+    values = []
+    for value in narrow:
+        if value == FULL32:
+            if at + 8 > len(data):
+                refuse(label, name, "its zip64 field is missing or too short")
+            (value,) = struct.unpack_from("<Q", data, at)
+            at += 8
+        values.append(value)
+    return tuple(values)
