@@ -1,0 +1,306 @@
+"""Requests to servers: pages, small files, and parts of large ones.
+
+Comes in: addresses, with or without `user:password@`. Goes out: bytes, or FetchFailed in plain words.
+
+Tries again, with growing pauses, after 408, 425, 429, 5xx and broken connections, and waits as long as
+`Retry-After` asks. Redirects are followed with the login of each server, never from https to http.
+No error and no log shows a password or the query of an address.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import datetime
+import email.utils
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+import msgspec
+
+from imgbuild.credentials import Credentials, Login, bare, host, origin, redact
+from imgbuild.errors import FetchFailed
+
+if TYPE_CHECKING:
+    import ssl
+
+    import requests
+
+T = TypeVar("T")
+CHUNK = 128 * 1024
+_RETRIED = (408, 425, 429, 500, 502, 503, 504)
+_REDIRECTS = (301, 302, 303, 307, 308)
+_LONGEST_WAIT = 120.0
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A page as text. `url` is where it came from after redirects, without a login."""
+
+    url: str
+    text: str
+    content_type: str
+    status: int
+
+
+class Refused(FetchFailed):
+    """The server answered with a status that trying again will not change."""
+
+    def __init__(self, message: str, *, status: int, hint: str | None = None, total: int | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.total = total
+
+
+class Http:
+    """The one way to servers. Threads may share it.
+
+    `attempts` bounds the tries for each address, `first_wait` (seconds) the first pause between them,
+    which doubles; `timeout` is for the connection and for each read, in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        attempts: int = 6,
+        first_wait: float = 0.5,
+        timeout: tuple[float, float] = (20.0, 60.0),
+    ) -> None:
+        self.attempts = attempts
+        self.credentials = Credentials()
+        self._first_wait = first_wait
+        self._timeout = timeout
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._context: ssl.SSLContext | None = None
+
+    # -- what stages use
+
+    def text(self, url: str, accept: str = "*/*") -> Page:
+        """The page at `url`. FetchFailed (`Refused` with its status) for anything but success."""
+
+        def read(response: requests.Response) -> Page:
+            body = b"".join(self.chunks(response, decode=True))
+            kind = response.headers.get("Content-Type", "")
+            charset = re.search(r"charset=[\"']?([A-Za-z0-9._-]+)", kind)
+            try:
+                text = body.decode(charset[1] if charset else "utf-8", "replace")
+            except LookupError:
+                text = body.decode("utf-8", "replace")
+            return Page(bare(response.url), text, kind.partition(";")[0].strip(), response.status_code)
+
+        return self._retrying(url, {"Accept": accept}, read)
+
+    def bytes(self, url: str) -> bytes:
+        """All bytes at `url`, undone of any transfer compression."""
+        return self._retrying(url, {}, lambda response: b"".join(self.chunks(response, decode=True)))
+
+    def part(self, url: str, start: int, length: int) -> bytes:
+        """`length` bytes at `start`; FetchFailed if the file ends before. Also where ranges are ignored."""
+
+        def read(response: requests.Response) -> bytes:
+            first, _ = content_range(response)
+            skip = start - (first or 0)
+            data = bytearray()
+            for chunk in self.chunks(response):
+                data += chunk[skip:] if skip < len(chunk) else b""
+                skip = max(0, skip - len(chunk))
+                if len(data) >= length:
+                    break
+            if len(data) < length:
+                message = f"{redact(url)} ends before byte {start + length}"
+                raise FetchFailed(message)
+            return bytes(data[:length])
+
+        if length == 0:
+            return b""
+        return self._retrying(url, {**_PLAIN, "Range": f"bytes={start}-{start + length - 1}"}, read)
+
+    def part_end(self, url: str, length: int) -> tuple[bytes, int]:
+        """The last `length` bytes (all, if there are fewer) and the size of the whole file."""
+
+        def read(response: requests.Response) -> tuple[bytes, int]:
+            first, total = content_range(response)
+            data, seen = bytearray(), first or 0
+            for chunk in self.chunks(response):
+                seen += len(chunk)
+                data += chunk
+                del data[:-length]
+            return bytes(data), total if total is not None else seen
+
+        try:
+            return self._retrying(url, {**_PLAIN, "Range": f"bytes=-{length}"}, read)
+        except Refused as refused:
+            if refused.status not in (400, 416, 501):
+                raise
+        # Some servers know ranges, but none that count from the end.
+        total = self._retrying(url, _PLAIN, _length, method="HEAD")
+        return self.part(url, max(0, total - length), min(length, total)), total
+
+    # -- what fetch_all uses
+
+    @contextlib.contextmanager
+    def open(self, url: str, headers: Mapping[str, str], method: str = "GET") -> Iterator[requests.Response]:
+        """One try: the successful answer, its body unread. Transient, or FetchFailed for good."""
+        login = self.credentials.find(url)
+        place, asked = bare(url), False
+        for _ in range(12):
+            response = self._send(method, place, headers, login)
+            with contextlib.closing(response):
+                if response.status_code in _REDIRECTS and "Location" in response.headers:
+                    place, login = self._redirected(place, response.headers["Location"], login)
+                    continue
+                if response.status_code == 401 and not asked:
+                    asked, login = True, self.credentials.ask(place)
+                    if login is not None:
+                        continue
+                if not 200 <= response.status_code < 300:
+                    raise self._refusal(response, place)
+                yield response
+                return
+        message = f"{redact(url)}: too many redirects"
+        raise FetchFailed(message)
+
+    def chunks(self, response: requests.Response, *, decode: bool = False) -> Iterator[bytes]:
+        """The body, piece by piece. Transient if the connection ends before the announced length."""
+        from imgbuild import fetch_session
+
+        while True:
+            try:
+                chunk = response.raw.read(CHUNK, decode_content=decode)
+            except fetch_session.network_errors() as error:
+                raise self._plain(error, response.url) from None
+            if not chunk:
+                return
+            yield chunk
+
+    def pause(self, tries: int, wait: float | None, sleep: Callable[[float], object] = time.sleep) -> None:
+        """Wait before the next try: as long as the server asked, else twice as long each time."""
+        growing = min(30.0, self._first_wait * 2.0 ** max(0, tries - 1)) * random.uniform(0.75, 1.25)
+        sleep(growing if wait is None else wait)
+
+    # -- inside
+
+    def _retrying(
+        self, url: str, headers: Mapping[str, str], read: Callable[[requests.Response], T], method: str = "GET"
+    ) -> T:
+        from imgbuild.fetch_session import Transient
+
+        tries = 0
+        while True:
+            try:
+                with self.open(url, headers, method) as response:
+                    return read(response)
+            except Transient as transient:
+                tries += transient.cost
+                self.give_up(url, tries, transient.reason, transient.wait)
+                self.pause(tries, transient.wait)
+
+    def give_up(self, url: str, tries: int, reason: str, wait: float | None) -> None:
+        """Raise FetchFailed if `tries` are used up, or the server asks for a longer wait than is sensible."""
+        message = self.credentials.scrub(f"{redact(url)}: {reason}")
+        if wait is not None and wait > _LONGEST_WAIT:
+            hint = f"the server asks to wait for {wait:.0f} s; try again then"
+            raise FetchFailed(message, hint=hint)
+        if tries >= self.attempts:
+            raise FetchFailed(message, hint="check the network and the proxy, then run it again")
+
+    def _send(
+        self, method: str, url: str, headers: Mapping[str, str], login: Login | None
+    ) -> requests.Response:
+        from imgbuild import fetch_session
+
+        sent = dict(headers)
+        if login is not None:
+            token = base64.b64encode(":".join(login).encode()).decode()
+            sent["Authorization"] = f"Basic {token}"
+        try:
+            return self._session().request(
+                method, url, headers=sent, stream=True, timeout=self._timeout, allow_redirects=False
+            )
+        except fetch_session.network_errors() as error:
+            raise self._plain(error, url) from None
+
+    def _plain(self, error: Exception, url: str) -> Exception:
+        # `from None` where this is raised: the originals quote addresses with passwords.
+        from imgbuild import fetch_session
+
+        for secret in fetch_session.proxy_secrets():
+            self.credentials.hide(secret)
+        found = fetch_session.plain(error, redact(url))
+        if isinstance(found, fetch_session.Transient):
+            found.reason = self.credentials.scrub(found.reason)
+        return found
+
+    def _session(self) -> requests.Session:
+        from imgbuild import fetch_session
+
+        session: requests.Session | None = getattr(self._local, "session", None)
+        if session is None:
+            with self._lock:
+                if self._context is None:
+                    self._context = fetch_session.trust(os.environ)
+            session = self._local.session = fetch_session.session(self._context)
+        return session
+
+    def _redirected(self, place: str, location: str, login: Login | None) -> tuple[str, Login | None]:
+        target = urljoin(place, location)
+        if urlsplit(place).scheme == "https" and urlsplit(target).scheme != "https":
+            message = f"{redact(place)} redirects to {redact(target)}, which is not encrypted"
+            raise FetchFailed(message)
+        found = self.credentials.find(target)
+        return bare(target), found or (login if origin(target) == origin(place) else None)
+
+    def _refusal(self, response: requests.Response, place: str) -> Exception:
+        from imgbuild.fetch_session import Transient
+
+        status, reason = response.status_code, self.credentials.scrub(response.reason or "")
+        if status in _RETRIED:
+            return Transient(f"{status} {reason}".strip(), wait=retry_after(response.headers))
+        message = f"{redact(place)}: {status} {reason}".strip()
+        hint = None
+        if status in (401, 403):
+            hint = f"give a login for {host(place)}: in netrc, keyring, or as https://USER:PASSWORD@… "
+        if status == 407:
+            hint = "the proxy wants a login: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
+        return Refused(message, status=status, hint=hint, total=content_range(response)[1])
+
+
+# A body as it lies on the server: a compressed one would have other bytes and another length.
+_PLAIN = {"Accept-Encoding": "identity"}
+
+
+def content_range(response: requests.Response) -> tuple[int | None, int | None]:
+    """First byte and size of the whole from Content-Range; None for what it does not say."""
+    text = response.headers.get("Content-Range", "")
+    found = re.fullmatch(r"\s*bytes\s+(?:(\d+)-\d+|\*)/(\d+|\*)\s*", text)
+    if found is None:
+        return None, None
+    return int(found[1]) if found[1] else None, int(found[2]) if found[2] != "*" else None
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """How long Retry-After asks to wait, in seconds: it holds seconds or a date. None without one."""
+    text = headers.get("Retry-After", "").strip()
+    if text.isdigit():
+        return float(text)
+    try:
+        moment = email.utils.parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return max(0.0, (moment - datetime.datetime.now(datetime.UTC)).total_seconds())
+
+
+def _length(response: requests.Response) -> int:
+    text = response.headers.get("Content-Length", "")
+    if not text.isdigit():
+        message = f"{redact(response.url)}: the server does not tell the size"
+        raise FetchFailed(message)
+    return int(text)
