@@ -1,7 +1,7 @@
 """Values to canonical JSON and back.
 
-Canonical here means: UTF-8, keys in the order of the value's fields (mappings sorted), two spaces of
-indentation, and any list or mapping that holds only scalars on one line, so that a diff of a lock
+Canonical here means: UTF-8, keys in the order of the value's fields (mappings sorted), two spaces
+of indentation, and any list or mapping that holds only scalars on one line, so that a diff of a lock
 shows one line for each changed item. The last byte is a newline.
 """
 
@@ -78,12 +78,12 @@ def read(path: Path, kind: type[T]) -> T:
 
 
 def write(path: Path, value: Any) -> bool:
-    """Write `value` to `path` in one step (a rename); False if the same bytes stood there already."""
+    """Write `value` to `path` in one step (a rename); False if it stood there already."""
     return write_bytes(path, encode(value))
 
 
 def write_bytes(path: Path, data: bytes) -> bool:
-    """Write `data` to `path` in one step (a rename); False if the same bytes stood there already."""
+    """Write `data` to `path` in one step (a rename); False if it stood there already."""
     if path.exists() and path.read_bytes() == data:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)

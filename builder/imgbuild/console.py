@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console as Rich
 from rich.markup import escape
@@ -81,7 +81,7 @@ class Console:
         if hint:
             self._talk.print(f"[bold cyan]hint:[/] {escape(hint)}")
 
-    def table(self, title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    def table(self, title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
         """Show a table to people (stderr)."""
         if self.verbosity < 0:
             return
@@ -100,15 +100,19 @@ class Console:
 
     @contextlib.contextmanager
     def progress(self, title: str, total: int | None, *, unit: str = "bytes") -> Iterator[Bar]:
-        """A bar on a terminal (`unit` is "bytes" or the name of what is counted); nothing elsewhere."""
+        """A bar on a terminal, nothing elsewhere. `unit`: "bytes", or the name of what is counted."""
         if self.verbosity < 0 or not self._talk.is_terminal:
             yield Bar(None, None)
             return
-        counted = [DownloadColumn(), TransferSpeedColumn()] if unit == "bytes" else [
-            TextColumn("{task.completed}/{task.total} " + escape(unit))
-        ]
+        counted = (
+            [DownloadColumn(), TransferSpeedColumn()]
+            if unit == "bytes"
+            else [TextColumn("{task.completed}/{task.total} " + escape(unit))]
+        )
         columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), *counted]
-        with Progress(*columns, TimeElapsedColumn(), console=self._talk, transient=True) as progress:
+        with Progress(
+            *columns, TimeElapsedColumn(), console=self._talk, transient=True
+        ) as progress:
             yield Bar(progress, progress.add_task(escape(title), total=total))
 
 

@@ -21,7 +21,9 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     nearest: str | None = None
 
     def __str__(self) -> str:
-        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        place = ":".join(
+            str(part) for part in (self.file, self.line, self.column) if part is not None
+        )
         text = f"{place}: {self.path}: {self.message}" if self.path else f"{place}: {self.message}"
         if self.value is not None:
             text += f" (found {self.value})"

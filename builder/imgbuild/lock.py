@@ -56,7 +56,7 @@ class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lock(msgspec.Struct, frozen=True, kw_only=True):
-    """All inputs of one target. From it alone follow the plan and, with `layers.json`, the digests."""
+    """All inputs of one target. The plan follows from it alone, the digests with `layers.json`."""
 
     format: int
     target: str
@@ -98,7 +98,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
 
 
 def requirements(matrix: Matrix, name: str) -> dict[str, str]:
-    """Package → specifier of everything that target `name` asks for: pins and what is beside them."""
+    """Package → specifier of all that target `name` asks for: pins and what is beside them."""
     target = matrix.targets[name]
     wanted = {package: wanted.spec for package, wanted in matrix.requires.items()}
     wanted |= {package: wanted.spec for package, wanted in target.requires.items()}
@@ -136,13 +136,16 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     target = matrix.targets[lock.target]
     due = make_lock(matrix, lock.target, lock.arch)
     reasons = [
-        f"{field}: the matrix says {_short(getattr(due, field))}, the lock {_short(getattr(lock, field))}"
+        f"{field}: the matrix says {_short(getattr(due, field))},"
+        f" the lock {_short(getattr(lock, field))}"
         for field in lock.__struct_fields__
         if field not in ("arch", "format") and getattr(due, field) != getattr(lock, field)
     ]
     if set(lock.arch) != set(target.arch):
-        reasons.append(f"arch: the matrix says {', '.join(sorted(target.arch))},"
-                       f" the lock has {', '.join(sorted(lock.arch))}")
+        reasons.append(
+            f"arch: the matrix says {', '.join(sorted(target.arch))},"
+            f" the lock has {', '.join(sorted(lock.arch))}"
+        )
     for arch, resolution in lock.arch.items():
         reasons.extend(f"{arch}: {text}" for text in _unsatisfied(due, resolution))
     return tuple(reasons)

@@ -1,7 +1,7 @@
 """The image as a value: ordered layers, each with its inputs; configuration; no bytes yet.
 
-Comes in: a lock and an architecture. Goes out: a `Plan`. A layer's id is the digest of the canonical
-JSON of its recipe, in which a format number is raised by hand whenever its bytes would change.
+Comes in: a lock and an architecture. Goes out: a `Plan`. A layer's id is the digest of the
+canonical JSON of its recipe, in which a format number is raised by hand whenever its bytes would change.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ DEBIAN_FORMAT = 1
 VENV_FORMAT = 1
 WHEELS_FORMAT = 1
 FILES_FORMAT = 1
+SYSTEM = ("/usr/", "/bin", "/sbin")  # where a base's own programs are
 
 
 class DebianRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="debian"):
@@ -58,7 +59,10 @@ class WheelsRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
 
 
 class FilesRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="files"):
-    """imgbuild's own files: entry point, home, work and cache folders (and the user, on a registry base)."""
+    """imgbuild's own files: entry point, home, work and cache folders.
+
+    `passwd` and `group` are a registry base's, to which the user is added.
+    """
 
     user: User
     workdir: str
@@ -120,17 +124,41 @@ def plan(lock: Lock, arch: Arch) -> Plan:
     omit = {drop.package: tuple(sorted(drop.paths)) for drop in lock.drop}
     cut = cut_wheels(installed_wheels(resolution), lock.layers, taken=len(below) + 2)
     wheels = [
-        (name, WheelsRecipe(
-            prefix=settings.prefix,
-            python=lock.base.python,
-            wheels=group,
-            omit={wheel.package: omit[wheel.package] for wheel in group if wheel.package in omit},
-        ))
+        (
+            name,
+            WheelsRecipe(
+                prefix=settings.prefix,
+                python=lock.base.python,
+                wheels=group,
+                omit={
+                    wheel.package: omit[wheel.package] for wheel in group if wheel.package in omit
+                },
+            ),
+        )
         for name, group in cut
     ]
     recipes: list[tuple[str, Recipe]] = [*below, ("venv", venv), *wheels, ("files", files)]
     layers = tuple(Layer(name=name, id=layer_id(recipe), recipe=recipe) for name, recipe in recipes)
     return Plan(target=lock.target, arch=arch, layers=layers, config=_config(lock))
+
+
+def base_of(planned: Plan) -> Plan:
+    """The base's layers of a plan as an image of their own, with a plain configuration."""
+    layers = tuple(
+        layer for layer in planned.layers if isinstance(layer.recipe, DebianRecipe | RegistryRecipe)
+    )
+    path = next(item for item in planned.config.env if item.startswith("PATH="))
+    plain = path.partition("=")[2].split(":")
+    config = Config(
+        created=planned.config.created,
+        user="0:0",
+        env=("LANG=C.UTF-8", "PATH=" + ":".join(item for item in plain if item.startswith(SYSTEM))),
+        entrypoint=(),
+        cmd=("bash",),
+        workdir="/",
+        labels={},
+    )
+    return Plan(target=planned.target, arch=planned.arch, layers=layers, config=config)
 
 
 def installed_wheels(resolution: Resolution) -> tuple[Wheel, ...]:
@@ -176,7 +204,9 @@ def cut_wheels(
     kept.sort(key=lambda wheel: (_rank(wheel.package, rules.order), wheel.package))
     groups: dict[int, list[Wheel]] = {}
     for wheel in [*spilt, *(w for w in rest if w.package not in named)]:
-        groups.setdefault(int(sha256(wheel.package.encode())[:8], 16) % rules.groups, []).append(wheel)
+        groups.setdefault(int(sha256(wheel.package.encode())[:8], 16) % rules.groups, []).append(
+            wheel
+        )
     return [
         *((wheel.package, (wheel,)) for wheel in kept),
         *((f"group-{number}", _by_hash(groups[number])) for number in sorted(groups)),
@@ -186,9 +216,10 @@ def cut_wheels(
 
 def layer_id(recipe: Recipe) -> Digest:
     """The digest of everything that the layer's bytes depend on, and of nothing else."""
+    inputs: dict[str, object]
     match recipe:
         case DebianRecipe():
-            inputs: dict[str, object] = {
+            inputs = {
                 "format": DEBIAN_FORMAT,
                 "arch": recipe.arch,
                 "suite": recipe.suite,
@@ -207,9 +238,12 @@ def layer_id(recipe: Recipe) -> Digest:
                 "wheels": sorted(wheel.sha256 for wheel in recipe.wheels),
             }
             if recipe.omit:
-                inputs["omit"] = {wheel.sha256: recipe.omit[wheel.package] for wheel in recipe.wheels
-                                  if wheel.package in recipe.omit}
-        case FilesRecipe():
+                inputs["omit"] = {
+                    wheel.sha256: recipe.omit[wheel.package]
+                    for wheel in recipe.wheels
+                    if wheel.package in recipe.omit
+                }
+        case FilesRecipe():  # the last of them, so that every recipe has an id
             inputs = {"format": FILES_FORMAT, **codec.to_builtins(recipe)}
     kind = type(recipe).__struct_config__.tag
     return f"sha256:{sha256(codec.compact({**inputs, 'kind': kind}))}"
@@ -241,7 +275,9 @@ def _config(lock: Lock) -> Config:
 
 
 def _rank(package: str, order: tuple[str, ...]) -> int:
-    matches = (place for place, pattern in enumerate(order) if fnmatch.fnmatchcase(package, pattern))
+    matches = (
+        place for place, pattern in enumerate(order) if fnmatch.fnmatchcase(package, pattern)
+    )
     return next(matches, len(order))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -17,6 +18,8 @@ from imgbuild.oci.layer import LayerRecord
 from imgbuild.values import Bytes, Digest, Sha256
 
 RECORDS_FORMAT = 1
+
+Fact = TypeVar("Fact")
 
 
 class WheelFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,9 +59,13 @@ def merge(records: Records, others: Iterable[Records]) -> Records:
     """All of them together; IntegrityError where two disagree about a layer or a wheel."""
     layers, wheels = dict(records.layers), dict(records.wheels)
     for other in others:
-        for known, added in ((layers, other.layers), (wheels, other.wheels)):
-            for key, fact in added.items():
-                if known.setdefault(key, fact) != fact:  # type: ignore[attr-defined]
-                    message = f"{key} was recorded as {known[key]} and is now {fact}"  # type: ignore[index]
-                    raise IntegrityError(message, hint="raise the layer format if its bytes changed")
+        _add(layers, other.layers)
+        _add(wheels, other.wheels)
     return Records(layers=dict(sorted(layers.items())), wheels=dict(sorted(wheels.items())))
+
+
+def _add(known: dict[str, Fact], added: dict[str, Fact]) -> None:
+    for key, fact in added.items():
+        if known.setdefault(key, fact) != fact:
+            message = f"{key} was recorded as {known[key]} and is now {fact}"
+            raise IntegrityError(message, hint="raise the layer format if its bytes changed")

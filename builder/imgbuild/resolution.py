@@ -19,7 +19,7 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wheel(Locked, frozen=True, kw_only=True):
-    """A wheel and the name of the index that has it. `index` is "built" for one made from an sdist."""
+    """A wheel and the name of its index, which is "built" for one made from an sdist."""
 
     package: str
     version: str

@@ -17,7 +17,7 @@ from imgbuild.errors import ToolMissing, WorkFailed
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What a finished process left: exit status, stdout, stderr (both decoded, bad bytes replaced)."""
+    """What a finished process left: exit status, stdout, stderr (text, bad bytes replaced)."""
 
     status: int
     stdout: str
@@ -47,7 +47,7 @@ def run(
     check: bool = True,
     stream: bool = False,
 ) -> Result:
-    """Run `command` to its end. `env` adds to this process's own; `stream` lets it use the terminal.
+    """Run `command` to its end. `env` adds to this process's own; `stream` gives it the terminal.
 
     WorkFailed, with the end of stderr, if `check` and the status is not 0.
     """
@@ -92,7 +92,9 @@ def failure(command: Sequence[str], result: Result) -> WorkFailed:
     """The error for a command that ended badly: its last lines and how to repeat it."""
     tail = "\n".join((result.stderr or result.stdout).strip().splitlines()[-20:])
     message = f"{Path(command[0]).name} ended with status {result.status}"
-    return WorkFailed(f"{message}:\n{tail}" if tail else message, hint=f"to repeat: {pasted(command)}")
+    return WorkFailed(
+        f"{message}:\n{tail}" if tail else message, hint=f"to repeat: {pasted(command)}"
+    )
 
 
 def _text(data: bytes | None) -> str:

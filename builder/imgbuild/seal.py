@@ -58,6 +58,11 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     manifest: bytes
     layers: tuple[LayerRecord, ...]
 
+    @property
+    def size(self) -> int:
+        """What a pull moves, in bytes."""
+        return sum(layer.size for layer in self.layers) + len(self.config) + len(self.manifest)
+
 
 def documents(planned: Plan, known: Mapping[Digest, LayerRecord]) -> Document:
     """Configuration and manifest of a plan whose layers are all in `known` (KeyError otherwise)."""
@@ -75,11 +80,9 @@ def seal(lock: Lock, known: Mapping[Digest, LayerRecord]) -> Seal:
         document = documents(planned, known)
         manifests[arch] = document.manifest
         images[arch] = SealedImage(
-            manifest=_digest(document.manifest),
-            config=_digest(document.config),
-            size=sum(layer.size for layer in document.layers)
-            + len(document.config)
-            + len(document.manifest),
+            manifest=digest_of(document.manifest),
+            config=digest_of(document.config),
+            size=document.size,
             layers=tuple(
                 SealedLayer(
                     name=layer.name,
@@ -92,16 +95,14 @@ def seal(lock: Lock, known: Mapping[Digest, LayerRecord]) -> Seal:
                 for layer, record in zip(planned.layers, document.layers, strict=True)
             ),
         )
-    return Seal(
-        format=SEAL_FORMAT, target=lock.target, digest=top_digest(manifests), arch=images
-    )
+    return Seal(format=SEAL_FORMAT, target=lock.target, digest=top_digest(manifests), arch=images)
 
 
 def top_digest(manifests: Mapping[Arch, bytes]) -> Digest:
     """The digest that names an image: its one manifest's, or that of the index of several."""
     if len(manifests) == 1:
-        return _digest(next(iter(manifests.values())))
-    return _digest(image.index(manifests))
+        return digest_of(next(iter(manifests.values())))
+    return digest_of(image.index(manifests))
 
 
 def seal_path(images: Path, target: str) -> Path:
@@ -120,13 +121,7 @@ def read_seal(images: Path, lock: Lock) -> Seal:
         message = f"{path}: target {lock.target} is locked but not sealed"
         raise LockStale(message, hint=remedy)
     found = codec.read(path, Seal)
-    known = {
-        layer.id: LayerRecord(
-            digest=layer.digest, size=layer.size, diff_id=layer.diff_id, unpacked=layer.unpacked
-        )
-        for sealed in found.arch.values()
-        for layer in sealed.layers
-    }
+    known = sealed_records(found)
     try:
         due = seal(lock, known)
     except KeyError:
@@ -137,5 +132,17 @@ def read_seal(images: Path, lock: Lock) -> Seal:
     return found
 
 
-def _digest(data: bytes) -> Digest:
+def sealed_records(sealed: Seal) -> dict[Digest, LayerRecord]:
+    """Layer id → record, as a seal has them."""
+    return {
+        layer.id: LayerRecord(
+            digest=layer.digest, size=layer.size, diff_id=layer.diff_id, unpacked=layer.unpacked
+        )
+        for image_ in sealed.arch.values()
+        for layer in image_.layers
+    }
+
+
+def digest_of(data: bytes) -> Digest:
+    """The digest of a document's bytes."""
     return f"sha256:{sha256(data)}"

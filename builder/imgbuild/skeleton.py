@@ -1,4 +1,4 @@
-"""The two layers that come from no package: the empty virtual environment, and imgbuild's own files.
+"""The layers that come from no package: the empty virtual environment, and imgbuild's own files.
 
 Comes in: their recipes. Goes out: members of a layer.
 """

@@ -12,13 +12,15 @@ import msgspec
 SHA256_PATTERN = "^[0-9a-f]{64}$"
 DIGEST_PATTERN = "^sha256:[0-9a-f]{64}$"
 
-Sha256 = Annotated[str, msgspec.Meta(pattern=SHA256_PATTERN, description="SHA-256 in lower-case hex")]
+Sha256 = Annotated[
+    str, msgspec.Meta(pattern=SHA256_PATTERN, description="SHA-256 in lower-case hex")
+]
 Digest = Annotated[str, msgspec.Meta(pattern=DIGEST_PATTERN, description="OCI digest, sha256:HEX")]
 Bytes = Annotated[int, msgspec.Meta(ge=0, description="a size in bytes")]
 
 
 class Arch(enum.StrEnum):
-    """A machine architecture, named as users name it; the properties give the field's other spellings."""
+    """A machine architecture, named as users name it; its properties are the other spellings."""
 
     X86_64 = "x86_64"
     ARM64 = "arm64"

@@ -28,7 +28,7 @@ fi
 # a variable that the user has set to another place stays as it is.
 if [ ! -w "@CACHE@" ]; then
   if imgbuild_cache=$(imgbuild_writable "${XDG_CACHE_HOME:-$HOME/.cache}/imgbuild" "${TMPDIR:-/tmp}/imgbuild-$(id -u)/cache"); then
-    for imgbuild_name in TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR VLLM_CACHE_ROOT FLASHINFER_WORKSPACE_BASE NUMBA_CACHE_DIR; do
+    for imgbuild_name in PYTHONPYCACHEPREFIX TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR VLLM_CACHE_ROOT FLASHINFER_WORKSPACE_BASE NUMBA_CACHE_DIR; do
       eval "imgbuild_value=\${$imgbuild_name:-}"
       case "$imgbuild_value" in
         "@CACHE@"|"@CACHE@"/*) export "$imgbuild_name=$imgbuild_cache${imgbuild_value#"@CACHE@"}" ;;

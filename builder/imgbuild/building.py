@@ -1,0 +1,119 @@
+"""From a sealed lock to an OCI layout on disk, digest as sealed.
+
+lock and seal → plan → fetch → assemble → OCI layout
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import seal as seals
+from imgbuild.assemble import Job
+from imgbuild.errors import IntegrityError
+from imgbuild.inputs import Inputs
+from imgbuild.lock import Lock
+from imgbuild.oci import layout
+from imgbuild.plan import Plan, RegistryRecipe, base_of, plan
+from imgbuild.seal import Document, Seal
+from imgbuild.store import Store
+from imgbuild.values import Arch, Digest
+from imgbuild.workers import assemble_all
+
+
+class Built(msgspec.Struct, frozen=True, kw_only=True):
+    """An image in a layout on disk. `size` is what a pull moves, in bytes; `made` counts layers."""
+
+    target: str
+    digest: Digest
+    arch: dict[Arch, Digest]
+    output: Path
+    size: int
+    made: int
+    unchanged: bool
+
+
+def build(
+    lock: Lock,
+    sealed: Seal,
+    arches: Sequence[Arch],
+    output: Path,
+    inputs: Inputs,
+    *,
+    processes: int,
+    verify: bool,
+    only_base: bool = False,
+) -> Built:
+    """Leave the image of `lock` on `arches` in the OCI layout `output`, digest as sealed.
+
+    With `only_base` the image has the base's layers alone; its digest is told, not sealed.
+    """
+    plans = {arch: plan(lock, arch) for arch in arches}
+    if only_base:
+        plans = {arch: base_of(planned) for arch, planned in plans.items()}
+    known = seals.sealed_records(sealed)
+    documents = {arch: seals.documents(planned, known) for arch, planned in plans.items()}
+    digest = seals.top_digest({arch: document.manifest for arch, document in documents.items()})
+    unchanged = not verify and layout.check(output, digest)
+    made = 0
+    if not unchanged:
+        made = _make_missing(
+            lock, plans.values(), sealed, inputs, processes=processes, verify=verify
+        )
+        layout.write(output, _images(documents, inputs.store), lock.target)
+    return Built(
+        target=lock.target,
+        digest=digest,
+        arch={arch: seals.digest_of(document.manifest) for arch, document in documents.items()},
+        output=output,
+        size=sum(document.size for document in documents.values()),
+        made=made,
+        unchanged=unchanged,
+    )
+
+
+def _make_missing(
+    lock: Lock,
+    plans: Iterable[Plan],
+    sealed: Seal,
+    inputs: Inputs,
+    *,
+    processes: int,
+    verify: bool,
+) -> int:
+    known = seals.sealed_records(sealed)
+    layers = {layer.id: layer for planned in plans for layer in planned.layers}
+    due = [
+        layer
+        for layer in layers.values()
+        if verify or inputs.store.blob(known[layer.id].digest) is None
+    ]
+    inputs.fetch(lock, due)
+    jobs = [
+        Job(layer=layer, record=known[layer.id], keep=True, verify=verify)
+        for layer in due
+        if not isinstance(layer.recipe, RegistryRecipe)
+    ]
+    assemble_all(jobs, inputs.store, processes=processes)
+    return len(due)
+
+
+def _images(documents: dict[Arch, Document], store: Store) -> dict[Arch, layout.Image]:
+    return {
+        arch: layout.Image(
+            config=document.config,
+            manifest=document.manifest,
+            layers={layer.digest: _blob(store, layer.digest) for layer in document.layers},
+        )
+        for arch, document in documents.items()
+    }
+
+
+def _blob(store: Store, digest: Digest) -> Path:
+    path = store.blob(digest)
+    if path is None:
+        message = f"layer {digest} left the cache {store.root} while it was in use"
+        raise IntegrityError(message, hint="run the same command again")
+    return path

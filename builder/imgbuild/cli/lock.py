@@ -1,0 +1,81 @@
+"""`imgbuild lock`: from the matrix to a lock and its seal; `--check` and `--diff` look at them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from imgbuild.cli import options
+
+
+def lock(
+    names: options.Names = None,
+    target: options.Targets = None,
+    everything: options.Everything = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Say whether locks and seals follow from the matrix. Solves and"
+            " fetches nothing; exit status 5 if one does not.",
+            rich_help_panel=options.WORK,
+        ),
+    ] = False,
+    diff: Annotated[
+        str | None,
+        typer.Option(
+            "--diff",
+            metavar="REV",
+            help="Say what changed since a git revision: packages, and bytes to pull.",
+            rich_help_panel=options.WORK,
+            show_default=False,
+        ),
+    ] = None,
+    keep: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep/--drop",
+            help="Keep downloaded wheels in the cache, or drop each when it"
+            " is sealed. Default: keep for one target, drop for several.",
+            rich_help_panel=options.WORK,
+            show_default=False,
+        ),
+    ] = None,
+    jobs: options.Jobs = 0,
+    offline: options.Offline = False,
+    matrix: options.MatrixFile = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Resolve targets, lock every input by hash, and seal the digests of their images.
+
+    Writes images/TARGET/lock.json, digests.json and requirements-ARCH.txt, and adds to
+    images/layers.json. An interrupted run goes on where it stopped.
+
+    Examples:
+
+        imgbuild lock --target cu124-vllm
+
+        imgbuild lock --check --all
+
+        imgbuild lock --diff main cu124-vllm
+    """
+    from imgbuild import diff as diffs
+    from imgbuild import pipeline
+
+    options.configure(json=json, quiet=quiet, verbose=verbose)
+    session = pipeline.open_session(matrix, pipeline.Options(jobs=jobs, offline=offline))
+    chosen = session.select(options.wanted(names, target), everything=everything, arches=[])
+    if check:
+        current = pipeline.check_all(session, chosen)
+        options.answer(current, [f"{item.target} {item.digest}" for item in current], json=json)
+        return
+    if diff is not None:
+        found = pipeline.diff_all(session, chosen, diff)
+        options.answer(found, [line for item in found for line in diffs.words(item)], json=json)
+        return
+    drop = len(chosen) > 1 if keep is None else not keep
+    sealed = pipeline.lock_all(session, chosen, drop=drop)
+    options.answer(sealed, [f"{item.target} {item.digest}" for item in sealed], json=json)

@@ -1,0 +1,142 @@
+"""Options that several verbs share, declared once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from imgbuild import codec
+from imgbuild.console import console
+from imgbuild.values import Arch
+
+SELECT = "Which targets"
+TALK = "How it speaks"
+WORK = "How it works"
+
+
+def _arch(text: str) -> Arch:
+    try:
+        return Arch.parse(text)
+    except ValueError as error:
+        names = ", ".join(arch.value for arch in Arch)
+        message = f"{text!r} is no architecture; known are {names}"
+        raise typer.BadParameter(message) from error
+
+
+def _complete_target(incomplete: str) -> list[str]:
+    from imgbuild.errors import ImgbuildError
+    from imgbuild.project import find
+
+    try:
+        return [name for name in find(None).sealed() if name.startswith(incomplete)]
+    except ImgbuildError:
+        return []
+
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TARGET]...",
+        help="Targets of the matrix; shell patterns such as 'cu130-*' select several.",
+        autocompletion=_complete_target,
+        show_default=False,
+    ),
+]
+One = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET", help="A target of the matrix.", autocompletion=_complete_target
+    ),
+]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="NAME",
+        help="The same as a positional target; repeatable.",
+        rich_help_panel=SELECT,
+        autocompletion=_complete_target,
+        show_default=False,
+    ),
+]
+Everything = Annotated[
+    bool, typer.Option("--all", help="Every target of the matrix.", rich_help_panel=SELECT)
+]
+Arches = Annotated[
+    list[Arch] | None,
+    typer.Option(
+        "--arch",
+        metavar="ARCH",
+        parser=_arch,
+        help="Only this architecture: x86_64 (amd64) or arm64 (aarch64); repeatable.",
+        rich_help_panel=SELECT,
+        show_default=False,
+    ),
+]
+MatrixFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--matrix",
+        metavar="FILE",
+        help="The matrix; by default the nearest matrix.yaml here or above.",
+        rich_help_panel=SELECT,
+        show_default=False,
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Write the result to stdout as JSON.", rich_help_panel=TALK)
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Say only warnings and errors.", rich_help_panel=TALK)
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Say each command and each thing found in the cache.",
+        rich_help_panel=TALK,
+    ),
+]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        "--jobs",
+        "-j",
+        metavar="N",
+        min=1,
+        default_factory=lambda: os.cpu_count() or 1,
+        help="Processes that assemble layers. The bytes do not depend on it.",
+        show_default="number of cores",
+        rich_help_panel=WORK,
+    ),
+]
+Offline = Annotated[
+    bool,
+    typer.Option(
+        "--offline", help="Use the cache alone; fail where it lacks a file.", rich_help_panel=WORK
+    ),
+]
+
+
+def configure(*, json: bool, quiet: bool, verbose: bool) -> None:
+    """Set up the console for a verb."""
+    console.configure(verbosity=-1 if quiet else int(verbose), json=json)
+
+
+def wanted(names: list[str] | None, targets: list[str] | None) -> list[str]:
+    """Positional names and `--target` are the same thing."""
+    return [*(names or []), *(targets or [])]
+
+
+def answer(value: Any, lines: Sequence[str], *, json: bool) -> None:
+    """The verb's data on stdout: canonical JSON of `value`, or `lines` for people and shells."""
+    if json:
+        console.data(codec.encode(value).decode())
+    elif lines:
+        console.data("\n".join(lines))

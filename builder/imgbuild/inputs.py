@@ -1,0 +1,93 @@
+"""The cache and the ways to fill it: what a build reads, brought into the store.
+
+Comes in: layers of a plan. Goes out: their files in the store, with the hashes that the lock says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from imgbuild import assemble, sources
+from imgbuild.errors import FetchFailed
+from imgbuild.fetch import Http
+from imgbuild.lock import Lock
+from imgbuild.matrix.model import Matrix
+from imgbuild.plan import Layer, RegistryRecipe, WheelsRecipe
+from imgbuild.resolution import Wheel
+from imgbuild.store import Store
+from imgbuild.values import Sha256
+from imgbuild.wheel import conflicts, install
+
+TABLES = "installed-files"
+
+
+class Inputs:
+    """Everything that layers are made from, fetched when it is missing and allowed."""
+
+    def __init__(self, matrix: Matrix, store: Store, http: Http, *, offline: bool) -> None:
+        self.matrix = matrix
+        self.store = store
+        self.http = http
+        self.offline = offline
+
+    def fetch(self, lock: Lock, layers: Sequence[Layer]) -> list[Sha256]:
+        """Bring every input of `layers` into the store; the hashes of those that were not there."""
+        due = {
+            sha256
+            for layer in layers
+            for sha256 in assemble.input_hashes(layer.recipe)
+            if self.store.file(sha256) is None
+        }
+        blobs = [
+            layer.recipe
+            for layer in layers
+            if isinstance(layer.recipe, RegistryRecipe)
+            and self.store.blob(layer.recipe.layer.digest) is None
+        ]
+        if not due and not blobs:
+            return []
+        if self.offline:
+            message = (
+                f"{len(due) + len(blobs)} inputs of {lock.target} are not in {self.store.root}"
+            )
+            raise FetchFailed(message, hint="run once without --offline")
+        sources.fetch(lock, due, self.matrix, self.store, self.http)
+        for recipe in blobs:
+            sources.fetch_blob(recipe.image, recipe.layer, self.store, self.http)
+        return sorted(due)
+
+    def drop(self, hashes: Iterable[Sha256]) -> None:
+        """Take files out of the cache again."""
+        for sha256 in hashes:
+            self.store.drop_file(sha256)
+
+    def file_tables(
+        self, lock: Lock, layers: Sequence[Layer]
+    ) -> dict[str, tuple[conflicts.Entry, ...]]:
+        """Package → installed files with CRC and size, remembered by the wheel's hash."""
+        tables = {}
+        for layer in layers:
+            recipe = layer.recipe
+            if isinstance(recipe, WheelsRecipe):
+                for wheel in recipe.wheels:
+                    omit = recipe.omit.get(wheel.package, ())
+                    table = self._table(lock, layer, recipe, wheel)
+                    tables[wheel.package] = tuple(row for row in table if row.path not in omit)
+        return tables
+
+    def _table(
+        self, lock: Lock, layer: Layer, recipe: WheelsRecipe, wheel: Wheel
+    ) -> tuple[conflicts.Entry, ...]:
+        key = f"{wheel.sha256}-{recipe.python}-{recipe.prefix.strip('/').replace('/', '-')}"
+        stored = self.store.fact(TABLES, key)
+        if stored is not None:
+            return msgspec.json.decode(stored, type=tuple[conflicts.Entry, ...])
+        self.fetch(lock, [layer])
+        path = assemble.require(self.store, wheel.sha256, wheel.file)
+        members = install.installed(path, prefix=recipe.prefix, python=recipe.python)
+        site_packages = f"{recipe.prefix.strip('/')}/lib/python{recipe.python}/site-packages"
+        table = conflicts.table(members, site_packages)
+        self.store.put_fact(TABLES, key, msgspec.json.encode(table))
+        return table

@@ -1,0 +1,145 @@
+"""The program as a list of steps: read this first.
+
+    lock:   resolve → lock → plan → fetch → assemble (digests only) → seal
+    build:  lock and seal → plan → fetch → assemble → OCI layout
+
+`sealing` and `building` hold the steps of one target; here they are put in order for several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import building, diff, history, sealing
+from imgbuild import project as projects
+from imgbuild.building import Built
+from imgbuild.console import console
+from imgbuild.errors import InputError
+from imgbuild.fetch import Http
+from imgbuild.inputs import Inputs
+from imgbuild.matrix.load import load
+from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.select import Selected, select
+from imgbuild.oci import archive
+from imgbuild.project import Project
+from imgbuild.seal import Seal
+from imgbuild.store import Store
+from imgbuild.values import Arch
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How to work: processes, whether the network may be asked, whether to check it all again."""
+
+    jobs: int = 1
+    offline: bool = False
+    verify: bool = False
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A project with its matrix read, and how to work on it."""
+
+    project: Project
+    matrix: Matrix
+    options: Options
+
+    def select(
+        self, patterns: Sequence[str], *, everything: bool = False, arches: Sequence[Arch] = ()
+    ) -> list[Selected]:
+        """The targets that the patterns name, with their architectures; NothingSelected if none."""
+        return select(self.matrix, patterns, everything=everything, arches=arches)
+
+    def inputs(self) -> Inputs:
+        """The cache and the ways to fill it."""
+        return Inputs(self.matrix, Store.open(), Http(), offline=self.options.offline)
+
+
+def open_session(matrix: Path | None, options: Options) -> Session:
+    """Find and read the matrix; InputError with every problem of it."""
+    project = projects.find(matrix)
+    return Session(project=project, matrix=load(project.matrix), options=options)
+
+
+def lock_all(session: Session, selected: Iterable[Selected], *, drop: bool) -> list[Seal]:
+    """Lock and seal each target."""
+    inputs = session.inputs()
+    return [
+        sealing.lock_target(
+            session.project,
+            session.matrix,
+            item.name,
+            inputs,
+            processes=session.options.jobs,
+            drop=drop,
+        )[1]
+        for item in selected
+    ]
+
+
+def check_all(session: Session, selected: Iterable[Selected]) -> list[Seal]:
+    """The seals of the targets; LockStale if one does not follow from the matrix."""
+    return [
+        sealing.read_current(session.project, session.matrix, item.name)[1] for item in selected
+    ]
+
+
+def diff_all(session: Session, selected: Iterable[Selected], revision: str) -> list[diff.Diff]:
+    """What changed in each target since a git revision."""
+    return [
+        diff.diff(
+            history.sealed_at(session.project, item.name, revision),
+            sealing.read_current(session.project, session.matrix, item.name),
+        )
+        for item in selected
+    ]
+
+
+def build_all(
+    session: Session,
+    selected: Sequence[Selected],
+    output: Path | None,
+    *,
+    form: str = "oci",
+    only_base: bool = False,
+) -> list[Built]:
+    """Build each target from its lock; LockStale if one is out of date."""
+    if output is not None and form != "oci" and len(selected) > 1:
+        message = f"--output {output} is one file, {len(selected)} targets are selected"
+        raise InputError(message, hint="name one target, or leave --output out")
+    inputs = session.inputs()
+    made = []
+    for item in selected:
+        locked = sealing.read_current(session.project, session.matrix, item.name)
+        place = _place(session.project, item.name, output, several=len(selected) > 1, form=form)
+        folder = place if form == "oci" else session.project.output(item.name)
+        with console.step(f"building {item.name} for {', '.join(item.arches)}"):
+            built = building.build(
+                *locked,
+                item.arches,
+                folder,
+                inputs,
+                processes=session.options.jobs,
+                verify=session.options.verify,
+                only_base=only_base,
+            )
+        if form != "oci":
+            archive.write(folder, place, form, item.name)
+            built = msgspec.structs.replace(built, output=place)
+        _tell(built)
+        made.append(built)
+    return made
+
+
+def _place(project: Project, name: str, output: Path | None, *, several: bool, form: str) -> Path:
+    suffix = "" if form == "oci" else f".{form}.tar"
+    if output is None:
+        folder = project.output(name)
+        return folder.with_name(folder.name + suffix)
+    return output / f"{name}{suffix}" if several else output
+
+
+def _tell(built: Built) -> None:
+    work = "nothing to do" if built.unchanged else f"{built.made} layers assembled"
+    console.info(f"{built.target}: {built.size / 1e9:.2f} GB in {built.output}, {work}")
