@@ -1,6 +1,6 @@
 """The content of members, read piece by piece and checked while it is inflated.
 
-Comes in: bytes or a `Slice` of a file on disk. Goes out: pieces of at most a few MiB, so that memory
+Comes in: bytes or a `Slice` of a file on disk. Goes out: pieces of at most a MiB, so that memory
 does not grow with the size of a file.
 """
 
@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from isal import isal_zlib
 
@@ -18,8 +18,9 @@ from imgbuild.errors import IntegrityError
 from imgbuild.oci.tar import Slice
 
 CHUNK = 1 << 20
+BROKEN = cast("type[Exception]", isal_zlib.IsalError)  # its type stub has an instance
 OPEN_FILES = 64
-REMEDY = "the file is damaged or was made to mislead: fetch it again, and if that does not help, do not use it"
+REMEDY = "the file is damaged or was made to mislead: fetch it again, or use another version"
 
 
 class Files:
@@ -32,19 +33,22 @@ class Files:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open.clear()
 
     def read(self, path: Path, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes at `offset`; IntegrityError if the file is shorter or unreadable."""
+        """Exactly `length` bytes at `offset`; IntegrityError if that cannot be read."""
         try:
             data = os.pread(self._descriptor(path), length, offset)
         except OSError as error:
             message = f"cannot read {path}: {error.strerror}"
-            raise IntegrityError(message, hint="check that the file exists and is readable") from error
+            raise IntegrityError(message, hint="check that the file is readable") from error
         if len(data) != length:
             message = f"{path} ends at byte {offset + len(data)}, in the middle of a member"
             raise IntegrityError(message, hint=REMEDY)
@@ -78,7 +82,7 @@ class Checker:
         """Count `piece` and hand it back; stops as soon as the stated size is passed."""
         self._seen += len(piece)
         if self._seen > self._size:
-            message = f"{self._where} holds more than the {self._size} bytes that its directory states"
+            message = f"{self._where} holds more than the {self._size} bytes that are stated"
             raise IntegrityError(message, hint=REMEDY)
         self._sum = isal_zlib.crc32(piece, self._sum)
         return piece
@@ -86,15 +90,15 @@ class Checker:
     def finish(self) -> None:
         """The content has ended."""
         if self._seen != self._size:
-            message = f"{self._where} holds {self._seen} bytes; its directory states {self._size}"
+            message = f"{self._where} holds {self._seen} bytes; {self._size} are stated"
             raise IntegrityError(message, hint=REMEDY)
         if self._sum != self._crc:
-            message = f"{self._where} has CRC {self._sum:08x}; its directory states {self._crc:08x}"
+            message = f"{self._where} has CRC {self._sum:08x}; {self._crc:08x} is stated"
             raise IntegrityError(message, hint=REMEDY)
 
 
 class Inflater:
-    """Inflates one raw deflate stream and checks it: its end, the size and the CRC of what comes out."""
+    """Inflates one raw deflate stream; checks its end, and size and CRC of what comes out."""
 
     def __init__(self, where: str, size: int, crc: int) -> None:
         self._where = where
@@ -109,22 +113,25 @@ class Inflater:
                 raise IntegrityError(message, hint=REMEDY)
             try:
                 piece = self._stream.decompress(data, CHUNK)
-            except isal_zlib.error as error:
+            except BROKEN as error:
                 message = f"{self._where} is no valid deflate stream ({error})"
                 raise IntegrityError(message, hint=REMEDY) from error
             if piece:
                 yield self._checker.feed(piece)
             data = self._stream.unconsumed_tail
             # A full piece may mean that more waits inside the decoder though all input is consumed.
-            if self._stream.eof or (not data and len(piece) < CHUNK):
+            if self._ended() or (not data and len(piece) < CHUNK):
                 return
+
+    def _ended(self) -> bool:
+        return self._stream.eof
 
     def finish(self) -> None:
         """The stream's compressed length is reached."""
         if not self._stream.eof:
             message = f"{self._where}: its deflate stream goes on past its compressed length"
             raise IntegrityError(message, hint=REMEDY)
-        if self._stream.unused_data or self._stream.unconsumed_tail:
+        if self._stream.unused_data:
             message = f"{self._where}: its deflate stream ends before its compressed length"
             raise IntegrityError(message, hint=REMEDY)
         self._checker.finish()

@@ -1,13 +1,13 @@
 """Layers: a gzip of a tar, in which deflate streams are copied and never made anew.
 
-Comes in: members in any order. Goes out: the blob, written as it is made, and its record. gzip allows
-many members one after another, so the blob is written as runs:
+Comes in: members in any order. Goes out: the blob, written as it is made, and its record. gzip
+allows many members one after another, so the blob is written as runs:
 
 - a *stored* run: tar headers, padding and small contents in stored deflate blocks;
 - a *spliced* member: a file's own deflate stream as it lies in its wheel, between a ten-byte gzip
   header and the CRC and size that the zip directory holds;
-- a *packed* run: headers and contents of members that ask for it, compressed by libdeflate in pieces
-  of a fixed size.
+- a *packed* run: headers and contents of members that ask for it, compressed by libdeflate in
+  pieces of a fixed size.
 
 What is cut where depends on the members alone. A change here that changes bytes raises the format
 numbers of `plan`.
@@ -81,12 +81,17 @@ def _add_content(blob: _Blob, member: Member, files: Files) -> None:
     if content is None:
         message = f"{member.path} has a size of {member.size} bytes and no content"
         raise IntegrityError(message, hint="this is a fault of imgbuild: report it")
-    if isinstance(content, Slice) and content.deflated and member.size > content.length + SPLICE_COST:
+    if isinstance(content, Slice) and _pays(content, member.size):
         blob.splice(content, member, files)
     else:
         for piece in pieces(content, member.size, member.path, files):
             blob.add(piece, pack=member.pack)
     blob.add(bytes(padding(member.size)), pack=None)
+
+
+def _pays(content: Slice, size: int) -> bool:
+    """Whether the stream as a member of its own is smaller than its content, stored."""
+    return content.deflated and size > content.length + SPLICE_COST
 
 
 def _ordered(members: Iterable[Member]) -> list[Member]:
@@ -95,7 +100,7 @@ def _ordered(members: Iterable[Member]) -> list[Member]:
     for member in members:
         if member.path in found:
             message = f"{member.path} is in the layer twice"
-            raise IntegrityError(message, hint="leave it out of one of the packages that ship it (`drop`)")
+            raise IntegrityError(message, hint="leave it out of one of its packages (`drop`)")
         found[member.path] = member
     for path in list(found):
         parent = path.rpartition("/")[0]
@@ -184,11 +189,10 @@ class _Blob:
         if self._tar_hash is not None:
             self._tar_hash.update(self._plain)
             diff_id = f"sha256:{self._tar_hash.hexdigest()}"
-        assert diff_id is not None
         return LayerRecord(
             digest=f"sha256:{self._blob_hash.hexdigest()}",
             size=self._blob_size,
-            diff_id=diff_id,
+            diff_id=diff_id or "",
             unpacked=self._tar_size,
         )
 
@@ -234,7 +238,7 @@ class _Blob:
         self._write(struct.pack("<II", isal_zlib.crc32(data), len(data)))
 
     def _store(self, *, final: bool) -> None:
-        """Turn what has gathered into stored blocks of `STORED_LIMIT`; if `final`, end the member."""
+        """Turn what has gathered into blocks of `STORED_LIMIT`; if `final`, end the member."""
         if not self._run_open:
             self._write(GZIP_HEADER)
             self._run_open = True

@@ -1,7 +1,7 @@
 """Members of a layer, and their tar headers written by us so that no library can change them.
 
-ustar; a PAX header only where a field needs one (path or link over ustar's limits, size over 8 GiB);
-owner names empty; one constant time. Order is the caller's; `sort_key` is byte order of the path.
+ustar; a PAX header only where a field needs one (path or link not ASCII or over ustar's limits, size
+over 8 GiB); owner names empty; one constant time. `sort_key` is byte order of the path.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def header(member: Member) -> bytes:
 
 
 def _split(path: str) -> tuple[bytes, bytes | None]:
-    """ustar's prefix and name of `path`; no name if it does not fit (ustar's text is ASCII)."""
+    """Prefix and name of `path` in ustar; no name if it does not fit (ustar's text is ASCII)."""
     raw = path.encode()
     if not path.isascii():
         return b"", None
@@ -139,7 +139,7 @@ def _pax(fields: dict[str, str]) -> bytes:
 
 
 def _record(key: str, value: str) -> bytes:
-    """One PAX record, `LENGTH KEY=VALUE\\n`, whose length counts its own digits."""
+    """One PAX record, `LENGTH KEY=VALUE` and a newline, whose length counts its own digits."""
     body = f" {key}={value}\n".encode()
     length = len(body) + 1
     while len(body) + len(str(length)) != length:

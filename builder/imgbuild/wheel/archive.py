@@ -6,6 +6,7 @@ Comes in: the path of a wheel. Goes out: an `Archive`, after every check that ne
 
 from __future__ import annotations
 
+import posixpath
 import re
 import stat
 from collections.abc import Iterable, Iterator
@@ -61,7 +62,7 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def chunks(self, member: ZipMember) -> Iterator[bytes]:
-        """The member's content in pieces, checked as it is read; IntegrityError if it is damaged."""
+        """The member's content in pieces, checked as it is read; IntegrityError if damaged."""
         with Files() as files:
             where = f"{self.label}: {member.name!r}"
             yield from pieces(self.place(member), member.size, where, files)
@@ -103,16 +104,15 @@ def read(path: Path, *, label: str | None = None) -> Archive:
     stated = sum(member.size for member in members.values())
     limit = path.stat().st_size * MAX_TOTAL_RATIO + TOTAL_LEEWAY
     if stated > limit:
-        refuse(label, None, f"would unpack to {stated} bytes; more than {limit} is taken for a bomb")
-    archive = Archive(
-        path=path, label=label, members=members, dist_info=_dist_info(members, label)
-    )
+        refuse(label, None, f"would unpack to {stated} bytes; over {limit} is taken for a bomb")
+    archive = Archive(path=path, label=label, members=members, dist_info=_dist_info(members, label))
+    _check_links(archive)
     _check_wheel(archive)
     return archive
 
 
 def verify(archive: Archive) -> None:
-    """Inflate every file and check its CRC and size; IntegrityError names the first that is wrong."""
+    """Inflate every file, check its CRC and size; IntegrityError names the first that is wrong."""
     for member in archive.members.values():
         for _ in archive.chunks(member):
             pass
@@ -179,6 +179,16 @@ def _dist_info(members: Iterable[str], label: str) -> str:
     if names[0].count("-") < 2:  # name-version.dist-info has two
         refuse(label, names[0], "is not named NAME-VERSION.dist-info")
     return names[0]
+
+
+def _check_links(archive: Archive) -> None:
+    """Installers write links as plain files that hold their target; one that leaves is refused."""
+    for path, member in archive.members.items():
+        if stat.S_ISLNK(member.mode):
+            target = (archive.content(path) or b"").decode("utf-8", "replace")
+            landing = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+            if target.startswith("/") or landing.startswith("..") or "\0" in target:
+                refuse(archive.label, path, f"is a link to {target!r}, outside of the wheel")
 
 
 def _check_wheel(archive: Archive) -> None:

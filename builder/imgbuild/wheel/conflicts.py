@@ -1,12 +1,11 @@
 """Paths that two packages install with different contents, found from tables alone.
 
-Comes in: for each package the files that it installs (path, CRC, size), as `layers.json` keeps them.
+Comes in: for each package the files that it installs (path, CRC, size).
 Goes out: the conflicts, which the plan refuses unless the matrix says which package's file to drop.
 """
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -17,7 +16,7 @@ from imgbuild.values import Bytes
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """A file of a package: path relative to site-packages as in RECORD, CRC-32 and size of its content."""
+    """A file of a package: installed path (no leading slash), CRC-32 and size of its content."""
 
     path: str
     crc: int
@@ -25,7 +24,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Conflict(msgspec.Struct, frozen=True, kw_only=True):
-    """A path at which packages disagree: two contents, or (`folder`) a file where others need a folder."""
+    """A path at which packages disagree: two contents, or (`folder`) a file and a folder."""
 
     path: str
     owners: tuple[str, ...]
@@ -38,14 +37,13 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.path} has different contents in {names}"
 
 
-def table(members: Iterable[Member], site_packages: str) -> tuple[Entry, ...]:
-    """The entries of what a wheel installs; `site_packages` without leading slash."""
+def table(members: Iterable[Member]) -> tuple[Entry, ...]:
+    """The entries of what a wheel installs."""
     entries = []
     for member in members:
         content = member.content or b""
         crc = content.crc if isinstance(content, Slice) else isal_zlib.crc32(content)
-        path = posixpath.relpath(member.path, site_packages)
-        entries.append(Entry(path=path, crc=crc, size=member.size))
+        entries.append(Entry(path=member.path, crc=crc, size=member.size))
     return tuple(entries)
 
 

@@ -1,8 +1,8 @@
 """A zip read so strictly that no two readers can see different files in it.
 
 Comes in: the path of a zip. Goes out: its members as the central directory and the local headers
-agree on them. Refused: two end records, gaps, overlaps, anything before the first or behind the last
-byte, headers that disagree, encryption, compression other than deflate, sizes that cannot be.
+agree on them. Refused: two end records, gaps, overlaps, anything before the first or behind the
+last byte, headers that disagree, encryption, compression other than deflate, sizes that cannot be.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ UNIX_SYSTEMS = (3, 19)  # Unix, macOS
 
 
 def read_directory(path: Path, label: str) -> tuple[ZipMember, ...]:
-    """All members of the zip at `path`, in the order of its directory; `label` names it in errors."""
+    """All members of the zip at `path`, in its directory's order; `label` names it in errors."""
     with Files() as files:
         try:
             total = path.stat().st_size
@@ -86,7 +86,8 @@ def _end(files: Files, path: Path, total: int, label: str) -> tuple[int, int, in
     if disk or first or here != count:
         refuse(label, None, "is one part of a zip in several parts")
     if start + size != stop:
-        refuse(label, None, f"its directory ends at byte {start + size}, its end record starts at {stop}")
+        what = f"its directory ends at byte {start + size}, its end record starts at {stop}"
+        refuse(label, None, what)
     return count, size, start
 
 
@@ -129,7 +130,9 @@ def _records(data: bytes, count: int, label: str) -> list[Record]:
         record, at = _record(data, at, label)
         records.append(record)
     if len(records) != count or at != len(data):
-        refuse(label, None, f"its directory has {len(records)} entries; its end record says {count}")
+        refuse(
+            label, None, f"its directory has {len(records)} entries, its end record says {count}"
+        )
     return records
 
 
@@ -173,7 +176,11 @@ def _check_readable(name: str, flags: int, method: int, disk: int, label: str) -
     if flags & ~KNOWN_FLAGS:
         refuse(label, name, f"has flags that are not known ({flags:#06x})")
     if method not in (STORED, DEFLATED):
-        refuse(label, name, f"is compressed by method {method}; wheels are stored (0) or deflated (8)")
+        refuse(
+            label,
+            name,
+            f"is compressed by method {method}; only 0 (stored) and 8 (deflate) are read",
+        )
     if disk:
         refuse(label, name, "lies on another disk")
 

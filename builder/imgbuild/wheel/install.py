@@ -2,27 +2,27 @@
 
 Comes in: a wheel, the prefix of a virtual environment, the Python version. Goes out: members whose
 content is a slice of the wheel wherever installing does not change it. The rules are those of the
-binary distribution format; `uv pip install` of the same wheels is the oracle that tests compare with.
+binary distribution format; `uv pip install` of the same wheels is the oracle of the tests.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from packaging.utils import canonicalize_name
 
-from imgbuild.errors import InputError, IntegrityError
+from imgbuild.errors import IntegrityError
 from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.tar import Member, Slice
 from imgbuild.wheel.archive import Archive, read
 from imgbuild.wheel.record import Row, digest, known_digest, read_record, write_record
 from imgbuild.wheel.scripts import (
-    PLACEHOLDER_LENGTH,
-    asks_for_python,
+    PLACEHOLDER,
+    EntryPoint,
     entry_points,
     launcher,
     rewritten,
@@ -50,7 +50,6 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the wheel, where it goes, and what is known of it."""
 
     path: str
-    source: ZipMember | None
     content: bytes | Slice
     size: int
     mode: int
@@ -78,23 +77,20 @@ def installed(
 ) -> tuple[Member, ...]:
     """The files that installing the wheel at `path` adds, sorted by path; no folders.
 
-    `omit` holds paths to leave out, relative to site-packages as in RECORD; InputError if the wheel
-    has no such file. `label` is the wheel's file name where `path` is not called so. IntegrityError
-    for a wheel that is unsafe or contradicts itself.
+    `omit` holds installed paths to leave out, without leading slash; they leave RECORD too. `label`
+    is the wheel's file name where `path` is not called so. IntegrityError for a wheel that is
+    unsafe or contradicts itself.
     """
     archive = read(path, label=label)
     places = scheme(prefix, python)
-    files = _files(archive, places)
-    relative = {name: posixpath.relpath(name, places.purelib) for name in files}
-    missing = omit - set(relative.values())
-    if missing:
-        listed = ", ".join(sorted(missing))
-        message = f"{archive.label} has no {listed}, which `drop` says to leave out"
-        raise InputError(message, hint="take the path out of `drop`; paths are as in RECORD")
-    kept = {name: file for name, file in files.items() if relative[name] not in omit}
+    kept = {name: file for name, file in _files(archive, places).items() if name not in omit}
     record = f"{places.purelib}/{archive.dist_info}/RECORD"
     rows = [
-        Row(path=relative[name], digest=_digest(archive, file), size=file.size)
+        Row(
+            path=posixpath.relpath(name, places.purelib),
+            digest=_digest(archive, file),
+            size=file.size,
+        )
         for name, file in kept.items()
     ]
     rows.append(Row(path=f"{archive.dist_info}/RECORD", digest="", size=None))
@@ -103,17 +99,17 @@ def installed(
 
 
 def joined(
-    wheels: Mapping[str, Sequence[Member]], *, labels: Mapping[str, str] | None = None
+    wheels: Iterable[tuple[str, Sequence[Member]]], *, labels: Mapping[str, str] | None = None
 ) -> tuple[Member, ...]:
-    """The members of several wheels (by sha256) in one layer, sorted by path.
+    """The members of several wheels, each with its sha256, in one layer, sorted by path.
 
     A path that two wheels ship with the same bytes is kept once, as the lower sha256 has it;
     IntegrityError, naming the wheels by `labels`, if the bytes differ.
     """
     found: dict[str, tuple[str, Member]] = {}
     with Files() as files:
-        for sha256 in sorted(wheels):
-            for member in wheels[sha256]:
+        for sha256, members in sorted(wheels, key=lambda wheel: wheel[0]):
+            for member in members:
                 owner, other = found.setdefault(member.path, (sha256, member))
                 if other is not member and not _same(other, member, files):
                     names = " and ".join((labels or {}).get(key, key) for key in (owner, sha256))
@@ -138,9 +134,7 @@ def _member(file: _File) -> Member:
 
 
 def _generated(path: str, content: bytes, *, mode: int = 0o644) -> _File:
-    return _File(
-        path=path, source=None, content=content, size=len(content), mode=mode, digest=None
-    )
+    return _File(path=path, content=content, size=len(content), mode=mode, digest=None)
 
 
 def _files(archive: Archive, places: Scheme) -> dict[str, _File]:
@@ -150,10 +144,11 @@ def _files(archive: Archive, places: Scheme) -> dict[str, _File]:
         refuse(archive.label, None, f"has no {archive.dist_info}/RECORD")
     rows = read_record(text, archive.label)
     files: dict[str, _File] = {}
-    for file in _sources(archive, places, rows):
+    entries = entry_points(archive.text("entry_points.txt") or "", archive.label)
+    launchers = {f"{places.prefix}/bin/{entry.name}": entry for entry in entries}
+    for file in _sources(archive, places, rows, launchers):
         _add(archive, files, file)
-    for entry in entry_points(archive.text("entry_points.txt") or "", archive.label):
-        path = f"{places.prefix}/bin/{entry.name}"
+    for path, entry in launchers.items():
         _add(archive, files, _generated(path, launcher(entry, places.interpreter), mode=0o755))
     installer = f"{places.purelib}/{archive.dist_info}/INSTALLER"
     _add(archive, files, _generated(installer, INSTALLER))
@@ -168,24 +163,29 @@ def _add(archive: Archive, files: dict[str, _File], file: _File) -> None:
 
 
 def _bytes(archive: Archive, file: _File) -> bytes:
-    if isinstance(file.content, bytes):
-        return file.content
     with Files() as files:
-        return b"".join(pieces(file.content, file.size, f"{archive.label}: {file.path!r}", files))
+        return b"".join(_pieces(archive, file, files))
+
+
+def _pieces(archive: Archive, file: _File, files: Files) -> Iterator[bytes]:
+    return pieces(file.content, file.size, f"{archive.label}: {file.path!r}", files)
 
 
 def _digest(archive: Archive, file: _File) -> str:
     """As the wheel's RECORD has it, or else computed."""
     if file.digest is not None:
         return file.digest
-    if isinstance(file.content, bytes):
-        return digest((file.content,))
-    assert file.source is not None
-    return digest(archive.chunks(file.source))
+    with Files() as files:
+        return digest(_pieces(archive, file, files))
 
 
-def _sources(archive: Archive, places: Scheme, rows: Mapping[str, Row]) -> Iterator[_File]:
-    """The wheel's own files, placed."""
+def _sources(
+    archive: Archive,
+    places: Scheme,
+    rows: Mapping[str, Row],
+    launchers: Mapping[str, EntryPoint],
+) -> Iterator[_File]:
+    """The wheel's own files, placed; a script gives way to the launcher of its name."""
     data = archive.dist_info.removesuffix(".dist-info") + ".data/"
     replaced = {f"{archive.dist_info}/{name}" for name in REPLACED}
     for path, member in archive.members.items():
@@ -196,15 +196,15 @@ def _sources(archive: Archive, places: Scheme, rows: Mapping[str, Row]) -> Itera
         if path.startswith(data):
             place, is_script = _data_place(archive, places, path.removeprefix(data))
         if is_script:
+            if place in launchers:
+                continue
             mode = 0o755
-            start = b"".join(_start(archive, member))
-            if asks_for_python(start):
+            if b"".join(_start(archive, member)).startswith(PLACEHOLDER):
                 content = archive.content(path) or b""
                 yield _generated(place, rewritten(content, places.interpreter), mode=mode)
                 continue
         yield _File(
             path=place,
-            source=member,
             content=archive.place(member),
             size=member.size,
             mode=mode,
@@ -213,12 +213,12 @@ def _sources(archive: Archive, places: Scheme, rows: Mapping[str, Row]) -> Itera
 
 
 def _start(archive: Archive, member: ZipMember) -> Iterator[bytes]:
-    """The first piece of the member's content, of at least `PLACEHOLDER_LENGTH` bytes if it has them."""
+    """The first piece of the member's content, long enough to tell `PLACEHOLDER`."""
     seen = 0
     for chunk in archive.chunks(member):
         yield chunk
         seen += len(chunk)
-        if seen >= PLACEHOLDER_LENGTH:
+        if seen >= len(PLACEHOLDER):
             return
 
 

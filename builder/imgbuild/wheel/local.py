@@ -38,12 +38,11 @@ def check_local(files: Files, path: Path, record: Record, limit: int, label: str
     if flags != record.flags or method != member.method:
         refuse(label, name, "its local header has another method or other flags")
     extra_at = fixed_end + name_length
-    offset = extra_at + extra_length
+    offset: int = extra_at + extra_length
     if offset + member.compressed > limit:
         refuse(label, name, f"its data overlap what starts at byte {limit}")
     extra = extra_fields(files.read(path, extra_at, extra_length), label, name)
-    wide = FULL32 in (size, compressed)
-    if wide:
+    if FULL32 in (size, compressed):
         size, compressed = wide_values(extra, (size, compressed), label, name)
     stated = (crc, compressed, size)
     true = (member.crc, member.compressed, member.size)

@@ -19,7 +19,7 @@ STRONG = ("sha256", "sha384", "sha512")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of RECORD. `digest` is `sha256=…` or empty; `size` in bytes, None where not given."""
+    """One line of RECORD. `digest` is `sha256=…` or empty; `size` in bytes or None."""
 
     path: str
     digest: str

@@ -14,8 +14,7 @@ from imgbuild.wheel.zipformat import refuse
 
 GROUPS = ("console_scripts", "gui_scripts")
 SHEBANG_LIMIT = 127  # Linux cuts the first line here (256 since 5.1)
-PYTHON_LINE = re.compile(rb"#!pythonw?(?=[ \t\r\n]|$)")
-PLACEHOLDER_LENGTH = 10  # how much of a script decides whether its first line is PYTHON_LINE
+PLACEHOLDER = b"#!python"
 REFERENCE = re.compile(
     r"(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[[^\]]*\]\s*)?", flags=re.UNICODE
 )
@@ -87,11 +86,10 @@ def launcher(entry: EntryPoint, interpreter: str) -> bytes:
     return text.encode()
 
 
-def asks_for_python(start: bytes) -> bool:
-    """Whether a script that starts so (`PLACEHOLDER_LENGTH` bytes) wants its first line rewritten."""
-    return PYTHON_LINE.match(start) is not None
-
-
 def rewritten(script: bytes, interpreter: str) -> bytes:
-    """`script` with `#!python` replaced; what follows it on that line is kept."""
-    return PYTHON_LINE.sub(lambda _: shebang(interpreter), script, count=1)
+    """`script`, which starts with `PLACEHOLDER`, with its whole first line replaced.
+
+    So `#!python3 -E` loses its `-E`: pip and uv do the same.
+    """
+    _, newline, rest = script.partition(b"\n")
+    return shebang(interpreter) + newline + rest

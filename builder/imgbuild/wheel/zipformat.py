@@ -81,7 +81,8 @@ def wide_values(
         if value == FULL32:
             if at + 8 > len(data):
                 refuse(label, name, "its zip64 field is missing or too short")
-            (value,) = struct.unpack_from("<Q", data, at)
+            values.append(struct.unpack_from("<Q", data, at)[0])
             at += 8
-        values.append(value)
+        else:
+            values.append(value)
     return tuple(values)
