@@ -1,0 +1,329 @@
+"""OCI image layouts: folders that hold one image, on one architecture or several.
+
+Comes in: the documents and layer files of an image. Goes out: a folder that skopeo, podman, umoci
+and containerd read, and the same folder read back as a value. `index.json` is renamed into place
+last and blobs that it no longer names are removed after that, so that a kill at any moment leaves
+the old image or the new one, whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.console import console
+from imgbuild.errors import ImgbuildError, InputError, IntegrityError
+from imgbuild.oci import image
+from imgbuild.values import Arch, Bytes, Digest
+
+MARKER = "oci-layout"
+MARKER_TEXT = b'{"imageLayoutVersion":"1.0.0"}'
+INDEX_FILE = "index.json"
+BLOBS = "blobs/sha256"
+REF_NAME = "org.opencontainers.image.ref.name"
+TEMPORARY = ".tmp-"
+CHUNK = 1 << 20
+REMEDY = "build it again"
+
+T = TypeVar("T")
+
+
+class Image(msgspec.Struct, frozen=True, kw_only=True):
+    """An image on one architecture, ready to be written: documents, and a file for each layer."""
+
+    config: bytes
+    manifest: bytes
+    layers: Mapping[Digest, Path]
+
+
+class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What an OCI document says of a blob."""
+
+    media_type: str
+    digest: Digest
+    size: Bytes
+    platform: dict[str, str | list[str]] = {}
+    annotations: dict[str, str] = {}
+
+
+class Manifest(msgspec.Struct, frozen=True, rename="camel"):
+    """The manifest of an image on one architecture."""
+
+    config: Descriptor
+    layers: tuple[Descriptor, ...]
+
+
+class Index(msgspec.Struct, frozen=True, rename="camel"):
+    """A list of manifests: `index.json`, or the index of an image on several architectures."""
+
+    manifests: tuple[Descriptor, ...]
+
+
+class RootFs(msgspec.Struct, frozen=True):
+    """The diff ids of an image, bottom first."""
+
+    diff_ids: tuple[Digest, ...]
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """The part of an image configuration that names its layers and its platform."""
+
+    architecture: str
+    rootfs: RootFs
+    config: dict[str, object] = {}
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """An image on one architecture, as it lies in a layout."""
+
+    manifest: Descriptor
+    config: Descriptor
+    layers: tuple[Descriptor, ...]
+    diff_ids: tuple[Digest, ...]
+    settings: dict[str, object]
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """A layout that was read. `digest` names the image: its one manifest, or its index."""
+
+    path: Path
+    name: str
+    top: Descriptor
+    images: dict[Arch, Stored]
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of the image."""
+        return self.top.digest
+
+    def blob(self, digest: Digest) -> Path:
+        """The file of a blob of this layout."""
+        return _blob(self.path, digest)
+
+    def image(self, arch: Arch) -> Stored:
+        """The image on `arch`; InputError names those that are there."""
+        if arch not in self.images:
+            message = f"{self.path} has no image for {arch}, only {', '.join(sorted(self.images))}"
+            raise InputError(message, hint=f"build it for {arch}, or name another architecture")
+        return self.images[arch]
+
+
+def write(out: Path, images: Mapping[Arch, Image], name: str) -> Digest:
+    """Make `out` the layout of `images`, under the tag `name`; the digest of the image.
+
+    Layers are hard links to the given files, or copies where a link cannot be made; then a blob that
+    lies there with the right size is kept. InputError if `out` is something else than a layout.
+    """
+    with _exclusive(out):
+        for picture in images.values():
+            for descriptor in _manifest(picture.manifest, str(out)).layers:
+                _place_file(out, descriptor, picture.layers[descriptor.digest])
+            _place_bytes(out, image.descriptor(image.CONFIG, picture.config), picture.config)
+            _place_bytes(out, image.descriptor(image.MANIFEST, picture.manifest), picture.manifest)
+        manifests = {arch: picture.manifest for arch, picture in images.items()}
+        if len(manifests) == 1:
+            ((arch, data),) = manifests.items()
+            top = {**image.descriptor(image.MANIFEST, data), "platform": image.platform(arch)}
+        else:
+            data = image.index(manifests)
+            top = image.descriptor(image.INDEX, data)
+            _place_bytes(out, top, data)
+        codec.write_bytes(out / INDEX_FILE, index_file(top, {REF_NAME: name}))
+        _sweep(out)
+    return str(top["digest"])
+
+
+def index_file(top: Mapping[str, object], annotations: Mapping[str, str]) -> bytes:
+    """The bytes of `index.json` for an image whose descriptor is `top`."""
+    entry = {**top, "annotations": annotations}
+    return codec.compact({"schemaVersion": 2, "mediaType": image.INDEX, "manifests": [entry]})
+
+
+def read(out: Path) -> Layout:
+    """Read the layout `out`; its small documents are checked against their digests.
+
+    InputError if there is no layout, IntegrityError if a document is damaged.
+    """
+    try:
+        data = (out / INDEX_FILE).read_bytes()
+    except OSError as error:
+        message = f"{out} is no OCI layout: {INDEX_FILE}: {error.strerror}"
+        hint = "build the target first, or name the folder of a layout"
+        raise InputError(message, hint=hint) from error
+    entries = _decode(data, Index, str(out / INDEX_FILE)).manifests
+    if len(entries) != 1:
+        message = f"{out / INDEX_FILE} names {len(entries)} images"
+        raise InputError(message, hint="only layouts of one image are read")
+    top = entries[0]
+    listed = (top,) if top.media_type != image.INDEX else (
+        _decode(_checked(out, top), Index, top.digest).manifests
+    )
+    images = {}
+    for descriptor in listed:
+        manifest = _manifest(_checked(out, descriptor), descriptor.digest)
+        config = _decode(_checked(out, manifest.config), Configuration, manifest.config.digest)
+        images[_arch(config.architecture, out)] = Stored(
+            manifest=msgspec.structs.replace(descriptor, annotations={}),
+            config=manifest.config,
+            layers=manifest.layers,
+            diff_ids=config.rootfs.diff_ids,
+            settings=config.config,
+        )
+    name = top.annotations.get(REF_NAME, "")
+    top = msgspec.structs.replace(top, annotations={})
+    return Layout(path=out, name=name, top=top, images=images)
+
+
+def check(out: Path, digest: Digest) -> bool:
+    """Whether `out` holds the image `digest`, each layer with its size: some milliseconds.
+
+    Layers are not hashed; `verify` does that.
+    """
+    try:
+        found = read(out)
+    except ImgbuildError:
+        return False
+    layers = (layer for stored in found.images.values() for layer in stored.layers)
+    return found.digest == digest and all(
+        _has(out, layer.digest, layer.size) for layer in layers
+    )
+
+
+def verify(out: Path) -> Layout:
+    """Read the layout and hash every blob; IntegrityError names the first that is damaged."""
+    found = read(out)
+    layers = {layer.digest: layer for stored in found.images.values() for layer in stored.layers}
+    total = sum(layer.size for layer in layers.values())
+    with console.progress(f"checking {out}", total) as bar:
+        for layer in layers.values():
+            hashed = hashlib.sha256()
+            with _opened(found.blob(layer.digest)) as file:
+                while chunk := os.read(file, CHUNK):
+                    hashed.update(chunk)
+                    bar.advance(len(chunk))
+            _expect(out, layer.digest, f"sha256:{hashed.hexdigest()}")
+    return found
+
+
+@contextlib.contextmanager
+def _exclusive(out: Path) -> Iterator[None]:
+    """Hold `out` against other writers; the kernel lets go of it when this process ends."""
+    if out.is_dir() and not (out / MARKER).exists() and any(out.iterdir()):
+        message = f"{out} is not empty and is no OCI layout"
+        raise InputError(message, hint="name another folder with --output, or empty this one")
+    try:
+        (out / BLOBS).mkdir(parents=True, exist_ok=True)
+        lock = os.open(out / MARKER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        message = f"cannot write {error.filename or out}: {error.strerror}"
+        raise InputError(message, hint="name another folder with --output") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.pread(lock, len(MARKER_TEXT) + 1, 0) != MARKER_TEXT:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, MARKER_TEXT, 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _place_bytes(out: Path, descriptor: Mapping[str, object], data: bytes) -> None:
+    codec.write_bytes(_blob(out, str(descriptor["digest"])), data)
+
+
+def _place_file(out: Path, layer: Descriptor, source: Path) -> None:
+    place = _blob(out, layer.digest)
+    present = _has(out, layer.digest, layer.size)
+    if present and place.samefile(source):
+        return
+    size = source.stat().st_size
+    if size != layer.size:
+        message = f"{source} has {size} bytes, the manifest says {layer.size}"
+        raise IntegrityError(message, hint="remove that file and build again")
+    temporary = place.with_name(f"{TEMPORARY}{place.name}")
+    temporary.unlink(missing_ok=True)
+    try:
+        temporary.hardlink_to(source)
+    except OSError as error:  # another file system, or one that has no links or no more of them
+        if present:
+            return
+        console.detail(f"copying {source} to {place}: {error.strerror}")
+        shutil.copyfile(source, temporary)
+    temporary.replace(place)
+
+
+def _sweep(out: Path) -> None:
+    """Remove what the layout does not name: an older image, leftovers of a killed writer."""
+    found = read(out)
+    named = {found.digest}
+    for stored in found.images.values():
+        named |= {stored.manifest.digest, stored.config.digest}
+        named |= {layer.digest for layer in stored.layers}
+    kept = {digest.removeprefix("sha256:") for digest in named}
+    for path in (out / BLOBS).iterdir():
+        if path.name not in kept:
+            path.unlink()
+
+
+def _has(out: Path, digest: Digest, size: int) -> bool:
+    try:
+        return _blob(out, digest).stat().st_size == size
+    except OSError:
+        return False
+
+
+def _blob(out: Path, digest: Digest) -> Path:
+    return out / BLOBS / digest.removeprefix("sha256:")
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise IntegrityError(message, hint=REMEDY) from error
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _checked(out: Path, descriptor: Descriptor) -> bytes:
+    """The bytes of a small document, which must have the digest by which it is named."""
+    path = _blob(out, descriptor.digest)
+    with _opened(path) as file:
+        data = os.read(file, descriptor.size + 1)
+    _expect(out, descriptor.digest, f"sha256:{hashlib.sha256(data).hexdigest()}")
+    return data
+
+
+def _expect(out: Path, named: Digest, found: Digest) -> None:
+    if found != named:
+        message = f"{out}: blob {named} has the digest {found}"
+        raise IntegrityError(message, hint="remove the folder and build it again")
+
+
+def _manifest(data: bytes, label: str) -> Manifest:
+    return _decode(data, Manifest, label)
+
+
+def _decode(data: bytes, kind: type[T], label: str) -> T:
+    return codec.decode(data, kind, file=label)
+
+
+def _arch(name: str, out: Path) -> Arch:
+    try:
+        return Arch.parse(name)
+    except ValueError as error:
+        message = f"{out} holds an image for {name}, which imgbuild does not know"
+        raise InputError(message) from error
