@@ -1,0 +1,72 @@
+# Each target makes the environment that it needs; Python 3.11 or newer, git and make suffice.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+TARGET ?= cu124-vllm
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint tools/constraints.txt
+IMGBUILD := $(BIN)/imgbuild
+PYTEST := $(BIN)/python -m pytest
+
+SHOW := import torch, vllm, trl, tensordict; \
+	print("\n".join(f"{m.__name__} {m.__version__}" for m in (torch, vllm, trl, tensordict)))
+
+.PHONY: image test fast lint format constraints clean help
+
+## image: build TARGET (cu124-vllm), load it where an engine answers, import its packages in it
+image: $(VENV)/ready
+	$(IMGBUILD) build --target $(TARGET)
+	$(IMGBUILD) digest $(TARGET)
+	@# 6: no engine answers. `run` then uses a root folder.
+	$(IMGBUILD) load $(TARGET) || [ $$? -eq 6 ]
+	$(IMGBUILD) run $(TARGET) -- python -c '$(SHOW)'
+
+## test: all tests that this machine can run, the fast ones first; says why it skips the others
+test: fast
+	$(PYTEST) tests/integration
+
+## fast: lint, types, rules of the repository, unit tests
+fast: $(VENV)/ready-test
+	$(PYTEST) tests/test_repository.py tests/unit
+
+## lint: ruff and mypy alone
+lint: $(VENV)/ready-test
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+## format: let ruff lay out the code
+format: $(VENV)/ready-test
+	$(BIN)/ruff check --fix --select I
+	$(BIN)/ruff format
+
+## constraints: pin the newest versions of imgbuild's own dependencies
+constraints: $(VENV)/ready
+	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --upgrade \
+		--quiet --no-header --no-annotate --output-file tools/constraints.txt
+
+## clean: remove the environment and what was built; the download cache stays (imgbuild cache)
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis builder/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+## help: this list
+help:
+	@sed -n 's/^## //p' $(MAKEFILE_LIST)
+
+$(VENV)/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "imgbuild needs Python 3.11 or newer; name one: make PYTHON=python3.12" >&2; exit 6; }
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/ready: pyproject.toml tools/constraints.txt | $(VENV)/made
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/ready-test: pyproject.toml tools/constraints.txt | $(VENV)/made
+	$(PIP) --editable '.[test]'
+	touch $@ $(VENV)/ready
