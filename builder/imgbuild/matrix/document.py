@@ -1,8 +1,8 @@
-"""YAML text to a tree of nodes that know their line and column; no value is built, nothing is run.
+"""YAML text to a tree of nodes that know their line and column; no value is built.
 
-Comes in: the bytes of a file. Goes out: PyYAML nodes and every problem that YAML itself has. Much of
-YAML is refused because a matrix has no use for it and readers trip over it: aliases and merge keys
-(so no alias bomb either), tags, several documents, duplicate keys, keys that are not text.
+Comes in: the bytes of a file. Goes out: PyYAML nodes and every problem that YAML itself has. Much
+of YAML is refused because a matrix has no use for it and readers trip over it: aliases and merge
+keys (so no alias bomb either), tags, several documents, duplicate keys, keys that are not text.
 """
 
 from __future__ import annotations
@@ -103,18 +103,21 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
         """The next node; an alias becomes a null and a problem."""
         if self.check_event(yaml.AliasEvent):
-            event = self.get_event()
+            event = self.get_event()  # type: ignore[no-untyped-call]
             mark = event.start_mark
             self._note(
                 mark, "aliases are not read", f"*{event.anchor}", "the value itself, written out"
             )
             return yaml.ScalarNode(f"{PREFIX}alias", "", mark, event.end_mark)
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         if self._depth >= MAX_DEPTH:
             message = f"nested more than {MAX_DEPTH} deep"
             raise yaml.composer.ComposerError(None, None, message, event.start_mark)
         self._depth += 1
-        node: yaml.Node = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        node = super().compose_node(parent, index)
+        if node is None:
+            message = "a value is due here"
+            raise yaml.composer.ComposerError(None, None, message, event.start_mark)
         self._depth -= 1
         tag = getattr(event, "tag", None)
         if tag not in (None, "!"):

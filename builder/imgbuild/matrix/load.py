@@ -12,8 +12,10 @@ import msgspec
 from msgspec import inspect
 
 from imgbuild.errors import InputError, Problem
+from imgbuild.matrix.check import Notes, check_shared
 from imgbuild.matrix.document import parse
 from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.targets import check_targets
 from imgbuild.matrix.walk import walk
 
 
@@ -34,7 +36,10 @@ def loads(data: bytes, file: str) -> Matrix:
     if document.root is None:
         raise _refusal(file, document.problems)
     walked = walk(document.root, inspect.type_info(Matrix), file)
-    problems = (*document.problems, *walked.problems)
+    notes = Notes(walked, file)
+    check_shared(notes)
+    check_targets(notes)
+    problems = (*document.problems, *walked.problems, *notes.problems)
     if problems:
         raise _refusal(file, problems)
     try:

@@ -51,19 +51,20 @@ class Index(Strict, frozen=True):
     url: Annotated[
         str | None,
         msgspec.Meta(
-            description="simple index; may hold {cuda_tag} (cu124) and {torch} (2.6), filled from the target"
+            description="simple index; {cuda_tag} (cu124) and {torch} (2.6) are filled in"
         ),
     ] = None
     upload_times: Annotated[
         Literal["index", "none"],
         msgspec.Meta(
-            description="`index`: PEP 700 or the JSON API beside it gives upload times; `none`: it has none, so the cut-off cannot judge its files"
+            description="`index`: PEP 700 or the JSON API beside it gives upload times; "
+            "`none`: it has none, so the cut-off cannot judge its files"
         ),
     ] = "index"
     flat: Annotated[
         bool,
         msgspec.Meta(
-            description="one page of links, as `--find-links` reads it, instead of a page for each package"
+            description="one page of links, as `--find-links` reads it, not one a package"
         ),
     ] = False
 
@@ -226,7 +227,8 @@ class Target(Strict, frozen=True):
         msgspec.Meta(
             description="only files uploaded before this day, 00:00 UTC: 2025-06-20",
             extra={
-                "why": "without a cut-off day the newest release of every package is taken, and those never ran together"
+                "why": "without a cut-off day the newest release of every package is taken,"
+                " and those never ran together"
             },
         ),
     ]

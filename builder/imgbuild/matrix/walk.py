@@ -1,17 +1,19 @@
-"""Nodes against types: builds the plain value of a document and notes everything that does not fit.
+"""Nodes against types: builds a plain value and notes all that does not fit.
 
-Comes in: a YAML node and msgspec's description of a type. Goes out: a `Walked`. msgspec itself stops
-at the first error and knows no lines, so this walks its type description instead.
+Comes in: a YAML node and msgspec's description of a type. Goes out: a `Walked`. msgspec itself
+stops at the first error and knows no lines, so this walks its type description instead.
 
-How a scalar is read follows from the type that is due, not from what YAML guesses: where text is due,
-the text is taken as it is written, so that the version 2.10 stays 2.10, 1e3 stays 1e3 and the mode off
-stays off, in quotes or not. Whole numbers are decimal digits only, truth values true or false only.
+How a scalar is read follows from the type that is due, not from what YAML guesses: where text is
+due, the text is taken as it is written, so that the version 2.10 stays 2.10, 1e3 stays 1e3 and the
+mode off stays off, in quotes or not. Whole numbers are decimal digits only, truth values true or
+false only.
 """
 
 from __future__ import annotations
 
 import datetime
 import difflib
+import enum
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -28,7 +30,7 @@ Path = tuple[str | int, ...]
 
 
 class Walked(msgspec.Struct, frozen=True):
-    """The plain value of a document, with None where something did not fit, and where all things stand.
+    """The plain value of a document, None where something did not fit, and where all things stand.
 
     `keys` gives the place of a key, `places` that of its value, both as (line, column).
     """
@@ -118,9 +120,10 @@ class _Walker:
         if not isinstance(node, yaml.MappingNode):
             self.note(node, path, "a mapping is due here", expected="key: value")
             return None
-        for key, _ in node.value:
+        entries: list[tuple[yaml.ScalarNode, yaml.Node]] = node.value
+        for key, _ in entries:
             self.keys[(*path, key.value)] = place(key)
-        return node.value
+        return entries
 
     def _struct(
         self, node: yaml.Node, due: inspect.StructType, path: Path, tag: str | None
@@ -238,42 +241,60 @@ def _converted(node: yaml.ScalarNode, due: inspect.Type) -> tuple[Any, str, str 
     """The value of a scalar, what is wrong with it ("" if nothing), and the nearest right one."""
     text: str = node.value
     plain = node.style is None
+    near = None
+    value: Any
     match due:
         case inspect.StrType():
-            return (
-                (None, message, None) if (message := _text_fault(text, due)) else (text, "", None)
-            )
+            value, fault = text, _text_fault(text, due)
         case inspect.LiteralType():
-            for choice in due.values:
-                if text == str(choice) and (isinstance(choice, str) or plain):
-                    return choice, "", None
-            return None, "unknown value", nearest(text, map(str, due.values))
+            value, fault, near = _literal(text, due, plain=plain)
         case inspect.EnumType():
-            choices = [str(item.value) for item in due.cls]
-            if text in choices:
-                return text, "", None
-            return None, "unknown value", _other_spelling(text, due.cls) or nearest(text, choices)
+            value, fault, near = _member(text, due.cls)
         case inspect.IntType():
-            if not plain or not re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text):
-                return None, "not a whole number in decimal digits", None
-            return (
-                (None, fault, None)
-                if (fault := _range_fault(int(text), due))
-                else (int(text), "", None)
-            )
+            value, fault = _whole(text, due, plain=plain)
         case inspect.BoolType():
-            if plain and text in ("true", "false"):
-                return text == "true", "", None
-            return None, "not a truth value", None
+            right = plain and text in ("true", "false")
+            value, fault = text == "true", "" if right else "not a truth value"
         case inspect.DateType():
-            try:
-                if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
-                    return None, "not a date", None
-                return datetime.date.fromisoformat(text), "", None
-            except ValueError:
-                return None, "no such day", None
-    message = f"the matrix has a type that its reader does not know: {type(due).__name__}"
-    raise TypeError(message)
+            value, fault = _date(text)
+        case _:
+            message = f"the matrix has a type that its reader does not know: {type(due).__name__}"
+            raise TypeError(message)
+    return (None if fault else value), fault, near
+
+
+def _literal(text: str, due: inspect.LiteralType, *, plain: bool) -> tuple[Any, str, str | None]:
+    for choice in due.values:
+        if text == str(choice) and (isinstance(choice, str) or plain):
+            return choice, "", None
+    return None, "unknown value", nearest(text, map(str, due.values))
+
+
+def _member(text: str, members: type[enum.Enum]) -> tuple[Any, str, str | None]:
+    choices = [str(item.value) for item in members]
+    if text in choices:
+        return text, "", None
+    return None, "unknown value", _other_spelling(text, members) or nearest(text, choices)
+
+
+def _whole(text: str, due: inspect.IntType, *, plain: bool) -> tuple[int, str]:
+    if not plain or not re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text):
+        return 0, "not a whole number in decimal digits"
+    number = int(text)
+    if due.ge is not None and number < due.ge:
+        return number, f"the number is below {due.ge}"
+    if due.le is not None and number > due.le:
+        return number, f"the number is above {due.le}"
+    return number, ""
+
+
+def _date(text: str) -> tuple[datetime.date | None, str]:
+    if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
+        return None, "not a date"
+    try:
+        return datetime.date.fromisoformat(text), ""
+    except ValueError:
+        return None, "no such day"
 
 
 def _text_fault(text: str, due: inspect.StrType) -> str:
@@ -284,15 +305,7 @@ def _text_fault(text: str, due: inspect.StrType) -> str:
     return "a NUL cannot stand in text" if "\0" in text else ""
 
 
-def _range_fault(number: int, due: inspect.IntType) -> str:
-    if due.ge is not None and number < due.ge:
-        return f"the number is below {due.ge}"
-    if due.le is not None and number > due.le:
-        return f"the number is above {due.le}"
-    return ""
-
-
-def _other_spelling(text: str, choices: type[Any]) -> str | None:
+def _other_spelling(text: str, choices: type[enum.Enum]) -> str | None:
     if choices is not Arch:
         return None
     try:
@@ -333,4 +346,4 @@ def _article(shape: str) -> str:
 
 
 def _both(expected: str, shape: str) -> str:
-    return expected if expected == shape or shape == "text" else f"{expected}: {shape}"
+    return expected if shape in (expected, "text") else f"{expected}: {shape}"

@@ -1,0 +1,92 @@
+"""Which targets, on which architectures, a command line means.
+
+Comes in: the matrix, names or shell patterns, and architectures. Goes out: `Selected` values in the
+order of the matrix. Nothing that was asked for by name is left out in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from imgbuild.console import console
+from imgbuild.errors import NothingSelected, WorldImpossible
+from imgbuild.matrix.model import Matrix, Target
+from imgbuild.matrix.walk import nearest
+from imgbuild.values import Arch
+
+
+class Selected(msgspec.Struct, frozen=True, kw_only=True):
+    """A target of the matrix and the architectures of it that are meant, in the target's order."""
+
+    name: str
+    target: Target
+    arches: tuple[Arch, ...]
+
+
+def select(
+    matrix: Matrix, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
+) -> list[Selected]:
+    """The targets that `patterns` (or `everything`) mean; empty `arches` are all that a target has.
+
+    NothingSelected if a pattern matches nothing. WorldImpossible if a target asked for by its name
+    lacks one of `arches`; one that only a wildcard matched is passed over then, and that is said.
+    """
+    chosen = _names(matrix, patterns, everything=everything)
+    found = []
+    passed: list[tuple[str, Arch]] = []
+    for name, target in matrix.targets.items():
+        if name not in chosen:
+            continue
+        absent = [arch for arch in arches if arch not in target.arch]
+        if absent and name in patterns:
+            raise _impossible(matrix, [(name, absent[0])])
+        kept = tuple(arch for arch in target.arch if not arches or arch in arches)
+        passed.extend((name, arch) for arch in absent)
+        if kept:
+            found.append(Selected(name=name, target=target, arches=kept))
+    if not found:
+        raise _impossible(matrix, passed)
+    for name, arch in passed:
+        console.info(f"{name} on {arch} is left out: {_why(matrix.targets[name], arch)}")
+    return found
+
+
+def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[str]:
+    names = list(matrix.targets)
+    if everything and not patterns:
+        return set(names)
+    if everything:
+        message = f"--all and {' '.join(patterns)} were both given"
+        raise NothingSelected(message, hint="give one of them")
+    if not patterns:
+        message = "no target was named"
+        raise NothingSelected(message, hint=f"name one of {', '.join(names)}, or give --all")
+    chosen: set[str] = set()
+    for pattern in patterns:
+        matching = {name for name in names if name == pattern or fnmatchcase(name, pattern)}
+        if not matching:
+            near = nearest(pattern, names)
+            message = f"no target matches {pattern}"
+            ask = f"did you mean {near}? " if near else ""
+            raise NothingSelected(message, hint=f"{ask}targets are: {', '.join(names)}")
+        chosen |= matching
+    return chosen
+
+
+def _impossible(matrix: Matrix, absent: Sequence[tuple[str, Arch]]) -> WorldImpossible:
+    wanted = {arch for _, arch in absent}
+    have = [name for name, target in matrix.targets.items() if wanted & set(target.arch)]
+    message = "; ".join(f"{name} cannot be had on {arch}" for name, arch in absent)
+    reasons = tuple(
+        f"{name} on {arch}: {_why(matrix.targets[name], arch)}" for name, arch in absent
+    )
+    arches = " or ".join(sorted(wanted))
+    hint = f"targets on {arches}: {', '.join(have)}" if have else f"no target is for {arches}"
+    return WorldImpossible(message, reasons=reasons, hint=hint)
+
+
+def _why(target: Target, arch: Arch) -> str:
+    return target.exclude.get(arch, f"the matrix lists only {', '.join(target.arch)} for it")

@@ -1,0 +1,221 @@
+"""What each target must hold beyond its types.
+
+Comes in: the notes of a walked document. Goes out: more notes, on names that do not exist and on
+parts of a target that contradict each other.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from imgbuild.matrix.check import Notes, environment, folder, labels, table, texts
+from imgbuild.matrix.walk import Path, nearest
+
+# Packages whose version is that of the CUDA release they belong to (from CUDA 13 on their names
+# carry no suffix any more).
+RELEASED_WITH_CUDA = frozenset(
+    f"nvidia-{part}"
+    for part in (
+        "cuda-cccl", "cuda-crt", "cuda-cupti", "cuda-nvcc", "cuda-nvrtc", "cuda-runtime",
+        "nvjitlink", "nvtx", "nvvm",
+    )
+)  # fmt: skip
+FLASHINFER = ("flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache")
+
+
+def check_targets(notes: Notes) -> None:
+    """Check every target against itself and against the rest of the matrix."""
+    matrix = table(notes.walked.value)
+    for name, target in table(matrix.get("targets")).items():
+        path: Path = ("targets", name)
+        if len(name) > 128:
+            notes.note(
+                path, "the name is too long for a tag", key=True, expected="at most 128 letters"
+            )
+        if isinstance(target, dict):
+            _references(notes, path, target, matrix)
+            _architectures(notes, path, target)
+            _versions(notes, path, target)
+            _cuda(notes, path, target, matrix)
+            _flashinfer(notes, path, target)
+            _configuration(notes, path, target)
+    for package, wanted in table(matrix.get("requires")).items():
+        _specifier(notes, ("requires", package, "spec"), table(wanted).get("spec"))
+
+
+def _references(
+    notes: Notes, path: Path, target: Mapping[str, Any], matrix: Mapping[str, Any]
+) -> None:
+    indexes = table(matrix.get("indexes"))
+    if "bases" in matrix:
+        notes.known((*path, "base"), target.get("base"), table(matrix["bases"]), "base")
+    for package, index in table(target.get("indexes")).items():
+        here = (*path, "indexes", package)
+        if "indexes" in matrix:
+            notes.known(here, index, indexes, "index")
+        url = table(indexes.get(index or "")).get("url")
+        if "{torch}" in (url or "") and "torch" not in table(target.get("pins")):
+            message = "the address of this index holds {torch}, and the target does not pin torch"
+            notes.note(here, message, value=index, expected="a pin of torch, or another index")
+
+
+def _architectures(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
+    arches = target.get("arch")
+    notes.once((*path, "arch"), arches)
+    for arch in table(target.get("exclude")):
+        if arch in texts(arches):
+            message = f"{arch} is excluded and stands in arch too"
+            notes.note((*path, "exclude", arch), message, key=True, expected="one of the two")
+    notes.once((*path, "gpu"), target.get("gpu"))
+    for number, capability in enumerate(texts(target.get("gpu"))):
+        here = (*path, "gpu", number)
+        notes.form(here, capability, r"[0-9]+\.[0-9]", 'a compute capability, such as "9.0"')
+
+
+def _versions(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
+    pins = table(target.get("pins"))
+    for package, version in pins.items():
+        if not isinstance(version, str):
+            continue
+        here = (*path, "pins", package)
+        try:
+            normal = str(Version(version))
+        except InvalidVersion:
+            expected = "a version as PEP 440 has it, such as 0.8.5.post1"
+            notes.note(here, "not a version", value=version, expected=expected)
+            continue
+        if normal != version:
+            message = "the version is not in its normal form"
+            notes.note(here, message, value=version, expected=normal)
+    for package, wanted in table(target.get("requires")).items():
+        here = (*path, "requires", package)
+        if package in pins:
+            line = notes.walked.keys.get((*path, "pins", package), ("?",))[0]
+            message = f"{package} is pinned in line {line} and required here"
+            notes.note(here, message, key=True, expected="one of the two")
+        _specifier(notes, (*here, "spec"), table(wanted).get("spec"))
+
+
+def _specifier(notes: Notes, path: Path, spec: Any) -> None:
+    if not isinstance(spec, str):
+        return
+    try:
+        SpecifierSet(spec)
+    except InvalidSpecifier:
+        near = f"=={spec}" if re.fullmatch(r"[0-9][0-9a-z.]*", spec) else None
+        expected = 'a version specifier, such as ">=78,<79"'
+        notes.note(path, "not a version specifier", value=spec, expected=expected, near=near)
+
+
+def _cuda(notes: Notes, path: Path, target: Mapping[str, Any], matrix: Mapping[str, Any]) -> None:
+    cuda = target.get("cuda")
+    if not isinstance(cuda, str):
+        return
+    major, tag = cuda.split(".")[0], "cu" + cuda.replace(".", "")
+    for field in ("pins", "requires"):
+        for package, value in table(target.get(field)).items():
+            here = (*path, field, package)
+            named = re.search(r"-cu(?:da)?([0-9]{2})x?$", package)
+            if named and named[1] != major:
+                message = f"the package is for CUDA {named[1]}, the target for CUDA {cuda}"
+                notes.note(here, message, key=True, expected=f"a package for CUDA {major}")
+            version = value if isinstance(value, str) else ""
+            local = re.search(r"\+(cu[0-9]+)", version)
+            if local and local[1] != tag:
+                message = f"the version is a build for another CUDA than {cuda}"
+                notes.note(here, message, value=version, expected=version.replace(local[1], tag))
+            if package in RELEASED_WITH_CUDA and not _of_release(value, cuda):
+                spec = version or table(value).get("spec")
+                message = f"the package belongs to another CUDA release than {cuda}"
+                expected = f"{cuda}.…" if version else f'"=={cuda}.*"'
+                notes.note(here, message, key=not version, value=spec, expected=expected)
+    indexes = table(matrix.get("indexes"))
+    for package, index in table(target.get("indexes")).items():
+        url = table(indexes.get(index or "")).get("url") or ""
+        other = re.search(r"(?<![a-z0-9])cu[0-9]{2,3}(?![0-9])", url)
+        if other and other[0] != tag:
+            message = f"this index is for {other[0]}, the target for {tag}"
+            notes.note(
+                (*path, "indexes", package), message, value=index, expected=f"an index for {tag}"
+            )
+
+
+def _of_release(value: Any, cuda: str) -> bool:
+    if isinstance(value, str):
+        return value.startswith(f"{cuda}.")
+    spec = table(value).get("spec") or ""
+    return not spec or spec.replace(" ", "") in (f"=={cuda}.*", f"~={cuda}.0")
+
+
+def _flashinfer(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
+    mode = table(target.get("flashinfer")).get("mode")
+    here = (*path, "flashinfer", "mode")
+    asked = [*table(target.get("pins")), *table(target.get("requires"))]
+    cuda = target.get("cuda")
+    if mode == "off":
+        for package in FLASHINFER:
+            if package in asked:
+                message = f"FlashInfer is off, and the target asks for {package}"
+                notes.note(here, message, value=mode, expected=f"jit or prebuilt, or no {package}")
+    elif mode == "prebuilt":
+        for package in ("flashinfer-python",):
+            if package not in table(target.get("pins")) or package not in table(
+                target.get("indexes")
+            ):
+                message = (
+                    f"prebuilt kernels need {package} pinned and assigned to an index that has them"
+                )
+                expected = f"{package} in pins and in indexes"
+                notes.note(here, message, value=mode, expected=expected)
+    elif mode == "jit":
+        if isinstance(cuda, str) and int(cuda.split(".")[0]) < 13:
+            message = f"no index has a wheel with nvcc for CUDA {cuda}, so nothing can be compiled"
+            notes.note(here, message, value=mode, expected="prebuilt or off; jit from CUDA 13.0 on")
+        elif "CUDA_HOME" not in table(target.get("env")) or "nvidia-cuda-nvcc" not in asked:
+            message = "kernels are compiled where CUDA_HOME says, by nvcc"
+            expected = "CUDA_HOME in env, and nvidia-cuda-nvcc in pins or requires"
+            notes.note(here, message, value=mode, expected=expected)
+
+
+def _configuration(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
+    environment(notes, (*path, "env"), target.get("env"))
+    labels(notes, (*path, "labels"), target.get("labels"))
+    drops = target.get("drop")
+    dropping = [table(drop).get("package") for drop in drops] if isinstance(drops, list) else []
+    for number, drop in enumerate(drops if isinstance(drops, list) else ()):
+        here = (*path, "drop", number)
+        if dropping.count(dropping[number]) > 1 and dropping.index(dropping[number]) < number:
+            message = f"{dropping[number]} stands here twice"
+            notes.note((*here, "package"), message, expected="one entry with all paths")
+        if table(drop).get("paths") == []:
+            notes.note((*here, "paths"), "no path is dropped", expected="at least one path")
+        for place, item in enumerate(texts(table(drop).get("paths"))):
+            _relative(notes, (*here, "paths", place), item)
+    for link, held in table(target.get("links")).items():
+        here = (*path, "links", link)
+        folder(notes, here, link)
+        _held(notes, (*here, "to"), link, table(held).get("to"))
+
+
+def _relative(notes: Notes, path: Path, text: str) -> None:
+    if text.startswith(("/", "..")) or text != posixpath.normpath(text):
+        expected = "a path below the prefix, without a leading /, . or .."
+        near = nearest(text, [posixpath.normpath(text).lstrip("/")])
+        notes.note(path, "not a path in the package", value=text, expected=expected, near=near)
+
+
+def _held(notes: Notes, path: Path, link: str, to: Any) -> None:
+    if (
+        isinstance(to, str)
+        and posixpath.normpath(posixpath.join(posixpath.dirname(link), to)) == link
+    ):
+        notes.note(path, "the link holds itself", value=to, expected="another path")
+    elif isinstance(to, str) and (to != posixpath.normpath(to) or any(ord(c) < 33 for c in to)):
+        expected = posixpath.normpath(to)
+        notes.note(path, "the path is not normal", value=to, expected=expected)
