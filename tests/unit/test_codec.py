@@ -1,0 +1,72 @@
+"""Canonical JSON: one form, one item a line, errors that name the file."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imgbuild import codec
+from imgbuild.errors import InputError
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+class Thing(msgspec.Struct, frozen=True):
+    name: str
+    size: int = 0
+
+
+@given(JSON)
+def test_encoding_keeps_the_value(value):
+    assert json.loads(codec.encode(value)) == value
+    assert json.loads(codec.compact(value)) == value
+
+
+@given(st.dictionaries(st.text(), st.integers()))
+def test_the_order_of_keys_does_not_matter(value):
+    turned = dict(reversed(value.items()))
+    assert codec.encode(turned) == codec.encode(value)
+    assert codec.compact(turned) == codec.compact(value)
+
+
+def test_a_changed_item_changes_one_line():
+    before = codec.encode({"things": [Thing("a", 1), Thing("b", 2), Thing("c", 3)]}).splitlines()
+    after = codec.encode({"things": [Thing("a", 1), Thing("b", 9), Thing("c", 3)]}).splitlines()
+    assert len(before) == len(after) == 7
+    assert sum(one != other for one, other in zip(before, after, strict=True)) == 1
+
+
+def test_what_does_not_fit_names_the_file_and_the_path():
+    with pytest.raises(InputError) as caught:
+        codec.decode(b'{"name": 1}', Thing, file="thing.json")
+    assert "thing.json" in caught.value.message
+    assert "$.name" in str(caught.value.problems[0])
+
+
+def test_broken_json_is_an_input_error():
+    with pytest.raises(InputError):
+        codec.decode(b"{", Thing, file="thing.json")
+
+
+def test_an_absent_file_is_an_input_error(tmp_path):
+    with pytest.raises(InputError, match="cannot read"):
+        codec.read(tmp_path / "absent.json", Thing)
+
+
+def test_writing_the_same_again_touches_nothing(tmp_path):
+    path = tmp_path / "folder" / "thing.json"
+    assert codec.write(path, Thing("a"))
+    stamp = path.stat().st_mtime_ns
+    assert not codec.write(path, Thing("a"))
+    assert path.stat().st_mtime_ns == stamp
+    assert codec.write(path, Thing("b"))
+    assert codec.read(path, Thing) == Thing("b")
+    assert [item.name for item in path.parent.iterdir()] == ["thing.json"]
