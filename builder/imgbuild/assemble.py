@@ -7,6 +7,7 @@ only digests are wanted, its blob in the store. One layer at a time; `workers` m
 from __future__ import annotations
 
 import contextlib
+import posixpath
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from imgbuild.plan import (
     WheelsRecipe,
 )
 from imgbuild.records import WheelFacts
+from imgbuild.resolution import Wheel
 from imgbuild.store import Store
 from imgbuild.values import Digest, Sha256
 from imgbuild.wheel import install
@@ -132,16 +134,29 @@ def _wheel_members(
     recipe: WheelsRecipe, store: Store
 ) -> tuple[Sequence[Member], dict[Sha256, WheelFacts]]:
     facts: dict[Sha256, WheelFacts] = {}
-    labels = {wheel.sha256: wheel.file for wheel in recipe.wheels}
-    parts: dict[Sha256, Sequence[Member]] = {}
+    parts: list[tuple[Sha256, Sequence[Member]]] = []
     for wheel in sorted(recipe.wheels, key=lambda wheel: wheel.sha256):
-        path = require(store, wheel.sha256, wheel.file)
-        omit = frozenset(recipe.omit.get(wheel.package, ()))
-        members = install.installed(path, prefix=recipe.prefix, python=recipe.python, omit=omit)
-        parts[wheel.sha256] = members
+        members = wheel_members(recipe, wheel, store)
+        parts.append((wheel.sha256, members))
         unpacked = sum(member.size for member in members)
         facts[wheel.sha256] = WheelFacts(file=wheel.file, files=len(members), unpacked=unpacked)
+    labels = {wheel.sha256: wheel.file for wheel in recipe.wheels}
     return install.joined(parts, labels=labels), facts
+
+
+def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Member, ...]:
+    """What installing one wheel of a layer adds, less what the recipe omits of it."""
+    purelib = install.scheme(recipe.prefix, recipe.python).purelib
+    return install.installed(
+        require(store, wheel.sha256, wheel.file),
+        prefix=recipe.prefix,
+        python=recipe.python,
+        # A matrix names files as RECORD does, from site-packages.
+        omit=frozenset(
+            posixpath.normpath(f"{purelib}/{name}") for name in recipe.omit.get(wheel.package, ())
+        ),
+        label=wheel.file,
+    )
 
 
 def require(store: Store, sha256: Sha256, name: str) -> Path:

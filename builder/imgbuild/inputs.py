@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from imgbuild import assemble, sources
+from imgbuild import assemble, codec, sources
 from imgbuild.errors import FetchFailed
 from imgbuild.fetch import Http
 from imgbuild.lock import Lock
@@ -17,7 +17,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.plan import Layer, RegistryRecipe, WheelsRecipe
 from imgbuild.resolution import Wheel
 from imgbuild.store import Store
-from imgbuild.values import Sha256
+from imgbuild.values import Sha256, sha256
 from imgbuild.wheel import conflicts, install
 
 TABLES = "installed-files"
@@ -35,10 +35,10 @@ class Inputs:
     def fetch(self, lock: Lock, layers: Sequence[Layer]) -> list[Sha256]:
         """Bring every input of `layers` into the store; the hashes of those that were not there."""
         due = {
-            sha256
+            key
             for layer in layers
-            for sha256 in assemble.input_hashes(layer.recipe)
-            if self.store.file(sha256) is None
+            for key in assemble.input_hashes(layer.recipe)
+            if self.store.file(key) is None
         }
         blobs = [
             layer.recipe
@@ -60,8 +60,8 @@ class Inputs:
 
     def drop(self, hashes: Iterable[Sha256]) -> None:
         """Take files out of the cache again."""
-        for sha256 in hashes:
-            self.store.drop_file(sha256)
+        for key in hashes:
+            self.store.drop_file(key)
 
     def file_tables(
         self, lock: Lock, layers: Sequence[Layer]
@@ -72,22 +72,19 @@ class Inputs:
             recipe = layer.recipe
             if isinstance(recipe, WheelsRecipe):
                 for wheel in recipe.wheels:
-                    omit = recipe.omit.get(wheel.package, ())
-                    table = self._table(lock, layer, recipe, wheel)
-                    tables[wheel.package] = tuple(row for row in table if row.path not in omit)
+                    tables[wheel.package] = self._table(lock, layer, recipe, wheel)
         return tables
 
     def _table(
         self, lock: Lock, layer: Layer, recipe: WheelsRecipe, wheel: Wheel
     ) -> tuple[conflicts.Entry, ...]:
-        key = f"{wheel.sha256}-{recipe.python}-{recipe.prefix.strip('/').replace('/', '-')}"
+        omit = recipe.omit.get(wheel.package, ())
+        key = sha256(codec.compact([wheel.sha256, recipe.prefix, recipe.python, omit]))
         stored = self.store.fact(TABLES, key)
         if stored is not None:
             return msgspec.json.decode(stored, type=tuple[conflicts.Entry, ...])
         self.fetch(lock, [layer])
-        path = assemble.require(self.store, wheel.sha256, wheel.file)
-        members = install.installed(path, prefix=recipe.prefix, python=recipe.python)
-        site_packages = f"{recipe.prefix.strip('/')}/lib/python{recipe.python}/site-packages"
-        table = conflicts.table(members, site_packages)
+        members = assemble.wheel_members(recipe, wheel, self.store)
+        table = conflicts.table(members, install.scheme(recipe.prefix, recipe.python).purelib)
         self.store.put_fact(TABLES, key, msgspec.json.encode(table))
         return table
