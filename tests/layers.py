@@ -1,0 +1,58 @@
+"""Who may import whom: the columns of the program, left to right, and the doors.
+
+A module imports its own column and those left of it. A new module is added to its column here;
+tests/test_repository.py fails for one that has none.
+"""
+
+from __future__ import annotations
+
+# Names are relative to imgbuild; "wheel.*" is every module of that package.
+COLUMNS: tuple[tuple[str, ...], ...] = (
+    ("", "errors"),
+    ("values", "codec", "report", "matrix.model", "resolution", "oci.tar"),
+    ("console", "run", "disk"),
+    ("credentials", "fetch_session", "fetch_http", "store", "upkeep", "fetch"),
+    ("project", "matrix.*"),
+    ("oci.content", "oci.layer"),
+    ("sandbox", "wheel.*", "deb.*"),
+    ("cuda", "indexes", "remote", "selection", "uv", "gateway", "freshness", "refusal", "sdists"),
+    ("resolve",),
+    ("lock", "requirements"),
+    ("sources",),
+    ("plan",),
+    ("skeleton", "oci.*"),
+    ("assemble", "workers", "inputs"),
+    ("records", "seal", "diff", "history"),
+    ("engine", "smoke"),
+    ("building", "sealing", "pipeline"),
+    ("cli.*", "__main__"),
+)
+
+# What only doors may import, and which modules are its doors.
+DOORS: dict[str, tuple[str, ...]] = {
+    "subprocess": ("run",),
+    "requests": ("fetch", "fetch_http", "fetch_session"),
+    "urllib3": ("fetch", "fetch_http", "fetch_session"),
+    "urllib.request": ("fetch", "fetch_http", "fetch_session"),
+    "http.client": ("fetch", "fetch_http", "fetch_session"),
+    "http.server": ("gateway", "oci.registry"),
+    "socketserver": ("gateway", "oci.registry"),
+    "socket": ("fetch", "fetch_http", "fetch_session", "gateway", "oci.registry"),
+}
+
+# Calls that only doors may make.
+CALLS: dict[str, tuple[str, ...]] = {
+    "print": ("console",),
+    "sys.exit": ("cli.*", "__main__"),
+    "os._exit": ("cli.*", "__main__"),
+    "SystemExit": ("cli.*", "__main__"),
+    "os.system": ("run",),
+    "os.popen": ("run",),
+    "os.execv": ("run",),
+    "os.execve": ("run",),
+    "os.execvp": ("run",),
+    "os.posix_spawn": ("run",),
+}
+
+# What `imgbuild digest` must not load, since it has 0.3 s from start to end.
+HEAVY = ("requests", "rich.progress", "elftools", "yaml", "jinja2", "hypothesis", "uv")

@@ -1,0 +1,289 @@
+"""The rules of the repository as tests: linters, sizes, import directions, doors, papers."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import graphlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.layers import CALLS, COLUMNS, DOORS, HEAVY
+from tests.sourcecode import ROOT, calls, imports, modules, own_imports, tracked
+
+FILE_LINES = 400
+FUNCTION_LINES = 60
+# In pieces, since this file is searched too.
+REGISTRIES = (
+    *(f"{host}.org" for host in ("pypi", "pypi.python", "pythonhosted", "npmjs")),
+    *(f"{host}.debian.org" for host in ("deb", "security", "ftp", "snapshot", "httpredir")),
+    "http.debian" + ".net",
+    "npmjs" + ".com",
+)
+KNOWN = modules()
+
+
+def test_ruff_is_content():
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--output-format", "concise"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_mypy_is_content():
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_mypy_is_strict():
+    settings = (ROOT / "pyproject.toml").read_text()
+    assert re.search(r"^strict = true$", settings, re.MULTILINE)
+
+
+def test_files_are_short():
+    code = [
+        *tracked("*.py"),
+        *(path for path in tracked("tools", ".ci", "Makefile") if _is_code(path)),
+    ]
+    long = [f"{_name(path)}: {n}" for path in code if (n := _lines(path)) > FILE_LINES]
+    assert not long, f"over {FILE_LINES} lines: {long}"
+
+
+def test_functions_are_short():
+    long = []
+    for path in [*tracked("*.py"), *_python_tools()]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > FUNCTION_LINES:
+                    long.append(f"{_name(path)}:{node.lineno} {node.name}: {lines}")
+    assert not long, f"over {FUNCTION_LINES} lines: {long}"
+
+
+def test_modules_say_what_they_are():
+    # An empty __init__ has nothing to say.
+    mute = [name for name, tree in KNOWN.items() if tree.body and ast.get_docstring(tree) is None]
+    assert not mute
+
+
+def test_every_module_has_a_column():
+    assert [name for name in KNOWN if _column(name) is None] == []
+
+
+def test_columns_name_only_modules_that_exist():
+    empty = [
+        pattern
+        for column in COLUMNS
+        for pattern in column
+        if not any(_matches(name, pattern) for name in KNOWN)
+    ]
+    assert not empty
+
+
+def test_imports_point_left():
+    wrong = [
+        f"{name or 'imgbuild'} imports {other}, which stands to its right"
+        for name in KNOWN
+        for other in own_imports(name, KNOWN)
+        if (_column(other) or 0) > (_column(name) or 0)
+    ]
+    assert not wrong
+
+
+def test_no_import_knots():
+    graph = {name: own_imports(name, KNOWN) for name in KNOWN}
+    list(graphlib.TopologicalSorter(graph).static_order())  # CycleError names the knot
+
+
+@pytest.mark.parametrize("banned", DOORS)
+def test_only_doors_import(banned):
+    wrong = [
+        f"{name}:{line}"
+        for name, tree in KNOWN.items()
+        if not any(_matches(name, door) for door in DOORS[banned])
+        for dotted, line in imports(tree)
+        if dotted == banned or dotted.startswith(f"{banned}.")
+    ]
+    assert not wrong, f"{banned} belongs to {DOORS[banned]}"
+
+
+@pytest.mark.parametrize("banned", CALLS)
+def test_only_doors_call(banned):
+    wrong = [
+        f"{name}:{line}"
+        for name, tree in KNOWN.items()
+        if not any(_matches(name, door) for door in CALLS[banned])
+        for called, line in calls(tree)
+        if called == banned
+    ]
+    assert not wrong, f"{banned}() belongs to {CALLS[banned]}"
+
+
+def test_digest_loads_nothing_heavy():
+    script = (
+        "import sys; import imgbuild.lock, imgbuild.plan, imgbuild.seal, imgbuild.codec;"
+        f"print(*[name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
+
+
+def test_no_registry_is_named():
+    pattern = re.compile("|".join(re.escape(host) for host in REGISTRIES))
+    named = []
+    for path in tracked():
+        text = path.read_bytes().decode(errors="replace")
+        found = {match.group() for match in pattern.finditer(text)}
+        named.extend(f"{_name(path)}: {host}" for host in found)
+    assert not named, "ask uv, pip or apt for the address at run time"
+
+
+def test_exit_codes_are_one_for_each_class():
+    from imgbuild.errors import ImgbuildError
+
+    codes = [kind.exit_code for kind in ImgbuildError.__subclasses__()]
+    assert len(set(codes)) == len(codes)
+    assert all("exit_code" in vars(kind) for kind in ImgbuildError.__subclasses__())
+    assert issubclass(ImgbuildError, Exception)
+
+
+def test_exit_codes_are_documented():
+    from imgbuild.errors import ImgbuildError
+
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
+    assert documented == {0, *(kind.exit_code for kind in ImgbuildError.__subclasses__())}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("LICENSE", "Apache License"),
+        ("README.md", "## Two commands"),
+        ("CONTRIBUTING.md", "## Rules"),
+        ("CHANGELOG.md", "## Unreleased"),
+        ("docs/reproducibility.md", "umask"),
+        ("docs/benchmarks.md", "tools/benchmark.py"),
+        ("builder/imgbuild/py.typed", ""),
+    ],
+)
+def test_papers_are_there(name, words):
+    assert words in (ROOT / name).read_text()
+
+
+def test_links_in_papers_lead_somewhere():
+    broken = []
+    for path in tracked("*.md"):
+        for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+            target = link.partition("#")[0]
+            if target and "://" not in target and not (path.parent / target).exists():
+                broken.append(f"{_name(path)}: {link}")
+    assert not broken
+
+
+def test_papers_name_verbs_that_exist():
+    import typer
+
+    from imgbuild.cli.app import app
+
+    verbs = set(getattr(typer.main.get_command(app), "commands", {}))
+    named = {
+        (_name(path), verb)
+        for path in [*tracked("*.md"), ROOT / "Makefile"]
+        for verb in re.findall(r"(?:\$ |`|\(IMGBUILD\) )imgbuild ([a-z]+)", path.read_text())
+    }
+    assert named
+    assert {place for place in named if place[1] not in verbs} == set()
+
+
+def test_schema_is_fresh():
+    from imgbuild.matrix.schema import published
+
+    assert (ROOT / "matrix.schema.json").read_bytes() == published()
+
+
+def test_schema_accepts_the_matrix():
+    import jsonschema
+    import yaml
+
+    schema = json.loads(_text("matrix.schema.json"))
+    # YAML reads a date where JSON has text.
+    matrix = json.loads(json.dumps(yaml.safe_load(_text("matrix.yaml")), default=str))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(matrix, schema, jsonschema.Draft202012Validator)
+
+
+def test_constraints_cover_the_environment():
+    from importlib.metadata import distributions
+
+    pins = dict(
+        line.split(" ")[0].split("==") for line in _text("tools/constraints.txt").splitlines()
+    )
+    tools = {"imgbuild", "pip", "setuptools", "wheel"}
+    names = {re.sub(r"[-_.]+", "-", d.metadata["Name"]).lower() for d in distributions()}
+    assert names - tools <= pins.keys()
+
+
+@pytest.mark.parametrize("path", [p for p in tracked("tools") if os.access(p, os.X_OK)], ids=str)
+def test_tools_explain_themselves(path):
+    done = subprocess.run([path, "--help"], capture_output=True, text=True, timeout=60, check=True)
+    assert len(done.stdout) > 100
+
+
+def test_tools_can_be_started():
+    silent = [
+        p for p in tracked("tools") if p.read_bytes()[:2] == b"#!" and not os.access(p, os.X_OK)
+    ]
+    assert not silent
+
+
+def test_makefile_explains_itself():
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    phony = re.search(r"^\.PHONY: (.+)$", _text("Makefile"), re.MULTILINE)
+    assert phony
+    assert {line.partition(":")[0] for line in done.stdout.splitlines()} == set(phony[1].split())
+
+
+def _matches(name: str, pattern: str) -> bool:
+    package = pattern.removesuffix(".*")
+    return name == pattern or (
+        pattern != package and (name == package or fnmatch.fnmatchcase(name, pattern))
+    )
+
+
+def _column(name: str) -> int | None:
+    """The column of a module: of the exact name if there is one, else of the first pattern."""
+    exact = (place for place, column in enumerate(COLUMNS) if name in column)
+    loose = (place for place, column in enumerate(COLUMNS) for p in column if _matches(name, p))
+    return next(exact, next(loose, None))
+
+
+def _is_code(path: Path) -> bool:
+    return path.suffix in ("", ".py")
+
+
+def _python_tools() -> list[Path]:
+    return [p for p in tracked("tools") if p.suffix == "" and b"python" in p.read_bytes()[:40]]
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text()
