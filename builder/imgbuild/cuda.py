@@ -1,0 +1,149 @@
+"""One CUDA release for all NVIDIA wheels: nvcc 13.5 beside runtime 13.0 is what a resolver alone answers.
+
+Comes in: METADATA of the metapackage `cuda-toolkit`, in which NVIDIA declares the exact components of
+each release, and what torch requires. Goes out: a `Release`, constraints for the resolver, and what
+breaks the rule in a finished resolution. Rule data are not judged by a target's cut-off: a release's
+list of components does not change with time.
+"""
+
+from __future__ import annotations
+
+import email.parser
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imgbuild.values import normalize
+
+METAPACKAGE = "cuda-toolkit"
+OF_MAJOR = re.compile(r"^(?P<base>nvidia-.+?)(?:-cu(?P<major>[0-9]{2}))?$")
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True):
+    """A CUDA release ("12.4.1") and the version that it gives to each component's package."""
+
+    version: str
+    components: Mapping[str, str]
+
+    @property
+    def constraints(self) -> list[str]:
+        """Requirement lines that hold every component to the release."""
+        return [f"{name}{spec}" for name, spec in sorted(self.components.items())]
+
+
+def requirements(metadata: bytes) -> list[Requirement]:
+    """`Requires-Dist` of a METADATA file; lines that no tool could read are left out."""
+    message = email.parser.BytesHeaderParser().parsebytes(metadata)
+    found = []
+    for line in message.get_all("Requires-Dist", []):
+        try:
+            found.append(Requirement(str(line)))
+        except InvalidRequirement:
+            continue
+    return found
+
+
+def active(metadata: bytes, markers: Mapping[str, str]) -> list[Requirement]:
+    """The requirements of METADATA that hold on a machine with `markers`, without extras."""
+    environment = {**markers, "extra": ""}
+    return [
+        requirement
+        for requirement in requirements(metadata)
+        if requirement.marker is None or requirement.marker.evaluate(environment)
+    ]
+
+
+def release(version: str, metadata: bytes) -> Release:
+    """The release that METADATA of `cuda-toolkit` `version` declares."""
+    components = {
+        normalize(requirement.name): str(requirement.specifier)
+        for requirement in requirements(metadata)
+        if requirement.specifier and requirement.name.lower().startswith("nvidia-")
+    }
+    return Release(version=version, components=components)
+
+
+def of_minor(versions: Iterable[Version], cuda: str) -> list[Version]:
+    """The final releases among `versions` that are a patch of `cuda` ("12.4"), newest first."""
+    wanted = tuple(int(part) for part in cuda.split("."))
+    return sorted(
+        {v for v in versions if not v.is_prerelease and v.release[:2] == wanted}, reverse=True
+    )
+
+
+def agreeing(
+    candidates: Iterable[Version],
+    read: Callable[[Version], bytes],
+    torch: Iterable[Requirement],
+) -> tuple[Release | None, tuple[str, ...]]:
+    """The first release that torch's own requirements allow, and why those before it were passed over.
+
+    None if there is none; then the reasons cover all candidates.
+    """
+    wanted = list(torch)
+    reasons: list[str] = []
+    for candidate in candidates:
+        found = release(str(candidate), read(candidate))
+        against = [text for item in wanted if (text := _against(item, found))]
+        if not against:
+            return found, tuple(reasons)
+        reasons.append(f"CUDA {candidate}: {'; '.join(against[:3])}")
+    return None, tuple(reasons)
+
+
+def _against(requirement: Requirement, found: Release) -> str | None:
+    name = normalize(requirement.name)
+    if name == METAPACKAGE:
+        fits = requirement.specifier.contains(found.version)
+        return None if fits else f"torch wants {METAPACKAGE} {requirement.specifier}"
+    component = found.components.get(name)
+    if component is None:
+        return None
+    exact = [item.version for item in requirement.specifier if item.operator == "=="]
+    if all(SpecifierSet(component).contains(version.removesuffix(".*")) for version in exact):
+        return None
+    return f"torch wants {name} {requirement.specifier}, the release has {component}"
+
+
+def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
+    """Whether a torch of this version and these requirements has no CUDA: no NVIDIA wheel, no cuNNN."""
+    if version.local and version.local.startswith("cu"):
+        return False
+    names = {normalize(requirement.name) for requirement in torch}
+    return not any(name.startswith("nvidia-") or name == METAPACKAGE for name in names)
+
+
+def violations(found: Release, chosen: Mapping[str, str]) -> tuple[str, ...]:
+    """Which chosen packages (name to version) are components, but not of the release `found`."""
+    major = found.version.split(".")[0]
+    bases = {_base(name)[0] for name in found.components}
+    broken = []
+    for name, version in sorted(chosen.items()):
+        spec = found.components.get(name)
+        base, of_major = _base(name)
+        if spec is not None and not SpecifierSet(spec).contains(version):
+            broken.append(f"{name} {version} is not of CUDA {found.version}, which has {spec}")
+        elif spec is None and base in bases and of_major not in (None, major):
+            broken.append(f"{name} {version} is of CUDA {of_major}, the target of CUDA {major}")
+    return tuple(broken)
+
+
+def outside(found: Release, chosen: Mapping[str, str]) -> tuple[str, ...]:
+    """Chosen packages that are versioned like CUDA, but that the release does not list."""
+    minor = ".".join(found.version.split(".")[:2]) + "."
+    return tuple(
+        f"{name} {version}"
+        for name, version in sorted(chosen.items())
+        if name.startswith("nvidia-cuda-")
+        and name not in found.components
+        and not version.startswith(minor)
+    )
+
+
+def _base(name: str) -> tuple[str, str | None]:
+    match = OF_MAJOR.match(name)
+    return (match["base"], match["major"]) if match else (name, None)

@@ -1,0 +1,312 @@
+"""Wheel indexes: which one holds a package, what files it lists, when each was uploaded.
+
+Comes in: the matrix's indexes and the pages that they serve (PEP 503 HTML, PEP 691 JSON, a flat page
+of links, and the JSON API beside a simple index). Goes out: `File` values. An index is asked only for
+the packages that a target assigns to it, so no other index can answer for them (no dependency
+confusion), and a package is looked for in one index only.
+"""
+
+from __future__ import annotations
+
+import datetime
+import html.parser
+import json
+import threading
+import urllib.parse
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import InvalidVersion, Version
+
+from imgbuild.errors import FetchFailed, InputError
+from imgbuild.matrix.model import Index, Matrix, Target
+from imgbuild.values import normalize
+
+SIMPLE = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+SDIST_ENDINGS = (".tar.gz", ".zip", ".tar.bz2")
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """One file that an index lists. None where the index does not say; `size` in bytes."""
+
+    name: str
+    url: str
+    sha256: str | None = None
+    size: int | None = None
+    requires_python: str | None = None
+    yanked: bool = False
+    uploaded: datetime.datetime | None = None
+    metadata: bool = False
+    metadata_sha256: str | None = None
+
+    @property
+    def is_wheel(self) -> bool:
+        """Whether it is a wheel by its name."""
+        return self.name.endswith(".whl")
+
+    @property
+    def version(self) -> Version | None:
+        """The version in its name; None for a name that no packaging tool would read."""
+        try:
+            if self.is_wheel:
+                return parse_wheel_filename(self.name)[1]
+            return parse_sdist_filename(self.name)[1]
+        except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+            return None
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """An index with its address filled in. `address` may hold a password: never print it."""
+
+    name: str
+    address: str
+    flat: bool = False
+    timed: bool = True
+
+
+class PageLike(Protocol):
+    """What is read of a downloaded page."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def content_type(self) -> str: ...
+
+
+class Pages(Protocol):
+    """The part of `fetch.Http` that indexes need."""
+
+    def text(self, url: str, accept: str = "*/*") -> PageLike: ...
+
+
+def fill(index: Index, *, cuda: str, torch: str | None) -> str | None:
+    """An index's address for CUDA release `cuda` ("12.4") and torch version `torch` ("2.6.0").
+
+    InputError if the address asks for a torch version and the target pins none.
+    """
+    if index.url is None:
+        return None
+    if "{torch}" in index.url and torch is None:
+        message = (
+            f"the index {index.url} is one for each torch version, and the target pins no torch"
+        )
+        raise InputError(message, hint="add torch to the target's pins")
+    minor = ".".join((torch or "").split("+")[0].split(".")[:2])
+    return index.url.replace("{cuda_tag}", "cu" + cuda.replace(".", "")).replace("{torch}", minor)
+
+
+def places(matrix: Matrix, target: Target, default: Callable[[], str]) -> dict[str, Place]:
+    """The indexes that `target` uses, by name. `default` gives the address of one without a `url`."""
+    names = {matrix.default_index, *target.indexes.values()}
+    return {
+        name: Place(
+            name=name,
+            address=fill(index, cuda=target.cuda, torch=target.pins.get("torch")) or default(),
+            flat=index.flat,
+            timed=index.upload_times == "index",
+        )
+        for name, index in matrix.indexes.items()
+        if name in names
+    }
+
+
+class Indexes:
+    """Looks packages up, each in the one index that it is assigned to; asks for each page once."""
+
+    def __init__(
+        self, places: Mapping[str, Place], assigned: Mapping[str, str], default: str, http: Pages
+    ) -> None:
+        self.places = places
+        self._assigned = assigned
+        self._default = default
+        self._http = http
+        self._lock = threading.Lock()
+        self._once: dict[str, threading.Lock] = {}
+        self._files: dict[str, tuple[File, ...]] = {}
+
+    def place(self, package: str) -> Place:
+        """The one index that may answer for `package`."""
+        return self.places[self._assigned.get(normalize(package), self._default)]
+
+    def files(self, package: str) -> tuple[File, ...]:
+        """Every file of `package` in its index, in the order of its page; empty if it has none.
+
+        FetchFailed if the index does not answer.
+        """
+        package = normalize(package)
+        with self._lock:
+            once = self._once.setdefault(package, threading.Lock())
+        with once:
+            if package not in self._files:
+                self._files[package] = self._look_up(package)
+            return self._files[package]
+
+    def _look_up(self, package: str) -> tuple[File, ...]:
+        place = self.place(package)
+        address = place.address if place.flat else f"{place.address.rstrip('/')}/{package}/"
+        page = absent_is_none(lambda: self._http.text(address, accept=SIMPLE))
+        if page is None:
+            return ()
+        files = tuple(file for file in read_page(page) if owner(file.name) in (package, None))
+        lacking = any(file.size is None or file.uploaded is None for file in files)
+        if place.timed and lacking and not place.flat:
+            return merge(files, self._json_api(place, package))
+        return files
+
+    def _json_api(self, place: Place, package: str) -> dict[str, File]:
+        address = place.address.rstrip("/").removesuffix("/simple")
+        page = absent_is_none(lambda: self._http.text(f"{address}/pypi/{package}/json"))
+        if page is None:
+            return {}
+        return read_json_api(page)
+
+
+def absent_is_none(ask: Callable[[], PageLike]) -> PageLike | None:
+    """The page, or None where the server says that there is none (404, 410); other failures pass."""
+    try:
+        return ask()
+    except FetchFailed as error:
+        if getattr(error, "status", None) in (404, 410):
+            return None
+        raise
+
+
+def owner(name: str) -> str | None:
+    """The package that a file belongs to by its name; None where the name cannot be read."""
+    try:
+        if name.endswith(".whl"):
+            return str(parse_wheel_filename(name)[0])
+        return str(parse_sdist_filename(name)[0])
+    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+        return None
+
+
+def read_page(page: PageLike) -> list[File]:
+    """The files of a project page or of a flat page of links, in its own order."""
+    if "json" in page.content_type:
+        return read_json(json.loads(page.text), page.url)
+    return read_html(page.text, page.url)
+
+
+def read_json(document: Mapping[str, Any], url: str) -> list[File]:
+    """The files of a PEP 691 project page (PEP 700 fields where it has them)."""
+    files = []
+    for entry in document.get("files", ()):
+        core = entry.get("core-metadata", entry.get("dist-info-metadata", False))
+        files.append(
+            File(
+                name=entry["filename"],
+                url=urllib.parse.urljoin(url, entry["url"]),
+                sha256=entry.get("hashes", {}).get("sha256"),
+                size=entry.get("size"),
+                requires_python=entry.get("requires-python"),
+                yanked=bool(entry.get("yanked", False)),
+                uploaded=when(entry.get("upload-time")),
+                metadata=bool(core),
+                metadata_sha256=core.get("sha256") if isinstance(core, dict) else None,
+            )
+        )
+    return files
+
+
+class _Links(html.parser.HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.base: str | None = None
+        self.anchors: list[dict[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if tag == "base" and self.base is None:
+            self.base = values.get("href")
+        elif tag == "a" and values.get("href"):
+            self.anchors.append(values)
+
+
+def read_html(text: str, url: str) -> list[File]:
+    """The files of a PEP 503 page (PEP 592, 658, 714 attributes where it has them)."""
+    links = _Links()
+    links.feed(text)
+    base = urllib.parse.urljoin(url, links.base) if links.base else url
+    files = []
+    for anchor in links.anchors:
+        address, fragment = urllib.parse.urldefrag(urllib.parse.urljoin(base, anchor["href"] or ""))
+        name = urllib.parse.unquote(urllib.parse.urlsplit(address).path.rsplit("/", 1)[-1])
+        if not name.endswith((".whl", *SDIST_ENDINGS)):
+            continue
+        hashes = dict(urllib.parse.parse_qsl(fragment))
+        core = anchor.get("data-core-metadata", anchor.get("data-dist-info-metadata"))
+        files.append(
+            File(
+                name=name,
+                url=address,
+                sha256=hashes.get("sha256"),
+                requires_python=anchor.get("data-requires-python") or None,
+                yanked="data-yanked" in anchor,
+                uploaded=when(anchor.get("data-upload-time")),
+                metadata=core not in (None, "false"),
+                metadata_sha256=(core or "").removeprefix("sha256=")
+                if "sha256=" in (core or "")
+                else None,
+            )
+        )
+    return files
+
+
+def read_json_api(page: PageLike) -> dict[str, File]:
+    """The files that a JSON API lists, by name. Its addresses may be relative to the page."""
+    document = json.loads(page.text)
+    return {
+        entry["filename"]: File(
+            name=entry["filename"],
+            url=urllib.parse.urljoin(page.url, entry["url"]),
+            sha256=entry.get("digests", {}).get("sha256"),
+            size=entry.get("size"),
+            requires_python=entry.get("requires_python"),
+            yanked=bool(entry.get("yanked")),
+            uploaded=when(entry.get("upload_time_iso_8601") or entry.get("upload_time")),
+        )
+        for files in document.get("releases", {}).values()
+        for entry in files
+    }
+
+
+def merge(files: tuple[File, ...], more: Mapping[str, File]) -> tuple[File, ...]:
+    """`files` with what the JSON API knows beyond their page; an entry of other bytes is not believed."""
+    merged = []
+    for file in files:
+        known = more.get(file.name)
+        if known is None or (file.sha256 and known.sha256 and file.sha256 != known.sha256):
+            merged.append(file)
+            continue
+        merged.append(
+            msgspec.structs.replace(
+                file,
+                sha256=file.sha256 or known.sha256,
+                size=file.size if file.size is not None else known.size,
+                uploaded=file.uploaded or known.uploaded,
+                requires_python=file.requires_python or known.requires_python,
+                yanked=file.yanked or known.yanked,
+            )
+        )
+    return tuple(merged)
+
+
+def when(text: str | None) -> datetime.datetime | None:
+    """An upload time as an aware datetime; a time without a zone is UTC. None if it cannot be read."""
+    if not text:
+        return None
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)

@@ -1,0 +1,141 @@
+"""Files that stay where they are: METADATA of a remote wheel, a few kilobytes of gigabytes.
+
+Comes in: a `File` of an index. Goes out: the bytes of its METADATA, from the file that the index keeps
+beside the wheel (PEP 658) or by HTTP ranges out of the wheel itself, remembered by the wheel's sha256;
+and the file as a lock names it. A server that ignores ranges sends the whole wheel, which is not kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import zipfile
+from typing import Protocol
+
+from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.indexes import File
+from imgbuild.resolution import Locked, Wheel
+from imgbuild.values import sha256
+
+# A wheel's last kilobytes hold its directory and, as installers write dist-info last, METADATA too.
+TAIL = 64 * 1024
+FACT = "metadata"
+
+
+class Ranges(Protocol):
+    """The part of `fetch.Http` that reads pieces of files."""
+
+    def bytes(self, url: str) -> bytes: ...
+    def part(self, url: str, start: int, length: int) -> bytes: ...
+    def part_end(self, url: str, length: int) -> tuple[bytes, int]: ...
+
+
+class Facts(Protocol):
+    """The part of `store.Store` that remembers."""
+
+    def fact(self, kind: str, key: str) -> bytes | None: ...
+    def put_fact(self, kind: str, key: str, data: bytes) -> None: ...
+
+
+class RemoteFile(io.RawIOBase):
+    """A file on a server, readable and seekable; what was fetched once is not fetched again."""
+
+    def __init__(self, url: str, http: Ranges) -> None:
+        super().__init__()
+        self._url = url
+        self._http = http
+        self._tail, self.size = http.part_end(url, TAIL)
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        end = self.size if size < 0 else min(self.size, self._position + size)
+        start, self._position = self._position, max(self._position, end)
+        if end <= start:
+            return b""
+        cached_from = self.size - len(self._tail)
+        if start >= cached_from:
+            return self._tail[start - cached_from : end - cached_from]
+        return self._http.part(self._url, start, end - start)
+
+
+def read_metadata(file: io.RawIOBase | io.BytesIO, name: str) -> bytes:
+    """METADATA of the wheel `name` opened as `file`; IntegrityError if it has none or is no zip."""
+    try:
+        with zipfile.ZipFile(file) as wheel:  # type: ignore[arg-type]  # RawIOBase reads as well
+            found = [
+                member
+                for member in wheel.namelist()
+                if member.endswith(".dist-info/METADATA") and member.count("/") == 1
+            ]
+            if len(found) != 1:
+                message = f"{name}: {len(found)} files .dist-info/METADATA in it, expected one"
+                raise IntegrityError(message)
+            return wheel.read(found[0])
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        message = f"{name} is not a readable wheel: {error}"
+        raise IntegrityError(message) from error
+
+
+def metadata(file: File, http: Ranges, facts: Facts) -> bytes:
+    """METADATA of the wheel that `file` names.
+
+    FetchFailed if it cannot be fetched; IntegrityError if it is not what the index says.
+    """
+    if file.sha256 and (known := facts.fact(FACT, file.sha256)) is not None:
+        return known
+    data = _beside(file, http) if file.metadata else None
+    if data is None:
+        data = read_metadata(RemoteFile(file.url, http), file.name)
+    if file.sha256:
+        facts.put_fact(FACT, file.sha256, data)
+    return data
+
+
+def _beside(file: File, http: Ranges) -> bytes | None:
+    with contextlib.suppress(
+        FetchFailed
+    ):  # announced, yet not served: the wheel itself still has it
+        data = http.bytes(f"{file.url}.metadata")
+        if file.metadata_sha256 and sha256(data) != file.metadata_sha256:
+            message = f"{file.name}.metadata is not what its index says: sha256 {sha256(data)}"
+            raise IntegrityError(message, hint=f"the index says {file.metadata_sha256}")
+        return data
+    return None
+
+
+def lock_file(file: File, http: Ranges) -> Locked:
+    """`file` as a lock names it; what its index does not say is asked of its server or computed."""
+    digest, size = file.sha256, file.size
+    if digest is None:
+        data = http.bytes(file.url)
+        digest, size = sha256(data), len(data)
+    elif size is None:
+        size = http.part_end(file.url, 1)[1]
+    return Locked(file=file.name, size=size, sha256=digest)
+
+
+def lock_wheel(package: str, version: str, index: str, file: File, http: Ranges) -> Wheel:
+    """`file` as the wheel of `package` that a lock names; `index` is the name of its index."""
+    locked = lock_file(file, http)
+    return Wheel(
+        package=package,
+        version=version,
+        index=index,
+        file=locked.file,
+        size=locked.size,
+        sha256=locked.sha256,
+    )

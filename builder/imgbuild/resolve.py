@@ -1,0 +1,278 @@
+"""resolve: from a target of the matrix to every wheel, sdist and deb of its image on one architecture.
+
+uv answers which versions fit together; everything that it may choose from comes through the gateway
+(see `gateway`), and everything that it chose is looked at again here: one CUDA release, no CPU build in
+a CUDA world, nothing that lies years behind its newest version unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild import cuda, freshness, gateway, refusal, uv
+from imgbuild.console import console
+from imgbuild.deb import apt
+from imgbuild.errors import ImgbuildError, WorldImpossible
+from imgbuild.fetch import Http
+from imgbuild.gateway import Catalogue, Offer
+from imgbuild.indexes import File, Indexes, places
+from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
+from imgbuild.remote import lock_wheel, metadata
+from imgbuild.resolution import Built, Deb, Resolution, Wheel
+from imgbuild.sdists import Workshop, host_rules
+from imgbuild.selection import Rules
+from imgbuild.store import Store
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """A target on one architecture, ready to be asked: its catalogue, and the constraints on it."""
+
+    name: str
+    arch: Arch
+    target: Target
+    catalogue: Catalogue
+    workshop: Workshop
+    requirements: tuple[str, ...]
+    release: cuda.Release
+
+
+def resolve(matrix: Matrix, name: str, arch: Arch, store: Store, http: Http) -> Resolution:
+    """Every input of target `name` on `arch`, each list sorted by package.
+
+    WorldImpossible, with the chain of reasons, if no set of packages satisfies the target; FetchFailed
+    if an index or an archive does not answer.
+    """
+    target = matrix.targets[name]
+    refuse_excluded(matrix, name, arch)
+    base = matrix.bases[target.base]
+    debs: tuple[Deb, ...] = ()
+    if isinstance(base, DebianBase):
+        debs = apt.resolve_debs(base, arch, store, http)
+    python = python_of(base, debs)
+    wheels, built = resolve_wheels(matrix, name, arch, python, lambda: root, store, http)
+    return Resolution(wheels=wheels, built=built, debs=debs)
+
+
+def refuse_excluded(matrix: Matrix, name: str, arch: Arch) -> None:
+    """WorldImpossible if the matrix itself says why target `name` cannot have `arch`."""
+    reason = matrix.targets[name].exclude.get(arch)
+    if reason is not None:
+        others = refusal.alternatives(matrix, name, arch)
+        hint = f"targets that have {arch}: {', '.join(others)}" if others else None
+        message = f"{name} cannot be built for {arch}"
+        raise WorldImpossible(message, reasons=(reason,), hint=hint)
+
+
+def python_of(base: Base, debs: Sequence[Deb]) -> str:
+    """The base's Python as exactly as it is known: "3.11.2" from its deb, else "3.11"."""
+    for deb in debs:
+        if deb.package == f"python{base.python}":
+            upstream = deb.version.split(":")[-1].split("-")[0].split("+")[0].split("~")[0]
+            return upstream if upstream.startswith(f"{base.python}.") else base.python
+    return base.python
+
+
+def resolve_wheels(
+    matrix: Matrix,
+    name: str,
+    arch: Arch,
+    python: str,
+    root: Callable[[], Path],
+    store: Store,
+    http: Http,
+) -> tuple[tuple[Wheel, ...], tuple[Built, ...]]:
+    """The wheels of target `name` on `arch` under `python` ("3.11.2"), and those made from sdists."""
+    world = open_world(matrix, name, arch, python, root, store, http)
+    refuse_pins(matrix, world)
+    chosen = ask(world, store)
+    versions = {item.package: item.version for item in chosen}
+    check_cuda(world, versions)
+    offers = {
+        package: offer
+        for package, version in versions.items()
+        if (offer := world.catalogue.chosen(package, Version(version))) is not None
+    }
+    freshness.report(world.catalogue, chosen, offers)
+    wheels = tuple(
+        lock_wheel(
+            package,
+            versions[package],
+            world.catalogue.indexes.place(package).name,
+            offer.wheel,
+            http,
+        )
+        for package, offer in offers.items()
+        if offer.sdist is None
+    )
+    built = tuple(
+        world.workshop.built(package, offer.sdist)
+        for package, offer in offers.items()
+        if offer.sdist is not None
+    )
+    return wheels, built
+
+
+def open_world(
+    matrix: Matrix,
+    name: str,
+    arch: Arch,
+    python: str,
+    root: Callable[[], Path],
+    store: Store,
+    http: Http,
+) -> World:
+    """Target `name` on `arch` with its catalogue; reads `cuda-toolkit` and torch's METADATA."""
+    target = matrix.targets[name]
+    base = matrix.bases[target.base]
+    tags = Tags(python=python, glibc=base.glibc, arch=arch)
+    rules = Rules(as_of=target.as_of, tags=tags, pins=target.pins)
+    located = places(matrix, target, uv.default_index)
+    indexes = Indexes(located, target.indexes, matrix.default_index, http)
+    plain = Catalogue(indexes, rules, http, store)
+    release = cuda_release(name, target, plain, http, store)
+    own = Catalogue(indexes, host_rules(rules), http, store)
+    workshop = Workshop(matrix.sdists, own, release.constraints, root, store, http)
+    builders = dict.fromkeys(matrix.sdists, workshop.metadata)
+    catalogue = Catalogue(indexes, rules, http, store, sdists=builders)
+    wanted = {package: f"=={version}" for package, version in target.pins.items()}
+    for package, want in {**matrix.requires, **target.requires}.items():
+        wanted.setdefault(package, want.spec)
+    return World(
+        name=name,
+        arch=arch,
+        target=target,
+        catalogue=catalogue,
+        workshop=workshop,
+        requirements=tuple(f"{package}{spec}" for package, spec in sorted(wanted.items())),
+        release=release,
+    )
+
+
+def cuda_release(
+    name: str, target: Target, catalogue: Catalogue, http: Http, store: Store
+) -> cuda.Release:
+    """The newest patch release of the target's CUDA that torch's own requirements agree with.
+
+    WorldImpossible if torch has no CUDA on this architecture or agrees with no release.
+    """
+    torch: list[cuda.Requirement] = []
+    pin = target.pins.get("torch")
+    offer = pinned(catalogue, "torch", pin) if pin else None
+    if offer is not None:
+        own = metadata(offer.wheel, http, store)
+        torch = cuda.active(own, catalogue.rules.tags.markers)
+        refuse_cpu_build(name, target, catalogue, offer.wheel, torch)
+    files = catalogue.indexes.files(cuda.METAPACKAGE)
+    wheels = {file.version: file for file in files if file.is_wheel and file.version is not None}
+    found, reasons = cuda.agreeing(
+        cuda.of_minor(wheels, target.cuda),
+        lambda version: metadata(wheels[version], http, store),
+        torch,
+    )
+    if found is None:
+        message = f"{name}: torch {pin} agrees with no release of CUDA {target.cuda}"
+        raise WorldImpossible(
+            message,
+            reasons=reasons or (f"{cuda.METAPACKAGE} has no release {target.cuda}",),
+            hint="give the target the CUDA version that its torch was built for",
+        )
+    console.detail(f"CUDA {found.version}: {len(found.components)} components held to it")
+    for reason in reasons:
+        console.detail(f"passed over {reason}")
+    return found
+
+
+def pinned(catalogue: Catalogue, package: str, pin: str) -> Offer | None:
+    """The best offer of the pinned version; a pin without a local part also finds `2.6.0+cu124`."""
+    wanted = Version(pin)
+    versions = {
+        offer.wheel.version
+        for offer in catalogue.offers(package)
+        if offer.wheel.version is not None
+        and wanted in (offer.wheel.version, Version(offer.wheel.version.public))
+    }
+    return catalogue.chosen(package, max(versions)) if versions else None
+
+
+def refuse_cpu_build(
+    name: str,
+    target: Target,
+    catalogue: Catalogue,
+    torch: File,
+    requires: Sequence[cuda.Requirement],
+) -> None:
+    """WorldImpossible if the torch that fits has no CUDA, or one of another release by its own name."""
+    version = torch.version
+    index = catalogue.indexes.place("torch").name
+    arch = catalogue.rules.tags.arch.wheel
+    tag = "cu" + target.cuda.replace(".", "")
+    if version is None:
+        return
+    if cuda.is_cpu_build(version, requires):
+        reason = (
+            f"torch {version} for {arch} on the index {index} requires no CUDA library: a CPU build"
+        )
+    elif version.local and version.local.startswith("cu") and not version.local.startswith(tag):
+        reason = f"torch {version} is built for another CUDA than {target.cuda}"
+    else:
+        return
+    message = f"{name} is impossible on {catalogue.rules.tags.arch}"
+    reasons = (f"{reason} ({torch.name})", *refusal.of_pins(catalogue))
+    raise WorldImpossible(
+        message, reasons=reasons, hint="assign torch to an index that has a CUDA build"
+    )
+
+
+def refuse_pins(matrix: Matrix, world: World) -> None:
+    """WorldImpossible if a pin has no file that may be used: says which files there are."""
+    reasons = refusal.of_pins(world.catalogue)
+    if reasons:
+        others = refusal.alternatives(matrix, world.name, world.arch)
+        hint = f"targets that have {world.arch}: {', '.join(others)}" if others else None
+        message = f"{world.name} is impossible on {world.arch}"
+        raise WorldImpossible(message, reasons=reasons, hint=hint)
+
+
+def ask(world: World, store: Store) -> tuple[uv.Chosen, ...]:
+    """Uv's answer; WorldImpossible, with the resolver's chain, if there is none."""
+    tags = world.catalogue.rules.tags
+    try:
+        with gateway.serve(world.catalogue) as index, store.scratch() as folder:
+            return uv.compile_requirements(
+                world.requirements,
+                world.release.constraints,
+                index=index,
+                python=tags.python,
+                platform=tags.uv_platform,
+                folder=folder,
+            )
+    except uv.Unsolvable as error:
+        message = f"no set of packages satisfies {world.name} on {world.arch}"
+        raise WorldImpossible(
+            message,
+            reasons=(
+                *(failure.message for failure in world.catalogue.failures),
+                *refusal.of_resolver(str(error)),
+            ),
+            hint="change a pin, or move as_of: only files uploaded before it were looked at",
+        ) from error
+    except ImgbuildError:
+        if world.catalogue.failures:  # uv saw an error of the gateway: its cause is what to show
+            raise world.catalogue.failures[0] from None
+        raise
+
+
+def check_cuda(world: World, versions: Mapping[str, str]) -> None:
+    """WorldImpossible if a chosen NVIDIA component is not of the target's CUDA release."""
+    broken = cuda.violations(world.release, versions)
+    if broken:
+        message = f"{world.name} on {world.arch} would mix CUDA releases"
+        raise WorldImpossible(message, reasons=broken, hint="find what asks for it and pin that")
+    for text in cuda.outside(world.release, versions):
+        console.detail(f"{text} is no part of CUDA {world.release.version}'s list of wheels")

@@ -1,0 +1,84 @@
+"""Which wheels an image can use, and which of them is best.
+
+Comes in: a Python, a glibc and an architecture. Goes out: `Tags`, an order over wheel names, the one
+that pip and uv use (most specific tag first).
+"""
+
+from __future__ import annotations
+
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from imgbuild.values import Arch
+
+# The oldest glibc that a wheel tag can name, and PEP 513/571/599's names for three of them.
+OLDEST = {Arch.X86_64: 5, Arch.ARM64: 17}
+LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+
+
+def platforms(glibc: str, arch: Arch) -> list[str]:
+    """Platform tags that run on glibc `glibc` ("2.36") and `arch`, newest first."""
+    newest = int(glibc.split(".")[1])
+    found = []
+    for minor in range(newest, OLDEST[arch] - 1, -1):
+        found.append(f"manylinux_2_{minor}_{arch.wheel}")
+        if minor in LEGACY:
+            found.append(f"{LEGACY[minor]}_{arch.wheel}")
+    return [*found, f"linux_{arch.wheel}"]
+
+
+class Tags:
+    """The wheel tags of one target on one architecture, best first."""
+
+    def __init__(self, *, python: str, glibc: str, arch: Arch) -> None:
+        self.python = python
+        self.glibc = glibc
+        self.arch = arch
+        major, minor = (int(part) for part in python.split(".")[:2])
+        plain = f"cp{major}{minor}"
+        system = platforms(glibc, arch)
+        every = [
+            *cpython_tags((major, minor), abis=[plain], platforms=system),
+            *compatible_tags((major, minor), interpreter=plain, platforms=system),
+        ]
+        self._ranks: dict[Tag, int] = {}
+        for rank, tag in enumerate(every):
+            self._ranks.setdefault(tag, rank)
+
+    def rank(self, name: str) -> tuple[int, int, str] | None:
+        """A key that sorts the best wheel first (tag, then highest build number); None if it fits not."""
+        try:
+            _, _, build, tags = parse_wheel_filename(name)
+        except InvalidWheelFilename:
+            return None
+        ranks = [self._ranks[tag] for tag in tags if tag in self._ranks]
+        return (min(ranks), -(build[0] if build else 0), name) if ranks else None
+
+    def fits(self, name: str) -> bool:
+        """Whether a wheel of this name can be installed."""
+        return self.rank(name) is not None
+
+    @property
+    def uv_platform(self) -> str:
+        """Uv's name for the platform; uv knows glibc 2.17, 2.28 and 2.31 to 2.40."""
+        known = (17, 28, *range(31, 41))
+        newest = max(minor for minor in known if minor <= max(17, int(self.glibc.split(".")[1])))
+        return f"{self.arch.wheel}-manylinux_2_{newest}"
+
+    @property
+    def markers(self) -> dict[str, str]:
+        """The values of environment markers (PEP 508) on the target."""
+        full = self.python if self.python.count(".") == 2 else f"{self.python}.0"
+        return {
+            "implementation_name": "cpython",
+            "implementation_version": full,
+            "os_name": "posix",
+            "platform_machine": self.arch.wheel,
+            "platform_python_implementation": "CPython",
+            "platform_release": "",
+            "platform_system": "Linux",
+            "platform_version": "",
+            "python_full_version": full,
+            "python_version": ".".join(full.split(".")[:2]),
+            "sys_platform": "linux",
+        }
