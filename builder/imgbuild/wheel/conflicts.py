@@ -16,7 +16,7 @@ from imgbuild.values import Bytes
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """A file of a package: installed path (no leading slash), CRC-32 and size of its content."""
+    """A file of a package: its path below the prefix, CRC-32 and size of its content."""
 
     path: str
     crc: int
@@ -37,13 +37,14 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.path} has different contents in {names}"
 
 
-def table(members: Iterable[Member]) -> tuple[Entry, ...]:
-    """The entries of what a wheel installs."""
+def table(members: Iterable[Member], prefix: str) -> tuple[Entry, ...]:
+    """The entries of what a wheel installs below `prefix` ("/opt/venv")."""
+    root = prefix.strip("/") + "/"
     entries = []
     for member in members:
         content = member.content or b""
         crc = content.crc if isinstance(content, Slice) else isal_zlib.crc32(content)
-        entries.append(Entry(path=member.path, crc=crc, size=member.size))
+        entries.append(Entry(path=member.path.removeprefix(root), crc=crc, size=member.size))
     return tuple(entries)
 
 

@@ -77,21 +77,22 @@ def installed(
 ) -> tuple[Member, ...]:
     """The files that installing the wheel at `path` adds, sorted by path; no folders.
 
-    `omit` holds installed paths to leave out, without leading slash; they leave RECORD too. `label`
+    `omit` holds paths below `prefix` to leave out ("bin/tool"); they leave RECORD too. `label`
     is the wheel's file name where `path` is not called so. IntegrityError for a wheel that is
     unsafe or contradicts itself.
     """
     archive = read(path, label=label)
     places = scheme(prefix, python)
-    kept = {name: file for name, file in _files(archive, places).items() if name not in omit}
+    left_out = {f"{places.prefix}/{path}" for path in omit}
+    kept = {path: file for path, file in _files(archive, places).items() if path not in left_out}
     record = f"{places.purelib}/{archive.dist_info}/RECORD"
     rows = [
         Row(
-            path=posixpath.relpath(name, places.purelib),
+            path=posixpath.relpath(path, places.purelib),
             digest=_digest(archive, file),
             size=file.size,
         )
-        for name, file in kept.items()
+        for path, file in kept.items()
     ]
     rows.append(Row(path=f"{archive.dist_info}/RECORD", digest="", size=None))
     kept[record] = _generated(record, write_record(rows))

@@ -1,0 +1,356 @@
+"""Reading wheels: good ones as they are, and every bad one refused with its name and a remedy."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imgbuild.errors import IntegrityError
+from imgbuild.wheel import archive
+from tests.wheels import FILE, LINK, PROGRAM, Entry, deflated, entries, forge, make, metadata
+
+TEXT = b"one line of text, and again one line of text\n" * 20
+
+
+def refused(path: Path, *words: str) -> None:
+    """Reading and verifying `path` fails with a message that has `words`, its name and a remedy."""
+    with pytest.raises(IntegrityError) as caught:
+        archive.verify(archive.read(path))
+    assert path.name in caught.value.message
+    assert caught.value.hint
+    for word in words:
+        assert word in caught.value.message, caught.value.message
+
+
+def test_good_wheel(tmp_path: Path) -> None:
+    files = {"demo/__init__.py": b"", "demo/data.txt": TEXT, "demo/raw": os.urandom(5000)}
+    path = make(tmp_path, files, modes={"demo/raw": PROGRAM})
+    found = archive.read(path)
+    archive.verify(found)
+    assert (found.name, found.version, found.label) == ("demo", "1.0", path.name)
+    assert found.headers("METADATA")["Version"] == "1.0"
+    assert found.text("no such file") is None
+    for name, data in files.items():
+        assert found.content(name) == data
+        member = found.members[name]
+        assert (member.size, member.crc) == (len(data), zlib.crc32(data))
+    assert found.members["demo/raw"].mode == PROGRAM
+    # The offset is where the stream starts: inflated from there by zlib, it is the content.
+    place = found.place(found.members["demo/data.txt"])
+    stream = path.read_bytes()[place.offset : place.offset + place.length]
+    assert zlib.decompress(stream, -15) == TEXT
+
+
+def test_stored_folders_and_unix_only_modes(tmp_path: Path) -> None:
+    path = forge(
+        tmp_path,
+        entries(
+            Entry(name=b"demo/", method=0, mode=0o40755),
+            Entry(name=b"./demo//a.txt", data=TEXT, method=0),
+            Entry(name=b"demo/dos", data=b"x", mode=PROGRAM, system=0),
+        ),
+    )
+    found = archive.read(path)
+    archive.verify(found)
+    assert found.content("demo/a.txt") == TEXT
+    assert found.members["demo/dos"].mode == 0
+    assert "demo" not in found.members
+
+
+def test_wheel_in_a_store_has_the_label_of_its_file_name(tmp_path: Path) -> None:
+    path = make(tmp_path, {})
+    stored = path.rename(tmp_path / ("0" * 64))
+    assert archive.read(stored).label == "0" * 64
+    assert archive.read(stored, label=path.name).label == path.name
+    with pytest.raises(IntegrityError, match=r"other-1\.0-py3-none-any\.whl.*demo 1\.0"):
+        archive.read(stored, label="other-1.0-py3-none-any.whl")
+
+
+@pytest.mark.parametrize("signature", [b"", b"PK\7\x08"])
+@pytest.mark.parametrize("layout", ["<LLL", "<LQQ"])
+def test_data_descriptors(tmp_path: Path, signature: bytes, layout: str) -> None:
+    stream = deflated(TEXT)
+    descriptor = signature + struct.pack(layout, zlib.crc32(TEXT), len(stream), len(TEXT))
+    entry = Entry(name=b"a", data=TEXT, flags=8, local_sizes=(0, 0, 0), descriptor=descriptor)
+    found = archive.read(forge(tmp_path, entries(entry)))
+    archive.verify(found)
+    assert found.content("a") == TEXT
+    entry.descriptor = signature + struct.pack(layout, 1, len(stream), len(TEXT))
+    refused(forge(tmp_path, entries(entry)), "'a'", "descriptor")
+    entry.descriptor = b""
+    refused(forge(tmp_path, entries(entry)), "'a'", "descriptor")
+
+
+def test_zip64(tmp_path: Path) -> None:
+    full = 0xFFFFFFFF
+    stream = deflated(TEXT)
+    wide = struct.pack("<HHQQ", 1, 16, len(TEXT), len(stream))
+    entry = Entry(
+        name=b"a",
+        data=TEXT,
+        local_sizes=(zlib.crc32(TEXT), full, full),
+        central_sizes=(zlib.crc32(TEXT), full, full),
+        local_extra=wide,
+        central_extra=wide,
+    )
+    found = archive.read(forge(tmp_path, entries(entry), zip64=True))
+    archive.verify(found)
+    assert found.content("a") == TEXT
+    entry.local_extra = struct.pack("<HHQQ", 1, 16, len(TEXT) + 1, len(stream))
+    refused(forge(tmp_path, entries(entry), zip64=True), "'a'", "disagrees")
+    entry.local_extra = b""
+    refused(forge(tmp_path, entries(entry), zip64=True), "'a'", "zip64 field")
+
+
+def test_zip_written_as_a_stream_with_zip64(tmp_path: Path) -> None:
+    """What Python's own zipfile writes, forced to zip64 and to a sink that cannot seek."""
+
+    class Sink:
+        def __init__(self) -> None:
+            self.data = bytearray()
+
+        def write(self, data: bytes) -> int:
+            self.data += data
+            return len(data)
+
+        def flush(self) -> None:
+            pass
+
+    sink = Sink()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as wheel:  # type: ignore[call-overload]
+        for entry in entries(Entry(name=b"demo/a", data=TEXT)):
+            with wheel.open(entry.name.decode(), "w", force_zip64=True) as file:
+                file.write(entry.data)
+    path = tmp_path / "demo-1.0-py3-none-any.whl"
+    path.write_bytes(sink.data)
+    found = archive.read(path)
+    archive.verify(found)
+    assert found.content("demo/a") == TEXT
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        (b"../evil", "leads out"),
+        (b"demo/../../evil", "leads out"),
+        (b"demo/..", "leads out"),
+        (b"/etc/passwd", "absolute"),
+        (b"demo\\evil", "backslash"),
+        (b"C:evil", "drive"),
+        (b"demo/a\0b", "control"),
+        (b"demo/a\nb", "control"),
+        (b"demo/\x7f", "control"),
+        ("demo/\x85".encode(), "control"),
+        (b"./.", "no name"),
+        (b"demo/" + b"n" * 256, "255 bytes"),
+        (b"demo/caf\xe9", "UTF-8"),
+    ],
+)
+def test_unsafe_paths(tmp_path: Path, name: bytes, word: str) -> None:
+    flags = 1 << 11 if b"\xc2" in name else 0
+    path = forge(tmp_path, entries(Entry(name=name, data=b"x", flags=flags)))
+    refused(path, word, repr(name.decode(errors="backslashreplace")).strip("'\"")[:6])
+
+
+@pytest.mark.parametrize("target", [b"/etc/passwd", b"../../evil", b"x/../../../evil"])
+def test_links_that_leave(tmp_path: Path, target: bytes) -> None:
+    path = forge(tmp_path, entries(Entry(name=b"demo/link", data=target, mode=LINK)))
+    refused(path, "'demo/link'", target.decode(), "link")
+
+
+def test_links_that_stay_are_files(tmp_path: Path) -> None:
+    path = forge(tmp_path, entries(Entry(name=b"demo/link", data=b"../x", mode=LINK)))
+    assert archive.read(path).content("demo/link") == b"../x"
+
+
+@pytest.mark.parametrize("mode", [0o020644, 0o010644, 0o140755, 0o060644, 0o040755])
+def test_special_files(tmp_path: Path, mode: int) -> None:
+    refused(forge(tmp_path, entries(Entry(name=b"dev", mode=mode))), "'dev'", f"{mode:o}")
+
+
+@pytest.mark.parametrize("second", [b"a", b"./a", b".//a"])
+def test_duplicates(tmp_path: Path, second: bytes) -> None:
+    path = forge(tmp_path, entries(Entry(name=b"a", data=b"1"), Entry(name=second, data=b"2")))
+    refused(path, "twice", repr(second.decode()))
+
+
+@pytest.mark.parametrize("other", [b"a/b", b"a/", b"a/b/c"])
+def test_file_where_a_folder_is_needed(tmp_path: Path, other: bytes) -> None:
+    folder = other.endswith(b"/")
+    second = Entry(name=other, method=0 if folder else 8, mode=0o40755 if folder else FILE)
+    refused(forge(tmp_path, entries(Entry(name=b"a", data=b"1"), second)), "'a'", "folder")
+
+
+def test_folder_with_content(tmp_path: Path) -> None:
+    path = forge(tmp_path, entries(Entry(name=b"a/", data=b"1", mode=0o40755)))
+    refused(path, "'a/'", "folder")
+
+
+@pytest.mark.parametrize(
+    ("entry", "word"),
+    [
+        (Entry(name=b"a", data=TEXT, crc=7), "CRC"),
+        (Entry(name=b"a", data=TEXT, method=0, crc=7), "CRC"),
+        (Entry(name=b"a", data=TEXT, size=len(TEXT) + 1), "are stated"),
+        (Entry(name=b"a", data=TEXT, size=len(TEXT) - 1), "more than"),
+        (Entry(name=b"a", data=TEXT, size=0), "more than"),
+        (Entry(name=b"a", data=b"", size=1), "are stated"),
+        (Entry(name=b"a", data=TEXT, method=0, size=len(TEXT) - 1), "sizes differ"),
+        (Entry(name=b"a", data=TEXT, stream=deflated(TEXT) + b"more"), "ends before"),
+        (Entry(name=b"a", data=TEXT, stream=deflated(TEXT)[:-1]), "goes on past"),
+        (Entry(name=b"a", data=TEXT, stream=b"\xff" * 50), "no valid deflate"),
+        (Entry(name=b"a", data=b"", stream=b""), "cannot inflate"),
+        (Entry(name=b"a", data=TEXT, flags=1), "encrypted"),
+        (Entry(name=b"a", data=TEXT, flags=1 << 6), "encrypted"),
+        (Entry(name=b"a", data=TEXT, flags=1 << 13), "encrypted"),
+        (Entry(name=b"a", data=TEXT, flags=1 << 5), "flags"),
+        (Entry(name=b"a", data=TEXT, method=9), "method 9"),
+        (Entry(name=b"a", data=TEXT, method=12), "method 12"),
+        (Entry(name=b"a", data=TEXT, method=14), "method 14"),
+        (Entry(name=b"a", data=TEXT, method=93), "method 93"),
+        (Entry(name=b"a", data=TEXT, local_name=b"b"), "another name"),
+        (Entry(name=b"a", data=TEXT, local_name=b"ab"), "another name"),
+        (Entry(name=b"a", data=TEXT, local_flags=1 << 11), "other flags"),
+        (Entry(name=b"a", data=TEXT, local_method=0), "another method"),
+        (Entry(name=b"a", data=TEXT, local_sizes=(1, 2, 3)), "disagrees"),
+        (Entry(name=b"a", data=TEXT, flags=8, local_sizes=(1, 0, 0)), "disagrees"),
+        (Entry(name=b"a", data=TEXT, after=b"hidden"), "belong to no member"),
+        (Entry(name=b"a", data=TEXT, start=5), "no local header"),
+        (Entry(name=b"a", central_extra=struct.pack("<HHBL", 0x7075, 6, 1, 0) + b"b"), "second"),
+        (Entry(name=b"a", data=b"x", size=5000), "bomb"),
+    ],
+)
+def test_members_that_lie(tmp_path: Path, entry: Entry, word: str) -> None:
+    refused(forge(tmp_path, entries(entry)), "'a'", word)
+
+
+def test_overlapping_members(tmp_path: Path) -> None:
+    """Two entries for one local header, as in bombs that reuse one block of data."""
+    refused(forge(tmp_path, entries(Entry(name=b"a", data=TEXT), Entry(name=b"b", start=0))), "'b'")
+    inner = Entry(name=b"b", data=b"y", method=0)
+    donor = forge(tmp_path, [inner]).read_bytes()
+    local = donor[: donor.index(b"PK\1\2")]
+    outer = Entry(name=b"a", data=local, method=0)
+    inside = Entry(name=b"b", data=b"y", method=0, start=31, absent=True)
+    refused(forge(tmp_path, entries(outer, inside)), "'a'", "overlap")
+
+
+def test_bombs(tmp_path: Path) -> None:
+    zeros = bytes(64 << 20)
+    refused(make(tmp_path, {"zeros": zeros}), "bomb")
+    # A directory that states less is found out as soon as the stated size is passed.
+    stream = deflated(zeros)
+    entry = Entry(name=b"a", data=b"", stream=stream, size=1000, crc=0)
+    with pytest.raises(IntegrityError, match="more than the 1000 bytes"):
+        archive.verify(archive.read(forge(tmp_path, entries(entry))))
+
+
+@pytest.mark.parametrize(
+    ("forged", "word"),
+    [
+        ({"before": b"#!/bin/sh\n"}, "first 10 bytes"),
+        ({"between": b"hidden"}, "belong to no member"),
+        ({"after": b"x"}, "end record"),
+        ({"count": 3}, "entries"),
+        ({"count": 5}, "entries"),
+    ],
+)
+def test_bytes_that_belong_to_nothing(
+    tmp_path: Path, forged: dict[str, Any], word: str
+) -> None:
+    refused(forge(tmp_path, entries(Entry(name=b"a")), **forged), word)
+
+
+def test_prefix_that_the_offsets_do_not_know_of(tmp_path: Path) -> None:
+    path = forge(tmp_path, entries(Entry(name=b"a")))
+    path.write_bytes(b"#!/bin/sh\n" + path.read_bytes())
+    refused(path, "its directory ends at byte")
+
+
+def test_two_end_records(tmp_path: Path) -> None:
+    other = forge(tmp_path, entries(Entry(name=b"other"))).read_bytes()
+    path = forge(tmp_path, entries(Entry(name=b"a")), comment=other)
+    refused(path, "more than one end record")
+    empty = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0, 0, 0, 0, 0)
+    refused(forge(tmp_path, entries(Entry(name=b"a")), comment=empty), "more than one end record")
+    # A signature alone is enough to make readers differ.
+    path = forge(tmp_path, entries(Entry(name=b"a")), comment=b"..PK\5\6..")
+    refused(path, "more than one end record")
+
+
+def test_zip64_end_record_that_disagrees(tmp_path: Path) -> None:
+    path = forge(tmp_path, entries(Entry(name=b"a")), zip64=True)
+    data = bytearray(path.read_bytes())
+    at = data.rindex(b"PK\5\6")
+    data[at + 8 : at + 12] = struct.pack("<HH", 2, 2)
+    path.write_bytes(data)
+    refused(path, "disagree")
+    locator = data.rindex(b"PK\6\7")
+    data[at + 8 : at + 12] = b"\xff" * 4
+    data[locator + 8 : locator + 16] = struct.pack("<Q", 0)
+    path.write_bytes(data)
+    refused(path, "locator")
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\5\6", b"no zip at all" * 100])
+def test_no_zip(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "demo-1.0-py3-none-any.whl"
+    path.write_bytes(data)
+    refused(path, "no zip")
+
+
+def test_absent_file(tmp_path: Path) -> None:
+    refused(tmp_path / "demo-1.0-py3-none-any.whl", "cannot read")
+
+
+def test_every_truncation_is_refused(tmp_path: Path) -> None:
+    whole = forge(tmp_path, entries(Entry(name=b"a", data=TEXT))).read_bytes()
+    path = tmp_path / "demo-1.0-py3-none-any.whl"
+    for length in range(0, len(whole), 7):
+        path.write_bytes(whole[:length])
+        with pytest.raises(IntegrityError):
+            archive.verify(archive.read(path))
+
+
+def test_wheel_needs_one_dist_info(tmp_path: Path) -> None:
+    refused(forge(tmp_path, [Entry(name=b"a")]), ".dist-info", "none")
+    second = Entry(name=b"other-1.0.dist-info/METADATA", data=metadata("other", "1.0"))
+    refused(forge(tmp_path, entries(second)), "demo-1.0.dist-info, other-1.0.dist-info")
+    odd = [Entry(name=b"demo.dist-info/METADATA", data=metadata("demo", "1.0"))]
+    refused(forge(tmp_path, odd), "NAME-VERSION")
+
+
+@pytest.mark.parametrize(
+    ("file", "data", "word"),
+    [
+        ("METADATA", metadata("other", "1.0"), "other 1.0"),
+        ("METADATA", metadata("demo", "1.1"), "demo 1.1"),
+        ("METADATA", b"\xff\xfe", "UTF-8"),
+        ("WHEEL", b"Wheel-Version: 2.0\n", "'2.0'"),
+        ("WHEEL", b"Generator: x\n", "Wheel-Version"),
+    ],
+)
+def test_metadata_that_contradicts(tmp_path: Path, file: str, data: bytes, word: str) -> None:
+    refused(make(tmp_path, {f"demo-1.0.dist-info/{file}": data}), word)
+
+
+@pytest.mark.parametrize("missing", [b"METADATA", b"WHEEL"])
+def test_missing_metadata(tmp_path: Path, missing: bytes) -> None:
+    kept = [entry for entry in entries() if not entry.name.endswith(missing)]
+    refused(forge(tmp_path, kept), missing.decode())
+
+
+def test_names_are_compared_as_packages_are(tmp_path: Path) -> None:
+    data = {"My_Demo-1.0.dist-info/METADATA": metadata("my.demo", "1.0.0")}
+    found = archive.read(make(tmp_path, data, name="My_Demo"))
+    assert found.name == "My_Demo"
+
+
+def test_file_name_that_is_no_wheel_name(tmp_path: Path) -> None:
+    refused(make(tmp_path, {}).rename(tmp_path / "demo.whl"), "file name")
