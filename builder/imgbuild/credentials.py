@@ -2,9 +2,9 @@
 
 Comes in: addresses. Goes out: a name and password for an address, and texts without any secret.
 
-Looked for in this order: `user:password@` in the address, or in an earlier one of the same server; the
-netrc file ($NETRC, ~/.netrc); and, only once a server has refused (401), the `keyring` module or, if
-that is not installed, the `keyring` program.
+Looked for in this order: `user:password@` in the address, or in an earlier one of the same server;
+the netrc file ($NETRC, ~/.netrc); and, only once a server has refused (401), the `keyring` module
+or, if that is not installed, the `keyring` program.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def bare(url: str) -> str:
 
 
 def redact(url: str) -> str:
-    """`url` as it may be shown: no user, no password, no query (which signed addresses fill), no fragment."""
+    """`url` as it may be shown: without login, fragment, and query, where signed addresses sign."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 

@@ -16,6 +16,10 @@ from pathlib import Path
 
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
 
+NO_SPACE_HINT = (
+    "make room: imgbuild cache prune --max-size 20G; or set IMGBUILD_CACHE to another disk"
+)
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 # What a network file system answers that was mounted without locks.
@@ -27,8 +31,7 @@ def described(error: OSError, place: Path) -> ImgbuildError:
     reason = error.strerror or str(error)
     if error.errno in _FULL:
         message = f"no space left for {place}: {reason}"
-        hint = "free some: `imgbuild cache prune --max-size 20G`, or set IMGBUILD_CACHE to a larger disk"
-        return WorkFailed(message, hint=hint)
+        return WorkFailed(message, hint=NO_SPACE_HINT)
     if error.errno in _DENIED:
         message = f"cannot write to {place}: {reason}"
         return InputError(message, hint="set IMGBUILD_CACHE to a folder that you may write to")
@@ -71,7 +74,8 @@ def open_locked(path: Path) -> int | None:
     """Open `path` (made if absent) and lock it for this process alone; None if another holds it."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o666)
         try:
             if not try_lock(descriptor):
                 os.close(descriptor)

@@ -2,9 +2,9 @@
 
 Comes in: files by size and sha256, each with addresses to try. Goes out: their paths in the store.
 
-Four threads. A download that ends early, or is killed, goes on from its last byte: the partial file
-stands in the store under the hash of the whole. Nothing enters the cache that has not the locked size
-and sha256; who serves anything else is named.
+Four threads. A download that ends early, or is killed, goes on from its last byte: the partial
+file stands in the store under the hash of the whole. Nothing enters the cache that has not the
+locked size and sha256; who serves anything else is named.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -20,16 +20,16 @@ import msgspec
 
 from imgbuild import disk
 from imgbuild.console import Bar, console
-from imgbuild.credentials import host, redact
+from imgbuild.credentials import host
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, Interrupted, WorkFailed
 from imgbuild.fetch_http import Http, Page, Refused, content_range
 from imgbuild.resolution import Locked
-from imgbuild.store import Store
+from imgbuild.store import NAME, Store
 
 __all__ = ["Http", "Page", "Refused", "Want", "fetch_all"]
 
 THREADS = 4
-_PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new start, not as one more failure
+_PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new start
 
 
 class Want(msgspec.Struct, frozen=True):
@@ -46,8 +46,8 @@ class _Stopped(Exception):
 def fetch_all(wants: Sequence[Want], store: Store, http: Http, *, title: str) -> dict[str, Path]:
     """Have all `wants` in `store`: the path of each by its sha256.
 
-    FetchFailed if no address gives a file, IntegrityError if one gives another file, WorkFailed if the
-    disk is too small, Interrupted on Ctrl-C; what arrived until then is kept.
+    FetchFailed if no address gives a file, IntegrityError if one gives another file, WorkFailed if
+    the disk is too small, Interrupted on Ctrl-C; what arrived until then is kept.
     """
     have: dict[str, Path] = {}
     missing: dict[str, Want] = {}
@@ -60,7 +60,7 @@ def fetch_all(wants: Sequence[Want], store: Store, http: Http, *, title: str) ->
     if missing:
         size = sum(want.locked.size for want in missing.values())
         console.info(f"{title}: {len(missing)} files, {size / 1e9:.2f} GB to download")
-        _check_space(size, store)
+        _check_space(missing, size, store)
         with console.progress(title, size) as bar:
             have.update(_Pool(list(missing.values()), store, http, bar).run())
     return have
@@ -73,20 +73,24 @@ def _present(locked: Locked, store: Store) -> Path | None:
     with path.open("rb") as file:
         intact = hashlib.file_digest(file, "sha256").hexdigest() == locked.sha256
     if intact:
-        message = f"{locked.file}: the lock says {locked.size} bytes, the file has {path.stat().st_size}"
+        message = (
+            f"{locked.file}: the lock says {locked.size} bytes, the file has {path.stat().st_size}"
+        )
         raise IntegrityError(message, hint="the lock was edited by hand: make it anew")
     console.warn(f"{path} is damaged; {locked.file} is downloaded again")
-    store.drop(path)
+    store.drop_damaged(path)
     return None
 
 
-def _check_space(size: int, store: Store) -> None:
-    partial = sum(path.stat().st_size for path in (store.root / "partial").glob("*"))
+def _check_space(missing: Iterable[str], size: int, store: Store) -> None:
+    begun = [store.root / "partial" / name for name in missing]
+    partial = sum(path.stat().st_size for path in begun if path.exists())
     free = shutil.disk_usage(store.root).free
     if size - partial > free:
-        message = f"{store.root} needs {size / 1e9:.2f} GB for downloads and has {free / 1e9:.2f} GB free"
-        hint = "free some: `imgbuild cache prune --max-size 20G`, or set IMGBUILD_CACHE to a larger disk"
-        raise WorkFailed(message, hint=hint)
+        message = (
+            f"{store.root} needs {size / 1e9:.2f} GB for downloads and has {free / 1e9:.2f} GB free"
+        )
+        raise WorkFailed(message, hint=disk.NO_SPACE_HINT)
 
 
 class _Pool:
@@ -129,12 +133,13 @@ class _Pool:
                     return
                 want = self._wants.pop()
             try:
-                path = _Download(want.locked, self._store, self._http, self._bar, self._stop).run(want.urls)
+                download = _Download(want.locked, self._store, self._http, self._bar, self._stop)
+                path = download.run(want.urls)
                 with self._lock:
                     self._have[want.locked.sha256] = path
             except _Stopped:
                 return
-            except BaseException as failure:  # handed to the main thread, which raises it
+            except BaseException as failure:  # noqa: BLE001 - the main thread raises it
                 with self._lock:
                     self._failure = self._failure or failure
                 self._stop.set()
@@ -144,7 +149,9 @@ class _Pool:
 class _Download:
     """One file on its way."""
 
-    def __init__(self, locked: Locked, store: Store, http: Http, bar: Bar, stop: threading.Event) -> None:
+    def __init__(
+        self, locked: Locked, store: Store, http: Http, bar: Bar, stop: threading.Event
+    ) -> None:
         self._locked = locked
         self._store = store
         self._http = http
@@ -161,6 +168,7 @@ class _Download:
                     with disk.plain_errors(store.root), partial.open("r+b", buffering=0) as file:
                         self._read(file)
                         self._try_all(urls(), file)
+                        store.put_fact(NAME, locked.sha256, locked.file.encode())
                         return store.add_file(partial, locked.sha256)
             path = store.file(locked.sha256)
             if path is not None:
@@ -207,72 +215,83 @@ class _Download:
         worst = next((one for one in failures if isinstance(one, IntegrityError)), failures[0])
         if len(failures) == 1 or isinstance(worst, IntegrityError):
             raise worst
-        message = f"{self._locked.file}: no address gives it: " + "; ".join(f.message for f in failures)
+        message = f"{self._locked.file}: no address gives it: " + "; ".join(
+            f.message for f in failures
+        )
         raise FetchFailed(message, hint=worst.hint)
 
     def _try(self, url: str, file: IO[bytes]) -> None:
-        """Complete `file` from `url`."""
+        """Complete `file` from `url`; FetchFailed or IntegrityError if it cannot."""
         from imgbuild.fetch_session import Transient
 
-        tries = 0
+        tries, furthest, restarted = 0, self._size, False
         while True:
-            before = resumed = self._size
+            begun = self._size
             try:
-                if self._size < self._locked.size or self._locked.size == 0:
-                    resumed = self._append(url, file)
+                if self._size < self._locked.size:
+                    begun = self._append(url, file)
                 found = self._hash.hexdigest()
                 if found == self._locked.sha256:
                     return
                 self._restart(file)
-                if resumed == 0:
+                if begun == 0 or restarted:
                     raise self._mismatch(url, f"sha256 {self._locked.sha256}", f"sha256 {found}")
-                # The older part may be what is wrong: once more, from the first byte.
+                restarted = True  # the older part may be what is wrong: once more, from the start
             except Transient as transient:
-                tries = 0 if self._size - before >= _PROGRESS else tries + transient.cost
+                tries += transient.cost
+                if self._size >= furthest + _PROGRESS:
+                    tries, furthest = 0, self._size
                 self._http.give_up(url, tries, transient.reason, transient.wait)
                 console.detail(f"{self._locked.file}: {transient.reason}; trying again")
-                self._http.pause(tries, transient.wait, self._stop.wait)
+                self._http.pause(max(1, tries), transient.wait, self._stop.wait)
                 self._check_stop()
 
     def _append(self, url: str, file: IO[bytes]) -> int:
-        """One request for what is missing; from which byte on its answer was used."""
+        """One request for what is missing; the byte from which on its answer was used."""
+        # The bytes as they lie on the server, whatever it says of their encoding: these are hashed.
         headers = {"Accept-Encoding": "identity"}
         if self._size:
             headers["Range"] = f"bytes={self._size}-"
         try:
             with self._http.open(url, headers) as response:
-                start, total = content_range(response) if response.status_code == 206 else (0, None)
-                if start != self._size or response.headers.get("Content-Encoding", "identity") != "identity":
-                    # The server ignores ranges, or answers with one that was not asked for.
-                    self._restart(file)
-                    if start != 0:
+                start, total = content_range(response)
+                if self._size and (response.status_code != 206 or start != self._size):
+                    self._restart(file)  # the server ignores ranges, or gives another one
+                    if response.status_code == 206:
                         return self._append(url, file)
-                begun = self._size
-                length = response.headers.get("Content-Length", "")
+                begun, length = self._size, response.headers.get("Content-Length", "")
                 if total is None and length.isdigit():
                     total = begun + int(length)
-                if total is not None and total != self._locked.size:
-                    raise self._mismatch(url, f"{self._locked.size} bytes", f"{total} bytes")
-                for chunk in self._http.chunks(response):
-                    self._check_stop()
-                    if self._size + len(chunk) > self._locked.size:
-                        self._restart(file)
-                        raise self._mismatch(url, f"{self._locked.size} bytes", "more")
-                    file.write(chunk)
-                    self._count(chunk)
+                self._check_total(url, total)
+                self._receive(url, self._http.chunks(response), file)
         except Refused as refused:
             if refused.status != 416 or not self._size:
                 raise
+            self._check_total(url, refused.total)
             self._restart(file)
             return self._append(url, file)
-        if self._size != self._locked.size:
-            found = self._size
-            self._restart(file)
-            raise self._mismatch(url, f"{self._locked.size} bytes", f"{found} bytes")
         return begun
+
+    def _receive(self, url: str, chunks: Iterable[bytes], file: IO[bytes]) -> None:
+        from imgbuild.fetch_session import Transient
+
+        for chunk in chunks:
+            self._check_stop()
+            if self._size + len(chunk) > self._locked.size:
+                self._restart(file)
+                raise self._mismatch(url, f"{self._locked.size} bytes", "more")
+            file.write(chunk)
+            self._count(chunk)
+        if self._size < self._locked.size:  # no length was announced: the end may be a broken line
+            reason = "the connection ended early"
+            raise Transient(reason)
+
+    def _check_total(self, url: str, total: int | None) -> None:
+        if total is not None and total != self._locked.size:
+            raise self._mismatch(url, f"{self._locked.size} bytes", f"{total} bytes")
 
     def _mismatch(self, url: str, expected: str, found: str) -> IntegrityError:
         message = f"{self._locked.file} from {host(url)}: expected {expected}, found {found}"
-        hint = "the file was replaced, or a proxy changed it; nothing of it was kept"
-        console.detail(f"not what the lock says: {redact(url)}")
-        return IntegrityError(message, hint=hint)
+        return IntegrityError(
+            message, hint="the server's file is not the locked one, or a proxy changed it"
+        )

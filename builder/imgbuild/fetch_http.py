@@ -1,10 +1,11 @@
 """Requests to servers: pages, small files, and parts of large ones.
 
-Comes in: addresses, with or without `user:password@`. Goes out: bytes, or FetchFailed in plain words.
+Comes in: addresses, with or without `user:password@`. Goes out: bytes, or FetchFailed in plain
+words.
 
-Tries again, with growing pauses, after 408, 425, 429, 5xx and broken connections, and waits as long as
-`Retry-After` asks. Redirects are followed with the login of each server, never from https to http.
-No error and no log shows a password or the query of an address.
+Tries again, with growing pauses, after 408, 425, 429, 5xx and broken connections, and waits as long
+as `Retry-After` asks. Redirects are followed with the login of each server, never from https to
+http. No error and no log shows a password or the query of an address.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from imgbuild.errors import FetchFailed
 if TYPE_CHECKING:
     import ssl
 
-    import requests
+    from imgbuild.fetch_session import Response, Session
 
 T = TypeVar("T")
+Octets = bytes  # inside Http, `bytes` is the method
 CHUNK = 128 * 1024
 _RETRIED = (408, 425, 429, 500, 502, 503, 504)
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -51,7 +53,9 @@ class Page(msgspec.Struct, frozen=True):
 class Refused(FetchFailed):
     """The server answered with a status that trying again will not change."""
 
-    def __init__(self, message: str, *, status: int, hint: str | None = None, total: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, status: int, hint: str | None = None, total: int | None = None
+    ) -> None:
         super().__init__(message, hint=hint)
         self.status = status
         self.total = total
@@ -60,8 +64,8 @@ class Refused(FetchFailed):
 class Http:
     """The one way to servers. Threads may share it.
 
-    `attempts` bounds the tries for each address, `first_wait` (seconds) the first pause between them,
-    which doubles; `timeout` is for the connection and for each read, in seconds.
+    `attempts` bounds the tries for each address, `first_wait` (seconds) the first pause between
+    them, which doubles; `timeout` is for the connection and for each read, in seconds.
     """
 
     def __init__(
@@ -84,7 +88,7 @@ class Http:
     def text(self, url: str, accept: str = "*/*") -> Page:
         """The page at `url`. FetchFailed (`Refused` with its status) for anything but success."""
 
-        def read(response: requests.Response) -> Page:
+        def read(response: Response) -> Page:
             body = b"".join(self.chunks(response, decode=True))
             kind = response.headers.get("Content-Type", "")
             charset = re.search(r"charset=[\"']?([A-Za-z0-9._-]+)", kind)
@@ -92,18 +96,20 @@ class Http:
                 text = body.decode(charset[1] if charset else "utf-8", "replace")
             except LookupError:
                 text = body.decode("utf-8", "replace")
-            return Page(bare(response.url), text, kind.partition(";")[0].strip(), response.status_code)
+            return Page(
+                bare(response.url), text, kind.partition(";")[0].strip(), response.status_code
+            )
 
         return self._retrying(url, {"Accept": accept}, read)
 
-    def bytes(self, url: str) -> bytes:
-        """All bytes at `url`, undone of any transfer compression."""
-        return self._retrying(url, {}, lambda response: b"".join(self.chunks(response, decode=True)))
+    def bytes(self, url: str) -> Octets:
+        """All bytes of the file at `url`, as they lie there."""
+        return self._retrying(url, _PLAIN, lambda response: b"".join(self.chunks(response)))
 
-    def part(self, url: str, start: int, length: int) -> bytes:
-        """`length` bytes at `start`; FetchFailed if the file ends before. Also where ranges are ignored."""
+    def part(self, url: str, start: int, length: int) -> Octets:
+        """`length` bytes at `start`, also without ranges; FetchFailed if the file is shorter."""
 
-        def read(response: requests.Response) -> bytes:
+        def read(response: Response) -> bytes:
             first, _ = content_range(response)
             skip = start - (first or 0)
             data = bytearray()
@@ -121,17 +127,17 @@ class Http:
             return b""
         return self._retrying(url, {**_PLAIN, "Range": f"bytes={start}-{start + length - 1}"}, read)
 
-    def part_end(self, url: str, length: int) -> tuple[bytes, int]:
+    def part_end(self, url: str, length: int) -> tuple[Octets, int]:
         """The last `length` bytes (all, if there are fewer) and the size of the whole file."""
 
-        def read(response: requests.Response) -> tuple[bytes, int]:
+        def read(response: Response) -> tuple[Octets, int]:
             first, total = content_range(response)
             data, seen = bytearray(), first or 0
             for chunk in self.chunks(response):
                 seen += len(chunk)
                 data += chunk
                 del data[:-length]
-            return bytes(data), total if total is not None else seen
+            return Octets(data), total if total is not None else seen
 
         try:
             return self._retrying(url, {**_PLAIN, "Range": f"bytes=-{length}"}, read)
@@ -145,7 +151,7 @@ class Http:
     # -- what fetch_all uses
 
     @contextlib.contextmanager
-    def open(self, url: str, headers: Mapping[str, str], method: str = "GET") -> Iterator[requests.Response]:
+    def open(self, url: str, headers: Mapping[str, str], method: str = "GET") -> Iterator[Response]:
         """One try: the successful answer, its body unread. Transient, or FetchFailed for good."""
         login = self.credentials.find(url)
         place, asked = bare(url), False
@@ -166,8 +172,8 @@ class Http:
         message = f"{redact(url)}: too many redirects"
         raise FetchFailed(message)
 
-    def chunks(self, response: requests.Response, *, decode: bool = False) -> Iterator[bytes]:
-        """The body, piece by piece. Transient if the connection ends before the announced length."""
+    def chunks(self, response: Response, *, decode: bool = False) -> Iterator[Octets]:
+        """The body in pieces. Transient if the connection ends before the announced length."""
         from imgbuild import fetch_session
 
         while True:
@@ -179,15 +185,22 @@ class Http:
                 return
             yield chunk
 
-    def pause(self, tries: int, wait: float | None, sleep: Callable[[float], object] = time.sleep) -> None:
+    def pause(
+        self, tries: int, wait: float | None, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
         """Wait before the next try: as long as the server asked, else twice as long each time."""
-        growing = min(30.0, self._first_wait * 2.0 ** max(0, tries - 1)) * random.uniform(0.75, 1.25)
+        spread = random.uniform(0.75, 1.25)  # noqa: S311 - so that many do not come back at once
+        growing = min(30.0, self._first_wait * 2.0 ** max(0, tries - 1)) * spread
         sleep(growing if wait is None else wait)
 
     # -- inside
 
     def _retrying(
-        self, url: str, headers: Mapping[str, str], read: Callable[[requests.Response], T], method: str = "GET"
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        read: Callable[[Response], T],
+        method: str = "GET",
     ) -> T:
         from imgbuild.fetch_session import Transient
 
@@ -202,7 +215,7 @@ class Http:
                 self.pause(tries, transient.wait)
 
     def give_up(self, url: str, tries: int, reason: str, wait: float | None) -> None:
-        """Raise FetchFailed if `tries` are used up, or the server asks for a longer wait than is sensible."""
+        """Raise FetchFailed if `tries` are used up, or the server asks to wait for too long."""
         message = self.credentials.scrub(f"{redact(url)}: {reason}")
         if wait is not None and wait > _LONGEST_WAIT:
             hint = f"the server asks to wait for {wait:.0f} s; try again then"
@@ -212,7 +225,7 @@ class Http:
 
     def _send(
         self, method: str, url: str, headers: Mapping[str, str], login: Login | None
-    ) -> requests.Response:
+    ) -> Response:
         from imgbuild import fetch_session
 
         sent = dict(headers)
@@ -237,10 +250,10 @@ class Http:
             found.reason = self.credentials.scrub(found.reason)
         return found
 
-    def _session(self) -> requests.Session:
+    def _session(self) -> Session:
         from imgbuild import fetch_session
 
-        session: requests.Session | None = getattr(self._local, "session", None)
+        session: Session | None = getattr(self._local, "session", None)
         if session is None:
             with self._lock:
                 if self._context is None:
@@ -248,7 +261,9 @@ class Http:
             session = self._local.session = fetch_session.session(self._context)
         return session
 
-    def _redirected(self, place: str, location: str, login: Login | None) -> tuple[str, Login | None]:
+    def _redirected(
+        self, place: str, location: str, login: Login | None
+    ) -> tuple[str, Login | None]:
         target = urljoin(place, location)
         if urlsplit(place).scheme == "https" and urlsplit(target).scheme != "https":
             message = f"{redact(place)} redirects to {redact(target)}, which is not encrypted"
@@ -256,7 +271,7 @@ class Http:
         found = self.credentials.find(target)
         return bare(target), found or (login if origin(target) == origin(place) else None)
 
-    def _refusal(self, response: requests.Response, place: str) -> Exception:
+    def _refusal(self, response: Response, place: str) -> Exception:
         from imgbuild.fetch_session import Transient
 
         status, reason = response.status_code, self.credentials.scrub(response.reason or "")
@@ -265,7 +280,7 @@ class Http:
         message = f"{redact(place)}: {status} {reason}".strip()
         hint = None
         if status in (401, 403):
-            hint = f"give a login for {host(place)}: in netrc, keyring, or as https://USER:PASSWORD@… "
+            hint = f"give a login for {host(place)}: in netrc, keyring, or https://USER:PASSWORD@…"
         if status == 407:
             hint = "the proxy wants a login: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
         return Refused(message, status=status, hint=hint, total=content_range(response)[1])
@@ -275,7 +290,7 @@ class Http:
 _PLAIN = {"Accept-Encoding": "identity"}
 
 
-def content_range(response: requests.Response) -> tuple[int | None, int | None]:
+def content_range(response: Response) -> tuple[int | None, int | None]:
     """First byte and size of the whole from Content-Range; None for what it does not say."""
     text = response.headers.get("Content-Range", "")
     found = re.fullmatch(r"\s*bytes\s+(?:(\d+)-\d+|\*)/(\d+|\*)\s*", text)
@@ -285,7 +300,7 @@ def content_range(response: requests.Response) -> tuple[int | None, int | None]:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """How long Retry-After asks to wait, in seconds: it holds seconds or a date. None without one."""
+    """How long Retry-After, which holds seconds or a date, asks to wait, in seconds; or None."""
     text = headers.get("Retry-After", "").strip()
     if text.isdigit():
         return float(text)
@@ -298,7 +313,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     return max(0.0, (moment - datetime.datetime.now(datetime.UTC)).total_seconds())
 
 
-def _length(response: requests.Response) -> int:
+def _length(response: Response) -> int:
     text = response.headers.get("Content-Length", "")
     if not text.isdigit():
         message = f"{redact(response.url)}: the server does not tell the size"

@@ -1,13 +1,14 @@
 """requests, set up as imgbuild wants it, and its errors in plain words.
 
-Comes in: the environment. Goes out: sessions that trust the system's certificates and use its proxies.
-Imported only when something is downloaded: requests is slow to import.
+Comes in: the environment. Goes out: sessions that trust the system's certificates and use its
+proxies. Imported only when something is downloaded: requests is slow to import.
 """
 
 from __future__ import annotations
 
 import os
 import ssl
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from urllib.parse import unquote, urlsplit
 
 import requests
 import requests.adapters
-import requests.certs
 import urllib3.exceptions as low
 
 from imgbuild import __version__
-from imgbuild.errors import FetchFailed, ImgbuildError, InputError
+from imgbuild.errors import FetchFailed, InputError
+
+Response = requests.Response
+Session = requests.Session
 
 BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
@@ -51,9 +54,13 @@ def trust(environ: Mapping[str, str]) -> ssl.SSLContext:
     if not named:
         context = ssl.create_default_context()
         paths = ssl.get_default_verify_paths()
-        if not context.get_ca_certs() and not (paths.capath and any(Path(paths.capath).glob("*.0"))):
+        if not context.get_ca_certs() and not (
+            paths.capath and any(Path(paths.capath).glob("*.0"))
+        ):
             present = [path for path in _SYSTEM if Path(path).exists()]
-            context.load_verify_locations(cafile=(present or [requests.certs.where()])[0])
+            context.load_verify_locations(
+                cafile=(present or [requests.utils.DEFAULT_CA_BUNDLE_PATH])[0]
+            )
         return context
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -70,24 +77,26 @@ def _load(context: ssl.SSLContext, name: str, path: str) -> None:
         else:
             context.load_verify_locations(cafile=path)
     except OSError as error:  # ssl.SSLError is one: no certificate in it
-        message = f"cannot use the certificates that {name} names, {path}: {error.strerror or error}"
+        message = (
+            f"cannot use the certificates that {name} names, {path}: {error.strerror or error}"
+        )
         raise InputError(message, hint=f"correct {name} or unset it") from error
 
 
 class _Adapter(requests.adapters.HTTPAdapter):
-    """Uses one TLS context for servers and for proxies; requests would bring certifi's bundle instead."""
+    """One TLS context for servers and proxies; requests would bring certifi's bundle instead."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
         super().__init__(pool_connections=16, pool_maxsize=4)
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
-        super().init_poolmanager(*args, ssl_context=self._context, **options)  # type: ignore[no-untyped-call]
+        super().init_poolmanager(*args, ssl_context=self._context, **options)
 
     def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
         if not proxy.lower().startswith("socks"):
             options["proxy_ssl_context"] = self._context
-        return super().proxy_manager_for(proxy, ssl_context=self._context, **options)  # type: ignore[no-untyped-call]
+        return super().proxy_manager_for(proxy, ssl_context=self._context, **options)
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
         """Nothing to add: the context verifies."""
@@ -112,16 +121,18 @@ def session(context: ssl.SSLContext) -> requests.Session:
 
 def proxy_secrets() -> list[str]:
     """The passwords in the environment's proxy addresses, which error texts may repeat."""
-    found = [urlsplit(address).password for address in requests.utils.getproxies().values()]
+    found = [urlsplit(address).password for address in urllib.request.getproxies().values()]
     return [form for password in found if password for form in (password, unquote(password))]
 
 
 def plain(error: Exception, place: str) -> Exception:
-    """What `error`, met while talking to `place`, means: Transient, or FetchFailed if it will stay so."""
+    """What `error`, met at `place`, means: Transient, or FetchFailed if it will stay so."""
     chain = _chain(error)
     texts = [str(part) for part in chain]
     if any(isinstance(part, ssl.SSLCertVerificationError) for part in chain):
-        reason = next(p.verify_message for p in chain if isinstance(p, ssl.SSLCertVerificationError))
+        reason = next(
+            p.verify_message for p in chain if isinstance(p, ssl.SSLCertVerificationError)
+        )
         hint = "name your organization's certificates in SSL_CERT_FILE"
         return FetchFailed(f"{place}: the certificate is not trusted: {reason}", hint=hint)
     if any("Tunnel connection failed: 407" in text for text in texts):
@@ -160,6 +171,6 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 def _innermost(chain: list[BaseException]) -> str:
     for part in reversed(chain):
-        if isinstance(part, OSError) and part.strerror and not isinstance(part, ImgbuildError):
+        if isinstance(part, OSError) and part.strerror:
             return part.strerror
     return type(chain[-1]).__name__

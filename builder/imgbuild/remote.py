@@ -1,21 +1,22 @@
 """Files that stay where they are: METADATA of a remote wheel, a few kilobytes of gigabytes.
 
-Comes in: a `File` of an index. Goes out: the bytes of its METADATA, from the file that the index keeps
-beside the wheel (PEP 658) or by HTTP ranges out of the wheel itself, remembered by the wheel's sha256;
-and the file as a lock names it. A server that ignores ranges sends the whole wheel, which is not kept.
+Comes in: a `File` of an index. Goes out: the bytes of its METADATA, from the file that the index
+keeps beside the wheel (PEP 658) or by HTTP ranges out of the wheel itself, remembered by the
+wheel's sha256; and the file as a lock names it. A server that ignores ranges sends the whole
+wheel, of which only the end is kept in memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import zipfile
 from typing import Protocol
 
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.indexes import File
 from imgbuild.resolution import Locked, Wheel
 from imgbuild.values import sha256
+from imgbuild.wheel.metadata import read_metadata
 
 # A wheel's last kilobytes hold its directory and, as installers write dist-info last, METADATA too.
 TAIL = 64 * 1024
@@ -25,16 +26,24 @@ FACT = "metadata"
 class Ranges(Protocol):
     """The part of `fetch.Http` that reads pieces of files."""
 
-    def bytes(self, url: str) -> bytes: ...
-    def part(self, url: str, start: int, length: int) -> bytes: ...
-    def part_end(self, url: str, length: int) -> tuple[bytes, int]: ...
+    def part(self, url: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start`."""
+
+    def part_end(self, url: str, length: int) -> tuple[bytes, int]:
+        """The last `length` bytes, and the size of the whole."""
+
+    def bytes(self, url: str) -> bytes:
+        """All of it."""
 
 
 class Facts(Protocol):
     """The part of `store.Store` that remembers."""
 
-    def fact(self, kind: str, key: str) -> bytes | None: ...
-    def put_fact(self, kind: str, key: str, data: bytes) -> None: ...
+    def fact(self, kind: str, key: str) -> bytes | None:
+        """What was kept."""
+
+    def put_fact(self, kind: str, key: str, data: bytes) -> None:
+        """Keep `data`."""
 
 
 class RemoteFile(io.RawIOBase):
@@ -48,20 +57,25 @@ class RemoteFile(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
+        """Always."""
         return True
 
     def seekable(self) -> bool:
+        """Always."""
         return True
 
     def tell(self) -> int:
+        """The position in bytes."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move; the new position."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
         self._position = max(0, start + offset)
         return self._position
 
     def read(self, size: int = -1) -> bytes:
+        """The next `size` bytes, all that are left if negative."""
         end = self.size if size < 0 else min(self.size, self._position + size)
         start, self._position = self._position, max(self._position, end)
         if end <= start:
@@ -70,24 +84,6 @@ class RemoteFile(io.RawIOBase):
         if start >= cached_from:
             return self._tail[start - cached_from : end - cached_from]
         return self._http.part(self._url, start, end - start)
-
-
-def read_metadata(file: io.RawIOBase | io.BytesIO, name: str) -> bytes:
-    """METADATA of the wheel `name` opened as `file`; IntegrityError if it has none or is no zip."""
-    try:
-        with zipfile.ZipFile(file) as wheel:  # type: ignore[arg-type]  # RawIOBase reads as well
-            found = [
-                member
-                for member in wheel.namelist()
-                if member.endswith(".dist-info/METADATA") and member.count("/") == 1
-            ]
-            if len(found) != 1:
-                message = f"{name}: {len(found)} files .dist-info/METADATA in it, expected one"
-                raise IntegrityError(message)
-            return wheel.read(found[0])
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        message = f"{name} is not a readable wheel: {error}"
-        raise IntegrityError(message) from error
 
 
 def metadata(file: File, http: Ranges, facts: Facts) -> bytes:

@@ -6,13 +6,13 @@ Comes in: finished files with a hash that the caller has checked. Goes out: path
     blobs/sha256/SHA256      layers
     facts/KIND/ab/SHA256     small data derived from inputs, with a checksum of its own
     partial/SHA256           downloads that were interrupted, locked while somebody goes on
-    scratch/ID/, live/ID     the temporary folder of a live process, and the file that it keeps locked
+    scratch/ID/, live/ID     the temporary folder of a live process; the file that it keeps locked
     pending/BOOT/SHA256      layers whose bytes may not be on the disk yet
     locks/NAME               locks between processes
 
-Nothing is written in place: all appears by rename, so `kill -9` leaves either a whole file or rubbish
-under `scratch/`, which whoever comes next removes, because the kernel has released its lock. A process
-writes the names that it uses into its locked `live/ID`; `prune` removes none of these.
+Nothing is written in place: all appears by rename, so `kill -9` leaves either a whole file or
+rubbish under `scratch/`, which whoever comes next removes, because the kernel has released its
+lock. A process writes the names that it uses into its locked `live/ID`; pruning spares these.
 """
 
 from __future__ import annotations
@@ -25,45 +25,24 @@ import re
 import secrets
 import shutil
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import msgspec
 
 from imgbuild import disk
 from imgbuild.errors import InputError
 from imgbuild.values import DIGEST_PATTERN, SHA256_PATTERN, sha256
 
 FORMAT = b"1\n"
+NAME = "name"  # the kind of fact that keeps the file name of an input, for people
 _TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n"
     "# This file marks a cache that backups may leave out: https://bford.info/cachedir/\n"
 )
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing in the cache: `kind` is file, blob, fact or partial; `used` is in seconds of the epoch."""
-
-    kind: str
-    name: str
-    path: str
-    size: int
-    used: float
-    in_use: bool
-    label: str = ""
-
-
-class Removal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a clean-up did: how many entries and bytes went, and how many bytes are left."""
-
-    removed: int
-    freed: int
-    kept: int
-    in_use: int
 
 
 def parse_size(text: str) -> int:
@@ -79,7 +58,7 @@ def parse_size(text: str) -> int:
 
 
 def default_root() -> Path:
-    """Where the cache is: $IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild."""
+    """$IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild."""
     named = os.environ.get("IMGBUILD_CACHE")
     if named:
         return Path(named).expanduser().absolute()
@@ -101,7 +80,7 @@ class Store:
         self.root = root
         self._live: tuple[str, int] | None = None
         self._leased: set[str] = set()
-        self._swept = False
+        self._lock = threading.RLock()
 
     @classmethod
     def open(cls, root: Path | None = None) -> Store:
@@ -116,17 +95,19 @@ class Store:
             store._mark("FORMAT", FORMAT)
         if (store.root / "FORMAT").read_bytes() != FORMAT:
             message = f"the cache at {store.root} was made by another version of imgbuild"
-            raise InputError(message, hint="set IMGBUILD_CACHE to another folder, or remove that one")
+            raise InputError(
+                message, hint="set IMGBUILD_CACHE to another folder, or remove that one"
+            )
         return store
 
     # -- files and blobs
 
     def file(self, sha256: str) -> Path | None:
-        """The input file with this hash, kept from `prune` until this process ends; None if absent."""
+        """The input file with this hash, not pruned until this process ends; None if absent."""
         return self._use(self._file(sha256))
 
     def blob(self, digest: str) -> Path | None:
-        """The layer with this digest, kept from `prune` until this process ends; None if absent."""
+        """The layer with this digest, not pruned until this process ends; None if absent."""
         path = self._use(self._blob(digest))
         if path is not None and not self._settled(path):
             return None
@@ -149,10 +130,21 @@ class Store:
             marker.touch()
         return self._add(temporary, path, durable=False)
 
-    def drop(self, path: Path) -> None:
-        """Remove a file or blob of this cache that proved to be damaged."""
-        with disk.locked(self._locks("entries")):
+    def drop_file(self, sha256: str) -> None:
+        """Remove an input file that this process is done with, unless another one uses it."""
+        path = self._file(sha256)
+        with self.undisturbed():
+            if path.relative_to(self.root).as_posix() not in self.leases(own=False):
+                path.unlink(missing_ok=True)
+
+    def drop_damaged(self, path: Path) -> None:
+        """Remove a file or blob of this cache that is not what its name says, used or not."""
+        with self.undisturbed():
             path.unlink(missing_ok=True)
+
+    def undisturbed(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing is looked up or added by anybody meanwhile: for those who remove things."""
+        return disk.locked(self._locks("entries"))
 
     def _file(self, sha256: str) -> Path:
         if re.fullmatch(SHA256_PATTERN, sha256) is None:
@@ -200,7 +192,7 @@ class Store:
         stale = [marker for marker in markers if marker.exists()]
         if stale:
             if _hash(path) != path.name:
-                self.drop(path)
+                self.drop_damaged(path)
             else:
                 disk.sync(path)
             for marker in stale:
@@ -217,14 +209,11 @@ class Store:
         """What `put_fact` kept under `kind` and `key`; None if absent or damaged."""
         path = self._fact(kind, key)
         try:
-            data = path.read_bytes()
+            body = _checked(path.read_bytes())
         except FileNotFoundError:
             return None
-        checksum, body = data[:64], data[65:]
-        if checksum.decode("ascii", "replace") != sha256(body):
-            return None
         with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > 3600:
+            if body is not None and time.time() - path.stat().st_mtime > 3600:
                 os.utime(path)
         return body
 
@@ -237,6 +226,12 @@ class Store:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(sha256(data).encode() + b"\n" + data)
             Path(name).replace(path)
+
+    def fact_is_damaged(self, path: Path) -> bool:
+        """Whether the fact kept at `path` fails its own checksum."""
+        with contextlib.suppress(FileNotFoundError):
+            return _checked(path.read_bytes()) is None
+        return False
 
     def _fact(self, kind: str, key: str) -> Path:
         if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", kind) is None:
@@ -259,7 +254,7 @@ class Store:
 
     @contextlib.contextmanager
     def exclusive(self, name: str) -> Iterator[None]:
-        """Hold the lock `name` among all processes and threads; waits. Not to be nested in itself."""
+        """Hold the lock `name` among all processes and threads; waits. Do not nest it in itself."""
         path = self._locks("user-" + re.sub(r"[^A-Za-z0-9._-]", "_", name))
         with disk.plain_errors(self.root):
             descriptor = disk.open_locked(path)
@@ -308,31 +303,55 @@ class Store:
             temporary.replace(self.root / name)
 
     def _private(self) -> Path:
-        """This process's folder under `scratch/`, and its lock under `live/`, made when first needed."""
-        if self._live is None:
-            identity = secrets.token_hex(8)
-            descriptor = disk.open_locked(self.root / "live" / identity)
-            if descriptor is None:
-                message = f"the random name {identity} was taken"
-                raise RuntimeError(message)
-            self._live = (identity, descriptor)
-            weakref.finalize(self, _leave, self.root, identity, descriptor, os.getpid())
-            self.sweep()
-        folder = self.root / "scratch" / self._live[0]
+        """The folder of this process under `scratch/`."""
+        folder = self.root / "scratch" / self._alive()[0]
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def _alive(self) -> tuple[str, int]:
+        """This process's name, and the open file under `live/` that it keeps locked."""
+        with self._lock:
+            if self._live is None:
+                identity = secrets.token_hex(8)
+                descriptor = disk.open_locked(self.root / "live" / identity)
+                if descriptor is None:
+                    message = f"the random name {identity} was taken"
+                    raise RuntimeError(message)
+                self._live = (identity, descriptor)
+                weakref.finalize(self, _leave, self.root, identity, descriptor, os.getpid())
+                self.sweep()
+            return self._live
+
     def _lease(self, path: Path) -> None:
-        name = str(path.relative_to(self.root))
-        if name not in self._leased:
-            self._private()
-            assert self._live is not None
-            os.lseek(self._live[1], 0, os.SEEK_END)
-            os.write(self._live[1], name.encode() + b"\n")
-            self._leased.add(name)
+        name = path.relative_to(self.root).as_posix()
+        with self._lock:
+            if name not in self._leased:
+                os.write(self._alive()[1], name.encode() + b"\n")
+                self._leased.add(name)
+
+    def release(self) -> None:
+        """Let `prune` have what this process used so far."""
+        with self._lock:
+            self._leased.clear()
+            if self._live is not None:
+                os.truncate(self._live[1], 0)
+
+    def leases(self, *, own: bool = True) -> set[str]:
+        """The paths, relative to the root, that live processes use (this one only if `own`)."""
+        names = set(self._leased) if own else set()
+        for path in (self.root / "live").glob("*"):
+            if self._live is None or path.name != self._live[0]:
+                with contextlib.suppress(FileNotFoundError):
+                    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                    try:
+                        if not disk.try_lock(descriptor):
+                            names.update(path.read_text().splitlines())
+                    finally:
+                        os.close(descriptor)
+        return names
 
     def sweep(self) -> None:
-        """Remove what dead processes left: theirs are the files under `live/` that can be locked."""
+        """Remove what dead processes left: their files under `live/` can be locked."""
         for path in sorted((self.root / "live").glob("*")):
             if self._live is not None and path.name == self._live[0]:
                 continue
@@ -356,3 +375,9 @@ def _leave(root: Path, identity: str, descriptor: int, process: int) -> None:
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _checked(data: bytes) -> bytes | None:
+    """The body of a kept fact, behind the line with its checksum; None if they do not agree."""
+    checksum, body = data[:65], data[65:]
+    return body if checksum == sha256(body).encode() + b"\n" else None

@@ -115,8 +115,11 @@ def check_shared(notes: Notes) -> None:
     indexes = table(matrix.get("indexes"))
     if "indexes" in matrix:
         notes.known(("default_index",), matrix.get("default_index"), indexes, "index")
+    default = matrix.get("default_index")
     for name, index in indexes.items():
-        _index(notes, ("indexes", name), name, table(index), matrix.get("default_index"))
+        # Where the default is not known, the index without a url may be the one that was meant.
+        alone = default not in indexes or name == default
+        _index(notes, ("indexes", name), table(index), alone=alone)
     for name, base in table(matrix.get("bases")).items():
         _base(notes, ("bases", name), table(base))
     _image(notes, table(matrix.get("image")))
@@ -162,11 +165,11 @@ def folder(notes: Notes, path: Path, text: Any) -> None:
         notes.form(path, text, FOLDER, expected)
 
 
-def _index(notes: Notes, path: Path, name: str, index: Mapping[str, Any], default: Any) -> None:
+def _index(notes: Notes, path: Path, index: Mapping[str, Any], *, alone: bool) -> None:
     url = index.get("url")
     if url is None:
-        # Its package files would come from wherever uv looks on this machine: one index may do so.
-        if "url" not in index and default is not None and name != default:
+        # Its files would come from wherever uv looks on this machine: one index may do so.
+        if not alone:
             message = "only the default index may have no url"
             notes.note(path, message, key=True, expected="url: https://…")
         return

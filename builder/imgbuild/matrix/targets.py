@@ -206,7 +206,8 @@ def _configuration(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
 def _relative(notes: Notes, path: Path, text: str) -> None:
     if text.startswith(("/", "..")) or text != posixpath.normpath(text):
         expected = "a path below the prefix, without a leading /, . or .."
-        near = nearest(text, [posixpath.normpath(text).lstrip("/")])
+        normal = posixpath.normpath(text).lstrip("/")
+        near = None if normal.startswith("..") else nearest(text, [normal])
         notes.note(path, "not a path in the package", value=text, expected=expected, near=near)
 
 

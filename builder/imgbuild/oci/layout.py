@@ -120,8 +120,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 def write(out: Path, images: Mapping[Arch, Image], name: str) -> Digest:
     """Make `out` the layout of `images`, under the tag `name`; the digest of the image.
 
-    Layers are hard links to the given files, or copies where a link cannot be made; then a blob that
-    lies there with the right size is kept. InputError if `out` is something else than a layout.
+    Layers are hard links to the given files, or copies where a link cannot be made; then a blob
+    that lies there with the right size is kept. InputError if `out` is something else.
     """
     with _exclusive(out):
         for picture in images.values():

@@ -25,7 +25,7 @@ from packaging.version import Version
 
 from imgbuild import sandbox
 from imgbuild.errors import IntegrityError, WorldImpossible
-from imgbuild.remote import read_metadata
+from imgbuild.wheel.metadata import read_metadata
 
 DEFAULT_REQUIRES = ("setuptools>=40.8.0", "wheel")  # PEP 518, for an sdist that says nothing
 DEFAULT_BACKEND = "setuptools.build_meta:__legacy__"  # PEP 517, likewise
