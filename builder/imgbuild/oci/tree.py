@@ -1,0 +1,181 @@
+"""A folder that plays `/`: paths of an image are walked inside it and can never leave it.
+
+Comes in: paths as an image names them. Goes out: open folders of the host, each reached one
+component at a time without following links; where a component is a link, it is resolved inside.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import shutil
+import stat
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
+
+from imgbuild.errors import IntegrityError
+
+LINK_LIMIT = 40  # as the kernel's own
+OPEN_FOLDERS = 64
+FOLDER_MODE = 0o755
+_WALK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Tree:
+    """The tree below `root`, a folder that exists. To be used by one thread, as a context."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root
+        self._root = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._open: collections.OrderedDict[tuple[str, ...], int] = collections.OrderedDict()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._forget()
+        os.close(self._root)
+
+    def parts(self, path: str) -> tuple[str, ...]:
+        """The components of `path` below the root; IntegrityError if one is `..`."""
+        parts = tuple(part for part in path.split("/") if part not in ("", "."))
+        if ".." in parts or "\0" in path:
+            self._refuse(path, "leads out of the image")
+        return parts
+
+    def folder(self, parts: tuple[str, ...], *, make: bool = True) -> int:
+        """The folder at `parts`, open until another is asked for; made (0755) if it is missing.
+
+        FileNotFoundError if it is missing and not to be made; IntegrityError if it is no folder.
+        """
+        if not parts:
+            return self._root
+        found = self._open.get(parts)
+        if found is not None:
+            self._open.move_to_end(parts)
+            return found
+        descriptor = self._walk(parts, make=make)
+        self._open[parts] = descriptor
+        if len(self._open) > OPEN_FOLDERS:
+            os.close(self._open.popitem(last=False)[1])
+        return descriptor
+
+    def remove(self, parts: tuple[str, ...], *, make: bool = True) -> None:
+        """Remove whatever lies at `parts`, with all that is in it; nothing if nothing does."""
+        parent, name = self.folder(parts[:-1], make=make), parts[-1]
+        with contextlib.suppress(FileNotFoundError):
+            kind = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+            if stat.S_ISDIR(kind):
+                shutil.rmtree(name, dir_fd=parent)
+            else:
+                os.unlink(name, dir_fd=parent)
+            if stat.S_ISDIR(kind) or stat.S_ISLNK(kind):
+                self._forget()
+
+    def names(self, parts: tuple[str, ...]) -> list[str]:
+        """The names in the folder at `parts`; none if there is no such folder."""
+        try:
+            folder = self.folder(parts, make=False)
+        except FileNotFoundError:
+            return []
+        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            return os.listdir(readable)  # noqa: PTH208  (a descriptor has no Path)
+        finally:
+            os.close(readable)
+
+    def touch(self, parts: tuple[str, ...]) -> None:
+        """Make an empty file at `parts` unless something lies there; a link is replaced."""
+        parent, name = self.folder(parts[:-1]), parts[-1]
+        try:
+            kind = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            kind = 0
+        if stat.S_ISLNK(kind):
+            os.unlink(name, dir_fd=parent)
+        elif kind:
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        os.close(os.open(name, flags, 0o644, dir_fd=parent))
+
+    def real(self, parts: tuple[str, ...]) -> Path:
+        """The path on the host of the folder at `parts`, all links inside the tree resolved."""
+        return Path(f"/proc/self/fd/{self.folder(parts)}").readlink()
+
+    def _walk(self, parts: tuple[str, ...], *, make: bool) -> int:
+        stack = [os.open(".", _WALK, dir_fd=self._root)]
+        todo = collections.deque(parts)
+        links = 0
+        try:
+            while todo:
+                part = todo.popleft()
+                if part == "..":
+                    if len(stack) > 1:
+                        os.close(stack.pop())
+                    continue
+                try:
+                    stack.append(self._enter(part, stack[-1], make=make))
+                except NotADirectoryError:
+                    links += 1
+                    target = self._target(part, stack[-1], parts)
+                    if links > LINK_LIMIT:
+                        self._refuse("/".join(parts), "goes through too many links")
+                    if target.startswith("/"):
+                        while len(stack) > 1:
+                            os.close(stack.pop())
+                    todo.extendleft(
+                        piece for piece in reversed(target.split("/")) if piece not in ("", ".")
+                    )
+            return stack.pop()
+        finally:
+            for descriptor in stack:
+                os.close(descriptor)
+
+    def _enter(self, name: str, parent: int, *, make: bool) -> int:
+        try:
+            return os.open(name, _WALK, dir_fd=parent)
+        except FileNotFoundError:
+            if not make:
+                raise
+        os.mkdir(name, FOLDER_MODE, dir_fd=parent)
+        os.chmod(name, FOLDER_MODE, dir_fd=parent)  # the umask has no say
+        return os.open(name, _WALK, dir_fd=parent)
+
+    def _target(self, name: str, parent: int, parts: tuple[str, ...]) -> str:
+        try:
+            return os.readlink(name, dir_fd=parent)
+        except OSError:
+            self._refuse("/".join(parts), f"goes through {name}, which is a file")
+
+    def _refuse(self, path: str, text: str) -> NoReturn:
+        message = f"{self.path}: {path!r} {text}"
+        raise IntegrityError(message, hint="the image is damaged or was made to mislead")
+
+    def _forget(self) -> None:
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+
+def remove(root: Path) -> None:
+    """Remove an unpacked tree, also folders that its owner may not write; nothing if it is gone."""
+
+    def open_up(_: object, path: str, __: object) -> None:
+        parent = Path(path).parent
+        with contextlib.suppress(FileNotFoundError):
+            parent.chmod(0o700)
+            if Path(path).is_dir() and not Path(path).is_symlink():
+                Path(path).chmod(0o700)
+                shutil.rmtree(path, onerror=open_up)
+            else:
+                Path(path).unlink()
+
+    if root.is_symlink() or root.exists():
+        shutil.rmtree(root, onerror=open_up)
