@@ -1,0 +1,165 @@
+"""Debian's archive: which mirror, which packages, with which hashes.
+
+Comes in: a base of `matrix.yaml`. Goes out: its packages as `Deb` values, and the addresses of their
+files. Trust runs from Debian's archive keyring over `InRelease` to `Packages.xz` to each package.
+
+Only the suite's main archive is read. A point release leaves its files in place until the next one,
+and after the last one for good, while security and updates suites drop each superseded file: a lock
+that named those would be dead in weeks. Security fixes come with the point releases.
+"""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Sequence
+from pathlib import Path
+
+from imgbuild import run
+from imgbuild.console import console
+from imgbuild.deb.closure import Archive, close
+from imgbuild.deb.control import fields, paragraphs
+from imgbuild.errors import FetchFailed, IntegrityError, ToolMissing
+from imgbuild.fetch import Http
+from imgbuild.matrix.model import DebianBase
+from imgbuild.resolution import Deb
+from imgbuild.store import Store
+from imgbuild.values import Arch, sha256
+
+KEYRINGS = (
+    Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
+    Path("/usr/share/keyrings/debian-archive-keyring.pgp"),
+)
+REMEDY = "apt-get install gpgv debian-archive-keyring"
+
+
+def resolve_debs(base: DebianBase, arch: Arch, store: Store, http: Http) -> tuple[Deb, ...]:
+    """The base's packages and all they need on `arch`, sorted by name.
+
+    FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong, ToolMissing
+    without gpgv or Debian's keyring, InputError for an unknown package, WorldImpossible if a
+    dependency cannot be met.
+    """
+    places = mirrors(base)
+    if not places:
+        message = f"no Debian mirror is known for {base.suite}"
+        hint = "add one to the base's `mirrors` in matrix.yaml, such as a dated snapshot of the archive"
+        raise FetchFailed(message, hint=hint)
+    failures = []
+    for mirror in places:
+        try:
+            texts = _indexes(base, arch, mirror, store, http)
+        except FetchFailed as error:
+            console.detail(f"{mirror}: {error.message}")
+            failures.append(f"{mirror}: {error.message}")
+            continue
+        archive = Archive(paragraph for text in texts for paragraph in paragraphs(text))
+        chosen = close(archive, base.packages, file="matrix.yaml")
+        return tuple(
+            Deb(
+                file=package["Filename"].removeprefix("./"),
+                size=int(package["Size"]),
+                sha256=package["SHA256"],
+                package=package["Package"],
+                version=package["Version"],
+                arch=package["Architecture"],
+            )
+            for package in chosen
+        )
+    message = f"no mirror answers for Debian {base.suite}:\n" + "\n".join(failures)
+    raise FetchFailed(message, hint="check the network and the proxy, or name a mirror in matrix.yaml")
+
+
+def mirrors(base: DebianBase) -> tuple[str, ...]:
+    """Archives to try, in order: those of this machine's apt, then the base's own."""
+    return tuple(dict.fromkeys((*_apt_sites(base.suite), *(m.rstrip("/") for m in base.mirrors))))
+
+
+def urls(deb: Deb, mirrors: Sequence[str]) -> list[str]:
+    """Where `deb` may be fetched, one address for each mirror."""
+    return [f"{mirror}/{deb.file}" for mirror in mirrors]
+
+
+def _apt_sites(suite: str) -> list[str]:
+    """Sites of this machine's apt: those with `suite`, then others that look like Debian's archive."""
+    try:
+        apt = run.find("apt-get", remedy="")
+    except ToolMissing:
+        return []  # not a Debian machine: the base's own mirrors serve
+    form = "$(CREATED_BY) $(CODENAME) $(SITE)"
+    result = run.run([apt, "indextargets", "--format", form], check=False)
+    rows = [line.split() for line in result.stdout.splitlines()]
+    sites = [
+        (codename, site.rstrip("/"))
+        for kind, codename, site in (row for row in rows if len(row) == 3)
+        if kind == "Packages" and site.startswith(("http://", "https://"))
+    ]
+    same = [site for codename, site in sites if codename == suite]
+    # A machine of another release still names a mirror of the whole archive.
+    other = [site for codename, site in sites if codename != suite and site.endswith("/debian")]
+    return [*same, *other]
+
+
+def _indexes(
+    base: DebianBase, arch: Arch, mirror: str, store: Store, http: Http
+) -> list[str]:
+    """The text of the `Packages` index of each component, verified."""
+    place = f"{mirror}/dists/{base.suite}"
+    release = _verified(http.bytes(f"{place}/InRelease"), f"{place}/InRelease", store)
+    if base.suite not in (release.get("Codename"), release.get("Suite")):
+        message = f"{place}/InRelease is signed for {release.get('Codename')}, not for {base.suite}"
+        raise IntegrityError(message, hint="the mirror is wrong or tampered with: try another")
+    hashes = {}
+    for line in release.get("SHA256", "").splitlines():
+        parts = line.split()
+        if len(parts) == 3:
+            hashes[parts[2]] = parts[0]
+    texts = []
+    for component in base.components:
+        name = f"{component}/binary-{arch.debian}/Packages.xz"
+        if name not in hashes:
+            message = f"{place}/InRelease names no {name}"
+            raise IntegrityError(message, hint="check the base's `components` in matrix.yaml")
+        texts.append(_index(f"{place}/{name}", hashes[name], store, http))
+    return texts
+
+
+def _index(url: str, digest: str, store: Store, http: Http) -> str:
+    known = store.file(digest)
+    if known is not None:
+        data = known.read_bytes()
+    else:
+        data = http.bytes(url)
+        if sha256(data) != digest:
+            # At a point release a mirror may hold the new index beside the old InRelease.
+            folder = url.rpartition("/")[0]
+            data = http.bytes(f"{folder}/by-hash/SHA256/{digest}")
+    if sha256(data) != digest:
+        message = f"{url}: sha256 {sha256(data)}, but InRelease says {digest}"
+        raise IntegrityError(message, hint="the mirror is between two states: try again in an hour")
+    if known is None:
+        with store.scratch() as scratch:
+            temporary = scratch / "Packages.xz"
+            temporary.write_bytes(data)
+            store.add_file(temporary, digest)
+    return lzma.decompress(data).decode()
+
+
+def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:
+    """The fields of a clear-signed `InRelease`; only what the signature covers is read."""
+    gpgv = run.find("gpgv", remedy=REMEDY)
+    keyring = next((path for path in KEYRINGS if path.exists()), None)
+    if keyring is None:
+        message = "Debian's archive keyring is not installed"
+        raise ToolMissing(message, hint=REMEDY)
+    with store.scratch() as scratch:
+        signed, clear = scratch / "InRelease", scratch / "Release"
+        signed.write_bytes(data)
+        command = [gpgv, "--status-fd", "1", "--keyring", str(keyring), "--output", str(clear)]
+        result = run.run([*command, str(signed)], check=False)
+        states = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("[GNUPG:] ")]
+        # Several keys sign; an old keyring may lack the newest, so one good signature is enough.
+        if "VALIDSIG" not in states or "BADSIG" in states or not clear.exists():
+            tail = " / ".join(result.stderr.strip().splitlines()[-3:])
+            message = f"{url}: no valid signature of Debian ({tail})"
+            raise IntegrityError(message, hint=f"try another mirror, or renew the keyring: {REMEDY}")
+        return fields(clear.read_text())

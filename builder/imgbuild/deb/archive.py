@@ -1,0 +1,185 @@
+"""What a .deb holds: control files, and files whose contents go to a spool file.
+
+Comes in: the path of a `.deb` (an `ar` of control.tar and data.tar). Goes out: a `Package`. Only one
+compressed archive is in memory at a time; contents stream to the spool.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, cast
+
+import msgspec
+
+from imgbuild.deb.control import fields
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.tar import MTIME, Kind, Member, Slice
+
+MAGIC = b"!<arch>\n"
+HEADER = 60
+CHUNK = 1 << 20
+DAMAGED = "delete it from the cache and fetch it again; if it comes back the same, the lock is wrong"
+
+
+class Package(msgspec.Struct, frozen=True):
+    """One unpacked package. `listing` has every path as shipped, in archive order, kept or not."""
+
+    name: str
+    control: dict[str, str]
+    files: dict[str, bytes]  # the members of control.tar but `control`: scripts, md5sums, conffiles
+    listing: tuple[str, ...]
+    members: tuple[Member, ...]
+
+
+def read(path: Path, spool: Path, keep: Callable[[str, Kind], bool]) -> Package:
+    """Unpack the .deb at `path`; contents of kept members are appended to the new file `spool`.
+
+    `keep` is asked with each member's path (no leading slash) and kind. IntegrityError for a damaged
+    file, an unsafe path, a device, or a compression that Debian 12 does not use.
+    """
+    parts = dict(_parts(path))
+    if parts.get("debian-binary", b"")[:2] != b"2.":
+        message = f"{path}: not a Debian package of format 2"
+        raise IntegrityError(message, hint=DAMAGED)
+    files = {}
+    with _tar(path, parts, "control.tar") as control:
+        for info in control:
+            if info.isfile():
+                source = control.extractfile(info)
+                files[info.name.removeprefix("./")] = source.read() if source is not None else b""
+    if "control" not in files:
+        message = f"{path}: control.tar has no control file"
+        raise IntegrityError(message, hint=DAMAGED)
+    about = fields(files.pop("control").decode())
+    listing: list[str] = []
+    members: list[Member] = []
+    with _tar(path, parts, "data.tar") as data, spool.open("wb") as sink:
+        for info in data:
+            name = _name(path, info)
+            listing.append(name)
+            member = _member(path, info, name)
+            if name and keep(name, member.kind):
+                if member.kind is Kind.FILE:
+                    content = _spool(data, info, sink, spool)
+                    member = msgspec.structs.replace(member, content=content, size=info.size)
+                members.append(member)
+    return Package(about["Package"], about, files, tuple(listing), tuple(members))
+
+
+def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
+    """The members of an `ar` archive by name."""
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            message = f"{path}: not a Debian package (no ar header)"
+            raise IntegrityError(message, hint=DAMAGED)
+        while header := file.read(HEADER):
+            size = header[48:58].strip()
+            if len(header) != HEADER or header[58:] != b"`\n" or not size.isdigit():
+                message = f"{path}: damaged ar header"
+                raise IntegrityError(message, hint=DAMAGED)
+            data = file.read(int(size))
+            if len(data) != int(size):
+                message = f"{path}: ends in the middle of a member"
+                raise IntegrityError(message, hint=DAMAGED)
+            file.read(int(size) % 2)
+            yield header[:16].decode(errors="replace").strip().rstrip("/"), data
+
+
+class _Tar:
+    """A tar archive read as a stream; damage comes out as IntegrityError."""
+
+    def __init__(self, path: Path, name: str, source: IO[bytes]) -> None:
+        self._path, self._name = path, name
+        try:
+            self._tar = tarfile.open(fileobj=source, mode="r|")
+        except (tarfile.TarError, lzma.LZMAError, OSError, EOFError, zlib.error) as error:
+            raise self._damaged(error) from error
+
+    def __enter__(self) -> _Tar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tar.close()
+
+    def __iter__(self) -> Iterator[tarfile.TarInfo]:
+        try:
+            yield from self._tar
+        except (tarfile.TarError, lzma.LZMAError, OSError, EOFError, zlib.error) as error:
+            raise self._damaged(error) from error
+
+    def extractfile(self, info: tarfile.TarInfo) -> IO[bytes] | None:
+        """The content of `info`, to be read before the next member."""
+        return self._tar.extractfile(info)
+
+    def _damaged(self, error: Exception) -> IntegrityError:
+        message = f"{self._path}: {self._name} is damaged: {error}"
+        return IntegrityError(message, hint=DAMAGED)
+
+
+def _tar(path: Path, parts: dict[str, bytes], name: str) -> _Tar:
+    for suffix, opener in ((".xz", lzma.open), (".gz", gzip.open), ("", None)):
+        data = parts.get(name + suffix)
+        if data is not None:
+            source = io.BytesIO(data)
+            opened = source if opener is None else cast("IO[bytes]", opener(source, "rb"))
+            return _Tar(path, name + suffix, opened)
+    found = next((part for part in parts if part.startswith(name)), None)
+    if found is None:
+        message = f"{path}: no {name}"
+        raise IntegrityError(message, hint=DAMAGED)
+    message = f"{path}: {found} has a compression that Debian does not use"
+    raise IntegrityError(message, hint="take the package from Debian's archive: its packages are .xz")
+
+
+def _name(path: Path, info: tarfile.TarInfo) -> str:
+    name = info.name.removeprefix("./").rstrip("/")
+    name = "" if name == "." else name
+    if name.startswith("/") or ".." in name.split("/"):
+        message = f"{path}: {info.name!r} leaves the root"
+        raise IntegrityError(message, hint="do not use this package")
+    return name
+
+
+def _member(path: Path, info: tarfile.TarInfo, name: str) -> Member:
+    if any(key.startswith("SCHILY.xattr.") for key in info.pax_headers):
+        message = f"{path}: {name} has extended attributes, which a layer would lose"
+        raise IntegrityError(message, hint="leave the package out of the base")
+    mode, uid, gid = info.mode & 0o7777, info.uid, info.gid
+    time = int(info.mtime)
+    if info.isdir():
+        # Packages that share a folder differ in its time, so folders have the one constant time.
+        return Member(path=name, kind=Kind.FOLDER, mode=mode, uid=uid, gid=gid, mtime=MTIME)
+    if info.issym():
+        target = info.linkname
+        return Member(
+            path=name, kind=Kind.LINK, mode=0o777, uid=uid, gid=gid, mtime=time, target=target
+        )
+    if info.islnk():
+        target = info.linkname.removeprefix("./")
+        return Member(
+            path=name, kind=Kind.HARD, mode=mode, uid=uid, gid=gid, mtime=time, target=target
+        )
+    if info.isreg():
+        # The package's own time: caches that look at times (.pyc, fonts) see an upgrade of a package.
+        return Member(path=name, mode=mode, uid=uid, gid=gid, mtime=time, size=info.size, pack=True)
+    message = f"{path}: {name} is neither file, folder nor link"
+    raise IntegrityError(message, hint="leave the package out of the base")
+
+
+def _spool(data: _Tar, info: tarfile.TarInfo, sink: IO[bytes], spool: Path) -> Slice:
+    offset, crc, left = sink.tell(), 0, info.size
+    source = data.extractfile(info)
+    while left and source is not None:
+        chunk = source.read(min(CHUNK, left))
+        if not chunk:
+            break
+        sink.write(chunk)
+        crc = zlib.crc32(chunk, crc)
+        left -= len(chunk)
+    return Slice(path=spool, offset=offset, length=info.size, deflated=False, crc=crc)

@@ -1,0 +1,164 @@
+"""Which Debian packages a base needs: wanted ones, essential ones, and all that these depend on.
+
+Comes in: the paragraphs of a `Packages` index and the names wanted. Goes out: the chosen paragraphs,
+sorted by name. Recommends are not followed. The same index and names always give the same answer.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from imgbuild.deb.control import Clause, Relation, clauses
+from imgbuild.deb.version import key, satisfies
+from imgbuild.errors import InputError, Problem, WorldImpossible
+
+NEEDS = ("Pre-Depends", "Depends")
+EXCLUDES = ("Conflicts", "Breaks")
+PRIORITIES = ("required", "important", "standard", "optional", "extra")
+
+Paragraph = Mapping[str, str]
+
+
+class Provider(msgspec.Struct, frozen=True):
+    """A package that satisfies a name: itself, or through Provides (with a version, or none)."""
+
+    package: Paragraph
+    version: str
+    real: bool
+
+
+class Archive:
+    """An index by name, with what each package provides. Of several versions the newest counts."""
+
+    def __init__(self, paragraphs: Iterable[Paragraph]) -> None:
+        self.packages: dict[str, Paragraph] = {}
+        for paragraph in paragraphs:
+            known = self.packages.get(paragraph["Package"])
+            if known is None or key(known["Version"]) < key(paragraph["Version"]):
+                self.packages[paragraph["Package"]] = paragraph
+        self._providers: dict[str, list[Provider]] = {}
+        for paragraph in self.packages.values():
+            for (provided,) in clauses(paragraph.get("Provides", "")):
+                provider = Provider(paragraph, provided.version, real=False)
+                self._providers.setdefault(provided.name, []).append(provider)
+
+    def providers(self, relation: Relation) -> list[Provider]:
+        """All that satisfies `relation`: the package itself, then providers by priority and name."""
+        package = self.packages.get(relation.name)
+        real = [Provider(package, package["Version"], real=True)] if package is not None else []
+        virtual = sorted(self._providers.get(relation.name, []), key=_preference)
+        return [one for one in (*real, *virtual) if _fits(one, relation)]
+
+
+def close(archive: Archive, wanted: Sequence[str], *, file: str) -> list[Paragraph]:
+    """The wanted packages, the essential ones and their dependencies, sorted by name.
+
+    InputError, naming `file`, for a wanted name that the archive has not; WorldImpossible, with its
+    reasons, for a dependency that nothing satisfies or for chosen packages that exclude each other.
+    """
+    _check_names(archive, wanted, file)
+    essential = sorted(
+        name for name, package in archive.packages.items() if package.get("Essential") == "yes"
+    )
+    chosen: dict[str, Paragraph] = {}
+    because: dict[str, str] = {}
+    queue: deque[str] = deque()
+
+    def choose(name: str, reason: str) -> None:
+        if name not in chosen:
+            chosen[name] = archive.packages[name]
+            because[name] = reason
+            queue.append(name)
+
+    for name in wanted:
+        choose(name, "wanted by the base")
+    for name in essential:
+        choose(name, "essential")
+    while queue:
+        name = queue.popleft()
+        for clause in needs(chosen[name]):
+            if any(_met(archive, relation, chosen) for relation in clause):
+                continue
+            options = [one for relation in clause for one in archive.providers(relation)]
+            if not options:
+                raise _impossible(name, clause, because)
+            choose(options[0].package["Package"], name)
+    _check_conflicts(archive, chosen)
+    return [chosen[name] for name in sorted(chosen)]
+
+
+def needs(package: Paragraph) -> list[Clause]:
+    """What `package` depends on: its Pre-Depends, then its Depends."""
+    return [clause for field in NEEDS for clause in clauses(package.get(field, ""))]
+
+
+def _met(archive: Archive, relation: Relation, chosen: Mapping[str, Paragraph]) -> bool:
+    return any(one.package["Package"] in chosen for one in archive.providers(relation))
+
+
+def _fits(provider: Provider, relation: Relation) -> bool:
+    if not relation.relation:
+        return True
+    # Policy 7.5: an unversioned Provides satisfies no versioned relation.
+    if not provider.version:
+        return False
+    return satisfies(provider.version, relation.relation, relation.version)
+
+
+def _preference(provider: Provider) -> tuple[int, str]:
+    priority = provider.package.get("Priority", "optional")
+    rank = PRIORITIES.index(priority) if priority in PRIORITIES else len(PRIORITIES)
+    return rank, provider.package["Package"]
+
+
+def _check_names(archive: Archive, wanted: Sequence[str], file: str) -> None:
+    problems = []
+    for name in wanted:
+        if name not in archive.packages:
+            near = difflib.get_close_matches(name, archive.packages, n=1)
+            problems.append(
+                Problem(
+                    file=file,
+                    message="no such package in the Debian archive",
+                    value=name,
+                    nearest=near[0] if near else None,
+                )
+            )
+    if problems:
+        message = f"the base wants {len(problems)} package(s) that the archive does not have"
+        raise InputError(message, problems=tuple(problems))
+
+
+def _check_conflicts(archive: Archive, chosen: Mapping[str, Paragraph]) -> None:
+    reasons = []
+    for name, package in sorted(chosen.items()):
+        for field in EXCLUDES:
+            for (relation,) in clauses(package.get(field, "")):
+                # A package may conflict with a name that it provides: that means "any other one".
+                hits = {one.package["Package"] for one in archive.providers(relation)} - {name}
+                reasons.extend(
+                    f"{name} {field.lower()} {relation}, which {hit} {chosen[hit]['Version']} is"
+                    for hit in sorted(hits & chosen.keys())
+                )
+    if reasons:
+        message = "the base's Debian packages exclude each other"
+        raise WorldImpossible(
+            message, reasons=tuple(reasons), hint="take one of them out of the base's packages"
+        )
+
+
+def _impossible(name: str, clause: Clause, because: Mapping[str, str]) -> WorldImpossible:
+    text = " | ".join(str(relation) for relation in clause)
+    reasons = [f"{name} depends on {text}, which no package of the archive satisfies"]
+    while because.get(name, "") in because:
+        reasons.append(f"{name} is there because {because[name]} depends on it")
+        name = because[name]
+    reasons.append(f"{name}: {because[name]}")
+    message = f"nothing in the Debian archive satisfies {text}"
+    return WorldImpossible(
+        message, reasons=tuple(reasons), hint="name a package that provides it in the base's packages"
+    )

@@ -1,0 +1,69 @@
+"""Debian's control format: paragraphs of fields, and relations between packages.
+
+Comes in: text of `Packages`, `Release` or a package's `control`. Goes out: mappings of fields and
+`Clause` values. Field names keep their spelling; continuation lines keep their newlines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+RELATION = re.compile(
+    r"^(?P<name>[a-z0-9][a-z0-9+.-]*)(?::(?P<arch>[a-z0-9-]+))?"
+    r"(?:\s*\(\s*(?P<relation><<|<=|=|>=|>>)\s*(?P<version>[^\s)]+)\s*\))?$"
+)
+
+
+class Relation(msgspec.Struct, frozen=True):
+    """One package in a relation field: its name, and a bound on its version if there is one."""
+
+    name: str
+    relation: str = ""
+    version: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.relation} {self.version})" if self.relation else self.name
+
+
+Clause = tuple[Relation, ...]  # alternatives, in order of preference
+
+
+def paragraphs(text: str) -> Iterator[dict[str, str]]:
+    """Each paragraph of `text` as a mapping of its fields, in the order in which they stand."""
+    for block in re.split(r"\n[ \t]*\n+", text):
+        if block.strip():
+            yield fields(block)
+
+
+def fields(block: str) -> dict[str, str]:
+    """The fields of one paragraph; ValueError for a line that is neither field nor continuation."""
+    result: dict[str, str] = {}
+    name = ""
+    for line in block.strip("\n").split("\n"):
+        if line.startswith((" ", "\t")) and name:
+            result[name] += "\n" + line
+        elif ":" in line:
+            name, _, value = line.partition(":")
+            result[name] = value.strip()
+        else:
+            message = f"not a field of a control file: {line!r}"
+            raise ValueError(message)
+    return result
+
+
+def clauses(text: str) -> tuple[Clause, ...]:
+    """The value of Depends, Provides and their like; ValueError for what policy 7.1 does not allow."""
+    parts = (part.strip() for part in text.replace("\n", " ").split(","))
+    return tuple(tuple(_relation(one) for one in part.split("|")) for part in parts if part)
+
+
+def _relation(text: str) -> Relation:
+    match = RELATION.match(text.strip())
+    if match is None:
+        message = f"not a package relation: {text.strip()!r}"
+        raise ValueError(message)
+    # Only one architecture is ever installed, so `:any` adds nothing.
+    return Relation(match["name"], match["relation"] or "", match["version"] or "")

@@ -1,0 +1,200 @@
+"""`/etc/ld.so.cache`, byte for byte as the base's own `ldconfig` would write it.
+
+Comes in: the merged tree. Goes out: the cache's bytes, and the links from SONAMEs that are missing.
+Layout and order are those of glibc 2.33 and later (elf/cache.c): the dynamic linker searches the
+cache by halves, so a wrong order makes libraries unfindable.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import posixpath
+import struct
+
+import msgspec
+from elftools.common.exceptions import ELFError
+from elftools.elf.dynamic import DynamicSegment
+from elftools.elf.elffile import ELFFile
+
+from imgbuild.deb.tree import Tree
+from imgbuild.oci.tar import Kind, Member
+from imgbuild.values import Arch
+
+MAGIC = b"glibc-ld.so.cache1.1"
+HEADER = struct.Struct("<20sIIB3xI12x")  # magic, entries, bytes of strings, flags, extension offset
+ENTRY = struct.Struct("<iIIIQ")  # flags, name, path, OS version, hardware capabilities
+EXTENSION = struct.Struct("<IIIIII")  # magic, sections; tag, flags, offset, size of the one section
+EXTENSION_MAGIC = 0xEAA42174
+LITTLE_ENDIAN = 2
+FLAGS = {Arch.X86_64: 0x0303, Arch.ARM64: 0x0A03}  # libc6 in the low byte, the ABI above it
+CONFIGURATION = "etc/ld.so.conf"
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A library in a folder: the name that it is asked by, the file, whether that is a link."""
+
+    name: str
+    file: str
+    link: bool
+
+
+def cache(tree: Tree, arch: Arch, version: str) -> tuple[bytes, list[Member]]:
+    """The cache for `tree`, and links that `ldconfig` would make. `version` is libc-bin's."""
+    entries: list[tuple[str, str]] = []
+    links: list[Member] = []
+    for folder in folders(tree, arch):
+        for found in _libraries(tree, folder):
+            if not found.link and found.file != found.name:
+                path = f"{folder}/{found.name}"
+                if path not in tree:
+                    links.append(
+                        Member(path=path, kind=Kind.LINK, mode=0o777, target=found.file)
+                    )
+            entries.append((found.name, f"/{folder}/{found.name}"))
+    return encode(sorted(entries, key=_order, reverse=True), arch, version), links
+
+
+def folders(tree: Tree, arch: Arch) -> list[str]:
+    """The folders that `ldconfig` searches, in order: configured ones, then its own; no aliases."""
+    configured = _configured(tree, CONFIGURATION)
+    builtin = [f"lib/{arch.triplet}", f"usr/lib/{arch.triplet}", "lib", "usr/lib"]
+    result: dict[str, str] = {}
+    for folder in (*configured, *builtin):
+        member = tree.real(folder)
+        if member is not None and member.kind is Kind.FOLDER:
+            result.setdefault(member.path, folder.strip("/"))
+    return list(result.values())
+
+
+def encode(entries: list[tuple[str, str]], arch: Arch, version: str) -> bytes:
+    """The cache file for `entries` (name, path), which must be in the cache's order already."""
+    offsets, strings = _strings({text for entry in entries for text in entry})
+    base = HEADER.size + len(entries) * ENTRY.size
+    rows = b"".join(
+        ENTRY.pack(FLAGS[arch], base + offsets[name], base + offsets[path], 0, 0)
+        for name, path in entries
+    )
+    end = base + len(strings)
+    start = end + -end % 4
+    # The generator's line is part of the file that the base's ldconfig writes, so it is part of ours.
+    upstream = version.split("-")[0]
+    line = f"ldconfig (Debian GLIBC {version}) stable release version {upstream}".encode()
+    head = HEADER.pack(MAGIC, len(entries), len(strings), LITTLE_ENDIAN, start)
+    extension = EXTENSION.pack(EXTENSION_MAGIC, 1, 0, 0, start + EXTENSION.size, len(line))
+    return head + rows + strings + bytes(start - end) + extension + line
+
+
+def compare(left: str, right: str) -> int:
+    """glibc's order of library names: runs of digits as numbers, digits above all else."""
+    one, other = left.encode() + b"\0", right.encode() + b"\0"
+    i = j = 0
+    while one[i]:
+        if chr(one[i]).isdigit() and chr(other[j]).isdigit():
+            first, i = _number(one, i)
+            second, j = _number(other, j)
+            if first != second:
+                return first - second
+        elif chr(one[i]).isdigit() or chr(other[j]).isdigit():
+            return 1 if chr(one[i]).isdigit() else -1
+        elif one[i] != other[j]:
+            return one[i] - other[j]
+        else:
+            i, j = i + 1, j + 1
+    return one[i] - other[j]
+
+
+_order = functools.cmp_to_key(lambda left, right: compare(left[0], right[0]))
+
+
+def soname(data: bytes) -> str | None:
+    """The SONAME of the ELF file in `data`: "" if it has none, None if it is no shared object."""
+    try:
+        elf = ELFFile(io.BytesIO(data))
+        for segment in elf.iter_segments("PT_DYNAMIC"):
+            assert isinstance(segment, DynamicSegment)
+            for tag in segment.iter_tags("DT_SONAME"):
+                return str(tag.soname)
+            return ""
+    except (ELFError, struct.error, AssertionError):
+        return None
+    return None
+
+
+def _configured(tree: Tree, path: str) -> list[str]:
+    """Folders of an ld.so.conf, `include` lines followed in the order of their names."""
+    if tree.real(path) is None:
+        return []
+    result = []
+    for line in tree.read(path).decode().splitlines():
+        words = line.partition("#")[0].split()
+        if len(words) == 2 and words[0] == "include":
+            folder, _, pattern = posixpath.join("/etc", words[1]).rpartition("/")
+            suffix = pattern.removeprefix("*")
+            for member in tree.below(folder):
+                if member.path.endswith(suffix):
+                    result += _configured(tree, member.path)
+        elif words:
+            result.append(words[0].strip("/"))
+    return result
+
+
+def _libraries(tree: Tree, folder: str) -> list[Found]:
+    """What `ldconfig` enters for one folder: one file for each SONAME."""
+    chosen: dict[str, Found] = {}
+    for member in tree.below(folder):
+        file = posixpath.basename(member.path)
+        real = tree.real(member.path)
+        if not _named_like_library(file) or real is None or real.kind is not Kind.FILE:
+            continue
+        name = soname(tree.read(member.path))
+        if name is None:
+            continue
+        name = name or file
+        link = member.kind is Kind.LINK
+        target = posixpath.basename(real.path)
+        if link and target != name and not (target.endswith(".so") and name.startswith(target)):
+            link = False  # a link to a file of another name counts as a file of its own
+        name = file if link else name
+        known = chosen.get(name)
+        better = known is None or (not link and known.link)
+        if known is not None and link == known.link:
+            better = compare(known.file, file) < 0
+        if better:
+            chosen[name] = Found(name, file, link)
+    return list(chosen.values())
+
+
+def _named_like_library(file: str) -> bool:
+    return file.startswith(("lib", "ld-")) and ".so" in file and not file.endswith("-gdb.py")
+
+
+def _strings(texts: set[str]) -> tuple[dict[str, int], bytes]:
+    """glibc's string table: sorted from the end, and a string that ends another one shares its bytes."""
+    ends = sorted((text.encode() for text in texts), key=functools.cmp_to_key(_by_end))
+    offsets: dict[str, int] = {}
+    table = bytearray()
+    previous, start = b"", 0
+    for text in ends:
+        if table and previous.endswith(text):
+            start = start + len(previous) - len(text)
+        else:
+            start = len(table)
+            table += text + b"\0"
+        offsets[text.decode()] = start
+        previous = text
+    return offsets, bytes(table)
+
+
+def _by_end(left: bytes, right: bytes) -> int:
+    for one, other in zip(reversed(left), reversed(right), strict=False):
+        if one != other:
+            return one - other
+    return len(right) - len(left)  # the longer one first, so that the shorter can share its end
+
+
+def _number(text: bytes, start: int) -> tuple[int, int]:
+    end = start
+    while chr(text[end]).isdigit():
+        end += 1
+    return int(text[start:end]), end

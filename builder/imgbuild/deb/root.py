@@ -1,0 +1,113 @@
+"""The root file system of a Debian base, made from .deb files with no chroot and no script.
+
+Comes in: a `DebianRecipe` and the files of its packages. Goes out: the members of the base layer, in
+byte order. Their bytes depend on the packages, the reviewed table of effects, the architecture and
+the image's user, and on nothing else.
+
+Times: a package's files and links have the package's own, which tells versions apart for everything
+that compares times; folders and files of effects have the one constant time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from imgbuild.deb import effects
+from imgbuild.deb.archive import Package, read
+from imgbuild.deb.table import (
+    Table,
+    check_scripts,
+    dpkg_configuration,
+    excluded,
+    included,
+    load,
+)
+from imgbuild.deb.tree import Tree
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.tar import Kind, Member
+from imgbuild.plan import DebianRecipe
+from imgbuild.resolution import Deb
+
+THREADS = min(4, os.cpu_count() or 1)  # lzma works outside Python's lock
+CONFIGURATION = "etc/dpkg/dpkg.cfg.d/imgbuild"
+
+
+def members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -> list[Member]:
+    """The members of the base layer. `paths` gives each package's file by sha256; the contents of
+    files are written below the folder `spool` and must stay there until the layer is written.
+
+    IntegrityError for a damaged or unsafe package, two packages that ship one path, or a maintainer
+    script that is not in the table; InputError if the suite has no table or the user's name is taken.
+    """
+    table = load(recipe.suite)
+    packages = _unpack(recipe.debs, table, paths, spool)
+    check_scripts(table, packages)
+    tree = Tree()
+    for package in packages:
+        for member in package.members:
+            tree.add(member, package.name)
+    effects.apply(tree, packages, table, recipe.arch, recipe.user)
+    tree.file(CONFIGURATION, dpkg_configuration(table))
+    return _without_excluded(tree, table)
+
+
+def _unpack(
+    debs: Sequence[Deb], table: Table, paths: Mapping[str, Path], spool: Path
+) -> list[Package]:
+    """All packages, sorted by name, their files' contents in `spool`."""
+    needed, left_out, taken_back = effects.sources(table), excluded(table), included(table)
+
+    def keep(path: str, kind: Kind) -> bool:
+        # Folders and links stay for now: what is below or behind them decides.
+        out = left_out.match(path) is not None and taken_back.match(path) is None
+        return not out or kind in (Kind.FOLDER, Kind.LINK) or path in needed
+
+    def unpack(deb: Deb) -> Package:
+        package = read(paths[deb.sha256], spool / f"{deb.sha256}.files", keep)
+        if (package.name, package.control.get("Version")) != (deb.package, deb.version):
+            message = (
+                f"{deb.file} holds {package.name} {package.control.get('Version')}, but the lock says"
+                f" {deb.package} {deb.version}"
+            )
+            raise IntegrityError(message, hint="make the lock anew")
+        return package
+
+    spool.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(THREADS) as pool:
+        return sorted(pool.map(unpack, debs), key=lambda package: package.name)
+
+
+def _without_excluded(tree: Tree, table: Table) -> list[Member]:
+    """The tree's members without left-out files, and without folders and links that led to them."""
+    left_out, taken_back = excluded(table), included(table)
+    all_members = tree.members()
+
+    def out(path: str) -> bool:
+        return left_out.match(path) is not None and taken_back.match(path) is None
+
+    files = [
+        member
+        for member in all_members
+        if member.kind is not Kind.FOLDER and not (out(member.path) and member.kind is not Kind.LINK)
+    ]
+    kept: set[str] = set()
+    for member in files:
+        if member.kind is not Kind.LINK or not out(member.path):
+            path = member.path
+            while path and path not in kept:
+                kept.add(path)
+                path = path.rpartition("/")[0]
+    for member in files:
+        # A package's folder in usr/share/doc may be a link to another package's, with its copyright.
+        if member.path not in kept:
+            real = tree.real(member.path)
+            if real is not None and real.path in kept:
+                kept.add(member.path)
+    return [
+        member
+        for member in all_members
+        if member.path in kept or (member.kind is Kind.FOLDER and not out(member.path))
+    ]

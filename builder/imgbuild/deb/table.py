@@ -1,0 +1,217 @@
+"""The reviewed table of what maintainer scripts do, as values.
+
+Comes in: `data/debian/SUITE.yaml`. Goes out: a `Table`, or an error that names the package whose
+script nobody has read yet. A change of the data changes the base's bytes: raise `plan.DEBIAN_FORMAT`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import yaml
+
+from imgbuild.errors import InputError, IntegrityError, Problem
+from imgbuild.deb.archive import Package
+from imgbuild.values import Sha256, sha256
+
+DATA = Path(__file__).parent.parent / "data" / "debian"
+SCRIPTS = ("preinst", "postinst", "config")  # what dpkg runs when it installs onto an empty root
+
+Mode = Annotated[str, msgspec.Meta(pattern="^[0-7]{4}$")]
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", forbid_unknown_fields=True):
+    """Something that a script leaves on disk."""
+
+
+class Folder(Effect, frozen=True, kw_only=True, tag="folder"):
+    """An empty folder of root's."""
+
+    path: str
+    mode: Mode = "0755"
+    gid: int = 0
+
+
+class File(Effect, frozen=True, kw_only=True, tag="file"):
+    """A file of root's with this text."""
+
+    path: str
+    text: str = ""
+    mode: Mode = "0644"
+    gid: int = 0
+
+
+class Copy(Effect, frozen=True, kw_only=True, tag="copy"):
+    """A copy of a package's file, or of those of its lines that match; `fill` replaces lines."""
+
+    source: str
+    path: str
+    match: str = ""
+    fill: dict[str, str] = {}
+
+
+class Link(Effect, frozen=True, kw_only=True, tag="link"):
+    """A symbolic link."""
+
+    path: str
+    target: str
+
+
+class Owner(Effect, frozen=True, kw_only=True, tag="owner"):
+    """Another group and mode for a package's file."""
+
+    path: str
+    gid: int
+    mode: Mode
+
+
+class Group(Effect, frozen=True, kw_only=True, tag="group"):
+    """A system group. Its number is ours: dpkg would give the next free one."""
+
+    name: str
+    gid: int
+
+
+class Diversion(Effect, frozen=True, kw_only=True, tag="diversion"):
+    """An entry of dpkg's list of diversions; nothing moves."""
+
+    path: str
+    to: str
+    package: str
+
+
+class Slave(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A link that follows the choice of an alternative."""
+
+    name: str
+    link: str
+    path: str
+
+
+class Alternative(Effect, frozen=True, kw_only=True, tag="alternative"):
+    """One choice of `update-alternatives`; the highest priority wins."""
+
+    name: str
+    link: str
+    path: str
+    priority: int
+    slaves: tuple[Slave, ...] = ()
+
+
+class Compute(Effect, frozen=True, kw_only=True, tag="compute"):
+    """A file that depends on all packages together; code makes it."""
+
+    what: Literal["accounts", "certificates", "libraries"]
+
+
+AnyEffect = Folder | File | Copy | Link | Owner | Group | Diversion | Alternative | Compute
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one package's scripts do: each script's known hashes, what was read in them, effects."""
+
+    why: str
+    scripts: dict[str, tuple[Sha256, ...]] = {}
+    effects: tuple[AnyEffect, ...] = ()
+
+
+class Exclude(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Paths that are not unpacked: dpkg's own kind of pattern, in which `*` also matches `/`."""
+
+    path: str
+    why: str
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole table of a suite. `include` takes back parts of what `exclude` leaves out."""
+
+    suite: str
+    exclude: tuple[Exclude, ...]
+    include: tuple[Exclude, ...]
+    triggers: dict[str, str]  # the triggers that packages may activate, and what stands for them
+    packages: dict[str, Entry]
+
+
+def load(suite: str) -> Table:
+    """The table of `suite`; InputError if there is none or if it does not fit its types."""
+    path = DATA / f"{suite}.yaml"
+    if not path.exists():
+        known = ", ".join(sorted(item.stem for item in DATA.glob("*.yaml")))
+        message = f"no table of script effects for Debian {suite}"
+        raise InputError(message, hint=f"suites with a table: {known}")
+    try:
+        return msgspec.convert(yaml.safe_load(path.read_bytes()), Table)
+    except (msgspec.ValidationError, yaml.YAMLError) as error:
+        message = f"{path.name} is not a valid table of script effects"
+        raise InputError(message, problems=(Problem(file=str(path), message=str(error)),)) from error
+
+
+def check_scripts(table: Table, packages: Iterable[Package]) -> None:
+    """Every script must be known by its hash, every trigger by its name; else IntegrityError."""
+    unknown = []
+    for package in packages:
+        entry = table.packages.get(package.name)
+        for script, data in _scripts(package):
+            if entry is None or sha256(data) not in entry.scripts.get(script, ()):
+                version = package.control.get("Version", "?")
+                unknown.append(f"{package.name} {version}: {script} {sha256(data)}")
+        for verb, trigger in _triggers(package):
+            if verb.startswith("activate") and trigger not in table.triggers:
+                unknown.append(f"{package.name}: activates the trigger {trigger}")
+    if unknown:
+        message = "maintainer scripts that nobody has reviewed:\n  " + "\n  ".join(unknown)
+        hint = (
+            "read each script (dpkg-deb --ctrl-tarfile), then add its hash, and its effects if it has"
+            f" any, to imgbuild/data/debian/{table.suite}.yaml, or leave the package out of the base"
+        )
+        raise IntegrityError(message, hint=hint)
+
+
+def excluded(table: Table) -> re.Pattern[str]:
+    """A pattern that matches the paths (no leading slash) that are left out."""
+    return _union(item.path for item in table.exclude)
+
+
+def included(table: Table) -> re.Pattern[str]:
+    """A pattern that matches the paths (no leading slash) that are taken back."""
+    return _union(item.path for item in table.include)
+
+
+def dpkg_configuration(table: Table) -> bytes:
+    """The same exclusions as dpkg reads them, for packages that people add to the image."""
+    lines = ["# What the base leaves out, left out of added packages too. Delete this file to undo it."]
+    lines += [f"path-exclude={item.path}" for item in table.exclude]
+    lines += [f"path-include={item.path}" for item in table.include]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _union(patterns: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(fnmatch.translate(pattern.lstrip("/")) for pattern in patterns))
+
+
+def _scripts(package: Package) -> list[tuple[str, bytes]]:
+    """Scripts that would run, and the declaration of triggers on which a postinst would run."""
+    found = [(name, package.files[name]) for name in SCRIPTS if name in package.files]
+    if any(verb.startswith("interest") for verb, _ in _triggers(package)):
+        found.append(("triggers", package.files["triggers"]))
+    return found
+
+
+def _triggers(package: Package) -> list[tuple[str, str]]:
+    lines = package.files.get("triggers", b"").decode().splitlines()
+    pairs = (line.partition("#")[0].split() for line in lines)
+    return [(pair[0], pair[1]) for pair in pairs if len(pair) == 2]
+
+
+def interests(package: Package) -> list[tuple[str, str]]:
+    """The triggers that `package` waits for, each with dpkg's suffix for how it waits."""
+    return [
+        (trigger, "/noawait" if verb.endswith("noawait") else "")
+        for verb, trigger in _triggers(package)
+        if verb.startswith("interest")
+    ]

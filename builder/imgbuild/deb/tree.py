@@ -1,0 +1,148 @@
+"""The merged root while it grows: members by path, with /usr merged.
+
+Comes in: members of packages and of effects. Goes out: one sorted list in which each path stands once
+and every hard link follows the file that it links to.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+
+import msgspec
+
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.tar import Kind, Member, Slice, sort_key
+
+ALIASES = ("bin", "sbin", "lib", "lib32", "lib64", "libo32", "libx32")
+ALWAYS = ("bin", "sbin", "lib")
+LINKS = 16  # links followed before a path counts as a loop
+
+
+def merged(path: str) -> str:
+    """`path` as it lies under merged /usr: `bin/sh` is `usr/bin/sh`. Leading slashes go."""
+    path = path.lstrip("/")
+    return f"usr/{path}" if path.partition("/")[0] in ALIASES else path
+
+
+class Tree:
+    """Members by path. Two that claim one path must be folders alike, or IntegrityError says who."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, Member] = {}
+        self._owners: dict[str, str] = {}
+
+    def __contains__(self, path: str) -> bool:
+        return merged(path) in self._members
+
+    def add(self, member: Member, owner: str) -> None:
+        """Add what package `owner` ships; links into merged folders are rewritten, targets are not."""
+        path = merged(member.path)
+        if member.kind is Kind.HARD:
+            member = msgspec.structs.replace(member, target=merged(member.target))
+        member = msgspec.structs.replace(member, path=path)
+        known = self._members.get(path)
+        if known is not None and known != member:
+            message = (
+                f"{owner} and {self._owners[path]} both ship /{path}, as {known.kind} {known.mode:04o}"
+                f" and {member.kind} {member.mode:04o}"
+            )
+            raise IntegrityError(message, hint="leave one of the two packages out of the base")
+        self._members[path] = member
+        self._owners.setdefault(path, owner)
+
+    def put(self, member: Member) -> None:
+        """Add what an effect makes, or replace what stands at its path."""
+        path = merged(member.path)
+        self._members[path] = msgspec.structs.replace(member, path=path)
+        self._owners[path] = "an effect"
+
+    def file(self, path: str, data: bytes, *, mode: int = 0o644, gid: int = 0) -> None:
+        """Put a file of root's at `path`."""
+        self.put(Member(path=path, mode=mode, gid=gid, size=len(data), content=data, pack=True))
+
+    def link(self, path: str, target: str) -> None:
+        """Put a symbolic link at `path`."""
+        self.put(Member(path=path, kind=Kind.LINK, mode=0o777, target=target))
+
+    def get(self, path: str) -> Member | None:
+        """The member at `path`, without following a link at its end."""
+        return self._members.get(merged(path))
+
+    def real(self, path: str) -> Member | None:
+        """The member at `path` with links in it followed; None if it leads nowhere."""
+        place = merged(posixpath.normpath(path))
+        for _ in range(LINKS):
+            parts = place.split("/")
+            for end in range(1, len(parts) + 1):
+                member = self._members.get("/".join(parts[:end]))
+                if member is not None and member.kind is Kind.LINK:
+                    folder = "/" + "/".join(parts[: end - 1])
+                    joined = posixpath.join(folder, member.target, *parts[end:])
+                    place = merged(posixpath.normpath(joined))
+                    break
+            else:
+                return self._file(self._members.get(place))
+        return None
+
+    def read(self, path: str) -> bytes:
+        """The content of the file at `path`, links followed; IntegrityError if there is none."""
+        member = self.real(path)
+        if member is None or member.content is None:
+            message = f"no file /{path.lstrip('/')} in the base, which an effect reads"
+            raise IntegrityError(message, hint="the effects table does not fit these packages")
+        if isinstance(member.content, Slice):
+            with member.content.path.open("rb") as file:
+                file.seek(member.content.offset)
+                return file.read(member.content.length)
+        return member.content
+
+    def below(self, folder: str) -> list[Member]:
+        """The members directly in `folder`, sorted."""
+        prefix = merged(folder).rstrip("/") + "/"
+        found = [
+            member
+            for path, member in self._members.items()
+            if path.startswith(prefix) and "/" not in path[len(prefix) :]
+        ]
+        return sorted(found, key=sort_key)
+
+    def members(self) -> list[Member]:
+        """All members in byte order of their paths, with the links of merged /usr."""
+        for alias in ALIASES:
+            used = any(path.startswith(f"usr/{alias}/") for path in self._members)
+            if alias in ALWAYS or used:
+                self._members[alias] = Member(
+                    path=alias, kind=Kind.LINK, mode=0o777, target=f"usr/{alias}"
+                )
+        return sorted(_hard_links(self._members.values()), key=sort_key)
+
+    def _file(self, member: Member | None) -> Member | None:
+        if member is not None and member.kind is Kind.HARD:
+            return self._members.get(member.target)
+        return member
+
+
+def _hard_links(members: Iterable[Member]) -> list[Member]:
+    """`members` with each hard-linked file at the first of its paths and links at the others.
+
+    An unpacker can only link to what it has already made.
+    """
+    result: dict[str, Member] = {}
+    groups: dict[str, list[str]] = {}
+    for member in members:
+        result[member.path] = member
+        if member.kind is Kind.HARD:
+            groups.setdefault(member.target, []).append(member.path)
+    for target, links in groups.items():
+        original = result.get(target)
+        if original is None or original.kind is not Kind.FILE:
+            message = f"/{links[0]} is a hard link to /{target}, which is no file of the base"
+            raise IntegrityError(message, hint="an exclude pattern took the file but not the link")
+        first, *others = sorted([target, *links], key=str.encode)
+        result[first] = msgspec.structs.replace(original, path=first)
+        for path in others:
+            result[path] = msgspec.structs.replace(
+                original, path=path, kind=Kind.HARD, target=first, content=None, size=0, pack=False
+            )
+    return list(result.values())
