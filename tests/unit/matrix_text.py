@@ -1,0 +1,111 @@
+"""A small matrix that is right, and ways to break it in one place and to look at what is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.errors import InputError, Problem
+from imgbuild.matrix.load import loads
+
+MARK = "§"
+FILE = "bad.yaml"
+RIGHT = """\
+version: 1
+indexes:
+  main: {}
+  torch: {url: 'https://example.org/whl/{cuda_tag}/torch{torch}', upload_times: none}
+default_index: main
+bases:
+  debian-12:
+    kind: debian
+    suite: bookworm
+    python: "3.11"
+    glibc: "2.36"
+    packages: [python3, g++]
+image:
+  prefix: /opt/venv
+  user: {name: imgbuild, uid: 1000, gid: 1000, home: /home/imgbuild}
+  workdir: /workspace
+  cache: /var/cache/imgbuild
+  entrypoint: [/opt/entry]
+  cmd: [bash]
+  env:
+    PATH: {value: '/opt/venv/bin:/bin', reason: commands come first}
+    VIRTUAL_ENV: {value: /opt/venv, reason: pip looks for it}
+  labels: {org.example.team: rl}
+requires:
+  pip: {reason: people add packages}
+layers:
+  own_from: 5000000
+  named: [vllm, trl]
+  groups: 4
+  order: [nvidia-*, torch]
+sdists:
+  antlr4: {reason: it has no wheel, requires: [torch]}
+targets:
+  cu124-vllm:
+    summary: an old world
+    base: debian-12
+    cuda: "12.4"
+    arch: [x86_64]
+    as_of: 2025-06-20
+    gpu: ["9.0"]
+    pins:
+      torch: "2.6.0"
+      vllm: "0.8.5.post1"
+      trl: "0.18.2"
+    requires:
+      setuptools: {reason: triton imports it}
+    flashinfer: {mode: "off", reason: there is no wheel}
+    indexes: {torch: torch}
+    exclude: {arm64: no wheel for aarch64}
+    drop:
+      - {package: trl, paths: [lib/a], reason: vllm ships it too}
+    links:
+      /opt/lib64: {to: lib, reason: linkers look for it}
+    env:
+      VLLM_USE_V1: {value: "1", reason: the newer engine}
+"""
+
+
+def broken(old: str, new: str) -> tuple[str, int, int]:
+    """The right matrix with `old` replaced by `new`; line and column of the mark in `new`."""
+    assert RIGHT.count(old) == 1, f"{old!r} stands {RIGHT.count(old)} times in the right matrix"
+    assert new.count(MARK) == 1, f"{new!r} needs one {MARK}"
+    text = RIGHT.replace(old, new)
+    before = text[: text.index(MARK)]
+    return text.replace(MARK, ""), before.count("\n") + 1, len(before) - before.rfind("\n")
+
+
+def problems(text: str | bytes) -> tuple[Problem, ...]:
+    """All problems of a matrix that is refused."""
+    data = text.encode() if isinstance(text, str) else text
+    with pytest.raises(InputError) as caught:
+        loads(data, FILE)
+    assert caught.value.exit_code == 2
+    return caught.value.problems
+
+
+def only(text: str | bytes) -> Problem:
+    """The one problem of a matrix that has one."""
+    found = problems(text)
+    assert len(found) == 1, [str(problem) for problem in found]
+    return found[0]
+
+
+def check(old: str, new: str, told: tuple[str | None, ...]) -> None:
+    """Break the right matrix; `told`: path, part of message, value, part of expected, nearest."""
+    text, line, column = broken(old, new)
+    found = only(text)
+    path, message, value, expected, nearest = told
+    assert (found.file, found.line, found.column) == (FILE, line, column), str(found)
+    assert message is not None
+    assert message in found.message
+    assert found.path == path
+    assert found.value == value
+    assert found.nearest == nearest
+    if expected is None:
+        assert found.expected is None
+    else:
+        assert found.expected is not None
+        assert expected in found.expected

@@ -1,0 +1,376 @@
+"""What types cannot say: names that do not exist and parts that contradict each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.matrix.load import loads
+from tests.unit.matrix_text import FILE, RIGHT, broken, check, only, problems
+
+TARGET = "targets.cu124-vllm"
+FLASHINFER = '    flashinfer: {mode: "off", reason: there is no wheel}'
+
+# Each row: what is replaced, by what (§ is where the problem must be reported), and path, part of
+# the message, value found, part of what is expected, nearest name.
+SHARED = {
+    "unknown default index": (
+        "default_index: main",
+        "default_index: §mian",
+        ("default_index", "unknown index", "mian", "one of main, torch", "main"),
+    ),
+    "a second index without a url": (
+        "  main: {}",
+        "  main: {}\n  §other: {}",
+        ("indexes.other", "only the default index", None, "url: https", None),
+    ),
+    "unknown placeholder": (
+        "url: 'https://example.org/whl/{cuda_tag}/torch{torch}'",
+        "url: §'https://example.org/whl/{cudatag}/torch{torch}'",
+        (
+            "indexes.torch.url",
+            "unknown placeholder",
+            "{cudatag}",
+            "{cuda_tag}, {torch}",
+            "cuda_tag",
+        ),
+    ),
+    "no address": (
+        "url: 'https://example.org/whl/{cuda_tag}/torch{torch}'",
+        "url: §example.org/whl",
+        ("indexes.torch.url", "not an address", "example.org/whl", "https://host/path", None),
+    ),
+    "a secret in a url": (
+        "url: 'https://example.org/whl/{cuda_tag}/torch{torch}'",
+        "url: §'https://me:hunter2@example.org/whl'",
+        ("indexes.torch.url", "user name or password", None, "netrc or keyring", None),
+    ),
+    "a Debian package twice": (
+        "packages: [python3, g++]",
+        "packages: [python3, g++, §python3]",
+        ("bases.debian-12.packages[2]", "python3 stands here twice", None, "once", None),
+    ),
+    "a text that is no Debian package": (
+        "packages: [python3, g++]",
+        "packages: [python3, §G++ 12]",
+        ("bases.debian-12.packages[1]", "another form", "G++ 12", "Debian package name", None),
+    ),
+    "prefix not absolute": (
+        "workdir: /workspace",
+        "workdir: §workspace",
+        ("image.workdir", "another form", "workspace", "an absolute path", None),
+    ),
+    "a path that climbs": (
+        "cache: /var/cache/imgbuild",
+        "cache: §/var/cache/../etc",
+        ("image.cache", "not normal", "/var/cache/../etc", "without . or ..", None),
+    ),
+    "entry point not absolute": (
+        "entrypoint: [/opt/entry]",
+        "entrypoint: [§entry]",
+        ("image.entrypoint[0]", "another form", "entry", "an absolute path", None),
+    ),
+    "PATH without the environment": (
+        "PATH: {value: '/opt/venv/bin:/bin'",
+        "PATH: {value: §'/bin'",
+        ("image.env.PATH.value", "do not come first", "/bin", "/opt/venv/bin:", None),
+    ),
+    "another virtual environment": (
+        "VIRTUAL_ENV: {value: /opt/venv,",
+        "VIRTUAL_ENV: {value: §/venv,",
+        ("image.env.VIRTUAL_ENV.value", "not the environment", "/venv", "/opt/venv", None),
+    ),
+    "a variable that no shell takes": (
+        "    VIRTUAL_ENV: {",
+        "    §VIRTUAL-ENV: {",
+        ("image.env.VIRTUAL-ENV", "another form", "VIRTUAL-ENV", "as a shell takes them", None),
+    ),
+    "a label without a domain": (
+        "labels: {org.example.team: rl}",
+        "labels: {§Team Name: rl}",
+        ("image.labels.Team Name", "another form", "Team Name", "reversed domain", None),
+    ),
+    "a label of imgbuild's own": (
+        "labels: {org.example.team: rl}",
+        "labels: {§dev.imgbuild.cuda: rl}",
+        ("image.labels.dev.imgbuild.cuda", "sets this label itself", None, "another name", None),
+    ),
+    "unknown package with a layer": (
+        "named: [vllm, trl]",
+        "named: [vllm, §trll]",
+        ("layers.named[1]", "unknown package", "trll", "one of pip", "trl"),
+    ),
+    "a package with two layers": (
+        "named: [vllm, trl]",
+        "named: [vllm, trl, §vllm]",
+        ("layers.named[2]", "vllm stands here twice", None, "once", None),
+    ),
+    "a pattern twice": (
+        "order: [nvidia-*, torch]",
+        "order: [nvidia-*, torch, §nvidia-*]",
+        ("layers.order[2]", "nvidia-* stands here twice", None, "once", None),
+    ),
+    "more layers than the limit": (
+        "groups: 4",
+        "groups: 4\n  limit: §8",
+        ("layers.limit", "more than layers may be", "8", "at least 9", None),
+    ),
+    "unknown package for a build": (
+        "requires: [torch]}",
+        "requires: [§troch]}",
+        ("sdists.antlr4.requires[0]", "unknown package", "troch", "one of pip", "torch"),
+    ),
+    "no version specifier": (
+        "pip: {reason: people add packages}",
+        "pip: {reason: people add packages, spec: §'25.1'}",
+        ("requires.pip.spec", "not a version specifier", "25.1", ">=78,<79", "==25.1"),
+    ),
+}
+TARGETS = {
+    "unknown base": (
+        "base: debian-12",
+        "base: §debian12",
+        (f"{TARGET}.base", "unknown base", "debian12", "one of debian-12", "debian-12"),
+    ),
+    "unknown index": (
+        "indexes: {torch: torch}",
+        "indexes: {torch: §torhc}",
+        (f"{TARGET}.indexes.torch", "unknown index", "torhc", "one of main, torch", "torch"),
+    ),
+    "arch excluded too": (
+        "exclude: {arm64: no wheel",
+        "exclude: {§x86_64: no wheel",
+        (
+            f"{TARGET}.exclude.x86_64",
+            "x86_64 is excluded and stands in arch",
+            None,
+            "one of the two",
+            None,
+        ),
+    ),
+    "arch twice": (
+        "arch: [x86_64]",
+        "arch: [x86_64, §x86_64]",
+        (f"{TARGET}.arch[1]", "x86_64 stands here twice", None, "once", None),
+    ),
+    "no compute capability": (
+        'gpu: ["9.0"]',
+        "gpu: [§sm_90]",
+        (f"{TARGET}.gpu[0]", "another form", "sm_90", 'such as "9.0"', None),
+    ),
+    "no version": (
+        'vllm: "0.8.5.post1"',
+        "vllm: §0.8.x",
+        (f"{TARGET}.pins.vllm", "not a version", "0.8.x", "as PEP 440 has it", None),
+    ),
+    "a version in another form": (
+        'vllm: "0.8.5.post1"',
+        "vllm: §0.8.5.Post1",
+        (f"{TARGET}.pins.vllm", "not in its normal form", "0.8.5.Post1", "0.8.5.post1", None),
+    ),
+    "a package pinned and required": (
+        "setuptools: {reason: triton imports it}",
+        "setuptools: {reason: triton imports it}\n      §trl: {reason: it is needed}",
+        (
+            f"{TARGET}.requires.trl",
+            "trl is pinned in line 44 and required",
+            None,
+            "one of the two",
+            None,
+        ),
+    ),
+    "a range that is none": (
+        "setuptools: {reason: triton imports it}",
+        "setuptools: {reason: triton imports it, spec: §'>=78,,<'}",
+        (
+            f"{TARGET}.requires.setuptools.spec",
+            "not a version specifier",
+            ">=78,,<",
+            ">=78,<79",
+            None,
+        ),
+    ),
+    "a package of another CUDA": (
+        'trl: "0.18.2"',
+        'trl: "0.18.2"\n      §cupy-cuda13x: "13.4.1"',
+        (
+            f"{TARGET}.pins.cupy-cuda13x",
+            "for CUDA 13, the target for CUDA 12.4",
+            None,
+            "a package for CUDA 12",
+            None,
+        ),
+    ),
+    "a build for another CUDA": (
+        'torch: "2.6.0"',
+        'torch: §"2.6.0+cu126"',
+        (f"{TARGET}.pins.torch", "another CUDA than 12.4", "2.6.0+cu126", "2.6.0+cu124", None),
+    ),
+    "a compiler of another CUDA release": (
+        'trl: "0.18.2"',
+        'trl: "0.18.2"\n      nvidia-cuda-nvcc: §"13.0.88"',
+        (f"{TARGET}.pins.nvidia-cuda-nvcc", "another CUDA release", "13.0.88", "12.4.", None),
+    ),
+    "a range over CUDA releases": (
+        "setuptools: {reason: triton imports it}",
+        (
+            "setuptools: {reason: triton imports it}\n"
+            "      §nvidia-cuda-nvcc: {reason: it compiles, spec: '>=12'}"
+        ),
+        (f"{TARGET}.requires.nvidia-cuda-nvcc", "another CUDA release", ">=12", "==12.4.*", None),
+    ),
+    "prebuilt without an index": (
+        FLASHINFER,
+        "    flashinfer: {mode: §prebuilt, reason: fast to start}",
+        (
+            f"{TARGET}.flashinfer.mode",
+            "need flashinfer-python pinned and assigned",
+            "prebuilt",
+            "in pins and in indexes",
+            None,
+        ),
+    ),
+    "jit without a compiler wheel": (
+        FLASHINFER,
+        "    flashinfer: {mode: §jit, reason: fast to start}",
+        (
+            f"{TARGET}.flashinfer.mode",
+            "no index has a wheel with nvcc for CUDA 12.4",
+            "jit",
+            "from CUDA 13.0 on",
+            None,
+        ),
+    ),
+    "a library path": (
+        "      VLLM_USE_V1: {",
+        "      §LD_LIBRARY_PATH: {",
+        (f"{TARGET}.env.LD_LIBRARY_PATH", "hide the driver's libraries", None, "no variable", None),
+    ),
+    "dropped path outside the package": (
+        "paths: [lib/a]",
+        "paths: [§../a]",
+        (
+            f"{TARGET}.drop[0].paths[0]",
+            "not a path in the package",
+            "../a",
+            "below the prefix",
+            None,
+        ),
+    ),
+    "dropped path with a slash before it": (
+        "paths: [lib/a]",
+        "paths: [§/lib/a]",
+        (
+            f"{TARGET}.drop[0].paths[0]",
+            "not a path in the package",
+            "/lib/a",
+            "below the prefix",
+            "lib/a",
+        ),
+    ),
+    "nothing dropped": (
+        "paths: [lib/a]",
+        "paths: §[]",
+        (f"{TARGET}.drop[0].paths", "no path is dropped", None, "at least one path", None),
+    ),
+    "a package dropped twice": (
+        "    links:",
+        "      - {package: §trl, paths: [b], reason: vllm ships it too}\n    links:",
+        (f"{TARGET}.drop[1].package", "trl stands here twice", None, "one entry", None),
+    ),
+    "a link not absolute": (
+        "      /opt/lib64: {",
+        "      opt/lib64: §{",
+        (f"{TARGET}.links.opt/lib64", "another form", "opt/lib64", "an absolute path", None),
+    ),
+    "a link to itself": (
+        "{to: lib, reason: linkers",
+        "{to: §lib64, reason: linkers",
+        (f"{TARGET}.links./opt/lib64.to", "the link holds itself", "lib64", "another path", None),
+    ),
+    "a link that is not normal": (
+        "{to: lib, reason: linkers",
+        "{to: §x/../lib, reason: linkers",
+        (f"{TARGET}.links./opt/lib64.to", "not normal", "x/../lib", "lib", None),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*SHARED])
+def test_shared(name: str) -> None:
+    check(*SHARED[name])
+
+
+@pytest.mark.parametrize("name", [*TARGETS])
+def test_target(name: str) -> None:
+    check(*TARGETS[name])
+
+
+def test_a_secret_is_not_repeated() -> None:
+    text, _, _ = broken(
+        "url: 'https://example.org/whl/{cuda_tag}/torch{torch}'", "url: §https://me:hunter2@x.org/"
+    )
+    assert "hunter2" not in str(only(text))
+
+
+def test_flashinfer_off_and_asked_for() -> None:
+    text, line, column = broken('flashinfer: {mode: "off"', 'flashinfer: {mode: §"off"')
+    text = text.replace('trl: "0.18.2"', 'trl: "0.18.2"\n      flashinfer-python: "0.2.2"')
+    found = only(text)
+    assert (found.line, found.column) == (line + 1, column)
+    assert found.message == "FlashInfer is off, and the target asks for flashinfer-python"
+
+
+def test_jit_needs_a_compiler_and_where_it_is() -> None:
+    text, line, column = broken(
+        FLASHINFER, "    flashinfer: {mode: §jit, reason: compiled at first use}"
+    )
+    text = text.replace('cuda: "12.4"', 'cuda: "13.0"')
+    found = only(text)
+    assert (found.line, found.column) == (line, column)
+    assert found.expected == "CUDA_HOME in env, and nvidia-cuda-nvcc in pins or requires"
+    compiler = "{reason: triton imports it}\n      nvidia-cuda-nvcc: {reason: it compiles}"
+    text = text.replace("{reason: triton imports it}", compiler)
+    text = text.replace(
+        "    env:\n      VLLM",
+        "    env:\n      CUDA_HOME: {value: /c, reason: nvcc is there}\n      VLLM",
+    )
+    assert loads(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
+
+
+def test_an_environment_value_is_one_line() -> None:
+    text, line, column = broken('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: §{value: "1\\n2"')
+    found = only(text)
+    assert (found.line, found.column) == (line, column)
+    assert "several lines" in found.message
+
+
+def test_an_index_of_another_cuda() -> None:
+    text, line, column = broken("indexes: {torch: torch}", "indexes: {torch: §torch}")
+    found = only(text.replace("whl/{cuda_tag}/torch{torch}", "whl/cu126"))
+    assert (found.line, found.column) == (line, column)
+    assert found.message == "this index is for cu126, the target for cu124"
+
+
+def test_an_index_by_torch_needs_a_pin_of_torch() -> None:
+    text, line, column = broken("indexes: {torch: torch}", "indexes: {torch: §torch}")
+    found = only(text.replace('      torch: "2.6.0"\n', ""))
+    assert (found.line, found.column) == (line - 1, column)
+    assert "does not pin torch" in found.message
+
+
+def test_a_name_too_long_for_a_tag() -> None:
+    text, line, column = broken("  cu124-vllm:", "  §" + "a" * 129 + ":")
+    found = only(text)
+    assert (found.line, found.column, found.expected) == (line, column, "at most 128 letters")
+
+
+def test_a_matrix_without_targets() -> None:
+    text = RIGHT[: RIGHT.index("targets:")] + "targets: {}\n"
+    messages = [problem.message for problem in problems(text)]
+    assert "there is no target" in messages
+
+
+def test_the_prefix_is_a_path() -> None:
+    text, line, column = broken("prefix: /opt/venv", "prefix: §venv")
+    found = next(problem for problem in problems(text) if problem.path == "image.prefix")
+    assert (found.line, found.column, found.value) == (line, column, "venv")
