@@ -55,11 +55,11 @@ mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs "$tmp" || fail "mount /tmp"
 printf '127.0.0.1 localhost @HOSTNAME@\n::1 localhost\n' >"$tmp/hosts"
 mount --bind "$tmp/hosts" "$hosts" || fail "bind /etc/hosts"
 rm "$tmp/hosts"
-echo @HOSTNAME@ >/proc/sys/kernel/hostname || fail "set the host name"
-if [ "$network" = no ]; then
-  "$python" -IS -c 'import fcntl, socket, struct
-fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sh", b"lo", 0x41))' || fail "start the loopback"
-fi
+"$python" -IS -c 'import fcntl, socket, struct, sys
+socket.sethostname("@HOSTNAME@")
+if sys.argv[1] == "no":  # SIOCSIFFLAGS: up and running
+    fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sh", b"lo", 0x41))
+' "$network" || fail "set the host name and start the loopback"
 while [ "$1" != -- ]; do
   mount --rbind "$2" "$3" || fail "bind $2"
   if [ "$1" = ro ]; then
