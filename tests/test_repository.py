@@ -141,7 +141,7 @@ def test_digest_loads_nothing_heavy():
 
 def test_no_registry_is_named():
     pattern = re.compile("|".join(re.escape(host) for host in REGISTRIES))
-    named = []
+    named: list[str] = []
     for path in tracked():
         text = path.read_bytes().decode(errors="replace")
         found = {match.group() for match in pattern.finditer(text)}

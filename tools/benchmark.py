@@ -1,0 +1,196 @@
+"""Measures `docker build` with uv against imgbuild: same lock, same downloaded wheels, one run.
+
+Prints a Markdown table for docs/benchmarks.md: medians of wall time, peak memory, bytes to push.
+Run it with the environment's Python: `make benchmark`. The page cache is warm for both. Pins are changed in a copy of the project.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+import contenders
+import measuring
+
+ROOT = Path(__file__).resolve().parents[1]
+
+NOTHING = "\N{EN DASH}"
+CASES = {
+    "cold": "cold, from downloaded wheels",
+    "load": "cold, until Docker has the image",
+    "nothing": "nothing changed",
+    "digest": "the digest alone",
+    "trl": "trl's pin changed",
+    "small": "another small pin changed",
+}
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One case: the medians of each side, None where a side has nothing to measure."""
+
+    case: str
+    docker: measuring.Measure | None
+    imgbuild: measuring.Measure | None
+    docker_push: int | None
+    imgbuild_push: int | None
+
+
+def main() -> None:
+    """Run the benchmark in a folder of its own, which is removed."""
+    options = arguments()
+    options.work.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="imgbuild-benchmark-", dir=options.work))
+    try:
+        print(benchmark(options, folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def arguments() -> argparse.Namespace:
+    """What to measure, from the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--target", default="cu124-vllm", help="the target to build (default: %(default)s)")
+    add("--runs", type=int, default=5, help="runs of each imgbuild case (default: %(default)s)")
+    add("--docker-runs", type=int, default=3, help="runs of each docker case; 0 leaves Docker out")
+    add("--case", action="append", choices=[*CASES], help="only this case; repeatable")
+    add("--trl", default="0.18.1", help="the version that trl's pin is changed to")
+    add("--small", default="tqdm==4.67.0", help="the other changed pin, NAME==VERSION")
+    add("--jobs", type=int, help="processes that imgbuild may use (default: all cores)")
+    add("--work", type=Path, default=Path(tempfile.gettempdir()), help="where to write; 30 GB")
+    return parser.parse_args()
+
+
+def benchmark(options: argparse.Namespace, folder: Path) -> str:
+    """Run the chosen cases; the report as Markdown."""
+    cases = options.case or [*CASES]
+    before = measuring.machine()
+    original = contenders.Project(root=ROOT, target=options.target)
+    base = contenders.prepare(original, folder / "base")
+    changed = {
+        case: contenders.changed(original, pins, folder / f"project-{case}")
+        for case, pins in (
+            ("trl", {"trl": options.trl}),
+            ("small", dict([options.small.split("==")])),
+        )
+        if case in cases
+    }
+    rows: dict[str, Row] = {}
+    imgbuild = contenders.Imgbuild(folder / "imgbuild", options.jobs)
+    docker = contenders.Docker(folder / "docker") if options.docker_runs else None
+    for case in cases:
+        after = changed.get(case, base)
+        own, own_push = run_imgbuild(imgbuild, case, base, after, options.runs)
+        other, other_push = None, None
+        if docker is not None and case not in ("load", "digest"):
+            other, other_push = run_docker(docker, case, base, after, options.docker_runs)
+        elif case == "load" and "cold" in rows:
+            other = rows["cold"].docker  # `docker build` ends with the image in Docker
+        rows[case] = Row(
+            case=case, docker=other, imgbuild=own, docker_push=other_push, imgbuild_push=own_push
+        )
+    if docker is not None:
+        docker.clean()
+    return report(rows.values(), options, before, docker)
+
+
+def run_imgbuild(
+    imgbuild: contenders.Imgbuild,
+    case: str,
+    base: contenders.Built,
+    after: contenders.Built,
+    runs: int,
+) -> tuple[measuring.Measure, int | None]:
+    """The median of `runs`, and the bytes that a registry which has `base` still lacks."""
+    once: Callable[[], measuring.Measure] = {
+        "cold": lambda: imgbuild.build(base, have=None),
+        "load": lambda: imgbuild.build_and_load(base),
+        "trl": lambda: imgbuild.build(after, have=base),
+        "small": lambda: imgbuild.build(after, have=base),
+        "nothing": lambda: imgbuild.build(base, have=base),
+        "digest": lambda: imgbuild.digest(base),
+    }[case]
+    measured = median(once() for _ in range(runs))
+    if case in ("digest", "load"):
+        return measured, None
+    have = {} if case == "cold" else base.layers
+    return measured, sum(size for digest, size in after.layers.items() if digest not in have)
+
+
+def run_docker(
+    docker: contenders.Docker,
+    case: str,
+    base: contenders.Built,
+    after: contenders.Built,
+    runs: int,
+) -> tuple[measuring.Measure, int]:
+    """The same for `docker build` with uv."""
+    if case == "nothing":
+        docker.ensure(base)
+        return median(docker.build(cached=True) for _ in range(runs)), 0
+    have = {} if case == "cold" else docker.layers(base)
+    docker.prepare(after)
+    measured = median(docker.build(cached=False) for _ in range(runs))
+    new = docker.remember(after)
+    return measured, sum(size for digest, size in new.items() if digest not in have)
+
+
+def median(measures: Iterable[measuring.Measure]) -> measuring.Measure:
+    """The median of each figure."""
+    found = list(measures)
+    return measuring.Measure(
+        seconds=statistics.median(item.seconds for item in found),
+        memory=int(statistics.median(item.memory for item in found)),
+        largest=int(statistics.median(item.largest for item in found)),
+    )
+
+
+def report(
+    rows: Iterable[Row],
+    options: argparse.Namespace,
+    before: str,
+    docker: contenders.Docker | None,
+) -> str:
+    """The table, with what one must know to read it."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    ).stdout.strip()  # fmt: skip
+    version = f"Docker {docker.version()}, " if docker else ""
+    runs = f"median of {options.runs} (imgbuild) and {options.docker_runs} (docker)"
+    head = ("case", "docker build with uv", "imgbuild", "ratio", "memory, docker")
+    head += ("memory, imgbuild (largest process)", "to push, docker", "to push, imgbuild")
+    lines = [f"`{options.target}` at {commit or 'no commit'}; {before}. {version}{runs}.", ""]
+    lines += [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    for row in rows:
+        own, other = row.imgbuild, row.docker
+        cells = [
+            CASES[row.case],
+            f"{other.seconds:.1f} s" if other else NOTHING,
+            f"{own.seconds:.2f} s" if own else NOTHING,
+            f"{other.seconds / own.seconds:.1f} times" if own and other else NOTHING,
+            megabytes(other.memory) if other else NOTHING,
+            f"{megabytes(own.memory)} ({megabytes(own.largest)})" if own else NOTHING,
+            megabytes(row.docker_push),
+            megabytes(row.imgbuild_push),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def megabytes(size: int | None) -> str:
+    """A size for people; a dash for none."""
+    return NOTHING if size is None else f"{size / 1e6:,.1f} MB"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Run a command and measure it: wall time, peak memory of all its processes, of its largest one.
+
+Comes in: a command. Goes out: a `Measure`. Linux only, since memory is read from /proc.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+INTERVAL = 0.2  # seconds between two looks at the memory
+
+
+class Measure(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command took.
+
+    `seconds` of wall time; `memory` in bytes of all processes at once, shared pages counted once
+    (Pss, by sampling); `largest` in bytes, the largest resident set of one process.
+    """
+
+    seconds: float
+    memory: int
+    largest: int
+
+
+class Sampler(threading.Thread):
+    """Keeps the highest sum of memory of the processes below `roots`, less what `daemons` had."""
+
+    def __init__(self, roots: Sequence[int], daemons: Sequence[int]) -> None:
+        super().__init__(daemon=True)
+        self.peak = 0
+        self._roots = [*roots, *daemons]
+        self._before = memory(daemons)
+        self._end = threading.Event()
+
+    def run(self) -> None:
+        """Sample until `end`."""
+        while not self._end.wait(INTERVAL):
+            self.peak = max(self.peak, memory(self._roots) - self._before)
+
+    def end(self) -> None:
+        """Stop sampling; `peak` is final then."""
+        self._end.set()
+        self.join()
+
+
+def measure(
+    command: Sequence[str | Path],
+    *,
+    folder: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    daemons: Sequence[int] = (),
+) -> Measure:
+    """Run `command` to its end; CalledProcessError if it fails.
+
+    `daemons` are processes that work for it, such as dockerd: their growth counts as its memory.
+    """
+    shown = " ".join(str(word) for word in command)
+    print(f"$ {shown}", file=sys.stderr, flush=True)
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        command, cwd=folder, env={**os.environ, **(env or {})}, stdout=sys.stderr
+    )
+    sampler = Sampler([process.pid], daemons)
+    sampler.start()
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - started
+    sampler.end()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, shown)
+    largest = usage.ru_maxrss * 1024
+    print(f"  {seconds:.2f} s", file=sys.stderr, flush=True)
+    return Measure(seconds=seconds, memory=max(sampler.peak, largest), largest=largest)
+
+
+def memory(roots: Sequence[int]) -> int:
+    """Bytes that `roots` and all their descendants hold, shared pages counted once."""
+    if not roots:
+        return 0
+    children = defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            children[_parent(entry)].append(int(entry.name))
+    held, waiting = 0, list(roots)
+    while waiting:
+        process = waiting.pop()
+        held += _held(process)
+        waiting.extend(children[process])
+    return held
+
+
+def _parent(entry: Path) -> int:
+    try:
+        # The name before the last parenthesis may hold spaces; state and parent follow it.
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:  # it has ended
+        return 0
+
+
+def _held(process: int) -> int:
+    try:
+        text = Path(f"/proc/{process}/smaps_rollup").read_text()
+    except OSError:  # it has ended, or is another user's
+        return 0
+    fields = dict(line.split(":", 1) for line in text.splitlines()[1:])
+    return int(fields.get("Pss", "0 kB").split()[0]) * 1024
+
+
+def machine() -> str:
+    """What this machine is and how busy it is, in one line."""
+    cpus = [line for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    model = cpus[0].partition(":")[2].strip() if cpus else platform.machine()
+    total = next((line.split()[1] for line in _lines("/proc/meminfo") if "MemTotal" in line), "0")
+    load = " ".join(f"{value:.1f}" for value in os.getloadavg())
+    return (
+        f"{len(os.sched_getaffinity(0))} cores of {model}, {int(total) / 2**20:.0f} GiB of memory,"
+        f" Linux {platform.release()}, Python {platform.python_version()}, load {load}"
+    )
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []
