@@ -145,9 +145,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             status, kind, data = self._answer(urllib.parse.unquote(self.path))
         except ImgbuildError as error:
-            # uv prints no more than the status: the reason is kept and raised when uv has ended.
+            # Uv prints no more than the status: the reason is kept and raised when uv has ended.
+            # 400, since uv would ask again after a 5xx, and fetching has tried often enough.
             self.catalogue.failures.append(error)
-            status, kind, data = 502, "text/plain", error.message.encode()
+            status, kind, data = 400, "text/plain", error.message.encode()
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from typing import Protocol
+from typing import Any, Protocol
 
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.indexes import File
@@ -74,16 +74,19 @@ class RemoteFile(io.RawIOBase):
         self._position = max(0, start + offset)
         return self._position
 
-    def read(self, size: int = -1) -> bytes:
-        """The next `size` bytes, all that are left if negative."""
-        end = self.size if size < 0 else min(self.size, self._position + size)
-        start, self._position = self._position, max(self._position, end)
-        if end <= start:
-            return b""
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` with the next bytes; how many there were."""
+        start, length = self._position, min(len(buffer), self.size - self._position)
+        if length <= 0:
+            return 0
         cached_from = self.size - len(self._tail)
         if start >= cached_from:
-            return self._tail[start - cached_from : end - cached_from]
-        return self._http.part(self._url, start, end - start)
+            data = self._tail[start - cached_from :][:length]
+        else:
+            data = self._http.part(self._url, start, length)
+        buffer[:length] = data
+        self._position += length
+        return length
 
 
 def metadata(file: File, http: Ranges, facts: Facts) -> bytes:
@@ -95,7 +98,7 @@ def metadata(file: File, http: Ranges, facts: Facts) -> bytes:
         return known
     data = _beside(file, http) if file.metadata else None
     if data is None:
-        data = read_metadata(RemoteFile(file.url, http), file.name)
+        data = read_metadata(io.BufferedReader(RemoteFile(file.url, http), 1 << 16), file.name)
     if file.sha256:
         facts.put_fact(FACT, file.sha256, data)
     return data

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from packaging.requirements import Requirement
 from packaging.version import Version
 
 from imgbuild import cuda, freshness, gateway, refusal, uv
@@ -23,7 +24,8 @@ from imgbuild.indexes import File, Indexes, places
 from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
 from imgbuild.remote import lock_wheel, metadata
 from imgbuild.resolution import Built, Deb, Resolution, Wheel
-from imgbuild.sdists import Workshop, host_rules
+from imgbuild.roots import host_root
+from imgbuild.sdists import Workshop, host_arch, host_rules
 from imgbuild.selection import Rules
 from imgbuild.store import Store
 from imgbuild.values import Arch
@@ -54,8 +56,10 @@ def resolve(matrix: Matrix, name: str, arch: Arch, store: Store, http: Http) -> 
     debs: tuple[Deb, ...] = ()
     if isinstance(base, DebianBase):
         debs = apt.resolve_debs(base, arch, store, http)
-    python = python_of(base, debs)
-    wheels, built = resolve_wheels(matrix, name, arch, python, lambda: root, store, http)
+    own = host_arch()
+    known = debs if own is arch else ()
+    with host_root(base, matrix.image.user, own, store, http, known) as root:
+        wheels, built = resolve_wheels(matrix, name, arch, python_of(base, debs), root, store, http)
     return Resolution(wheels=wheels, built=built, debs=debs)
 
 
@@ -161,7 +165,7 @@ def cuda_release(
 
     WorldImpossible if torch has no CUDA on this architecture or agrees with no release.
     """
-    torch: list[cuda.Requirement] = []
+    torch: list[Requirement] = []
     pin = target.pins.get("torch")
     offer = pinned(catalogue, "torch", pin) if pin else None
     if offer is not None:
@@ -205,7 +209,7 @@ def refuse_cpu_build(
     target: Target,
     catalogue: Catalogue,
     torch: File,
-    requires: Sequence[cuda.Requirement],
+    requires: Sequence[Requirement],
 ) -> None:
     """WorldImpossible if the torch that fits has no CUDA, or one of another release by its own name."""
     version = torch.version

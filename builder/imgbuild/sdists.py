@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -95,7 +96,7 @@ class Workshop:
             requires=(),
             wheel=Locked(file="", size=0, sha256="0" * 64),
         )
-        wants = [Want(locked=recipe.sdist, urls=lambda: [sdist.url])]
+        wants = [Want(locked=recipe.sdist, urls=partial(_one, sdist.url))]
         paths = fetch_all(wants, self._store, self._http, title=f"fetching {sdist.name}")
         lines = list(build.system(paths[recipe.sdist.sha256], sdist.name).requires)
         lines += self._of_same_lock(package)
@@ -125,7 +126,7 @@ class Workshop:
     def _with_requires(self, recipe: Built, lines: Sequence[str]) -> Built:
         requires = self._resolve(recipe.package, lines)
         urls = {file.sha256: file.url for file in self._chosen_files(requires)}
-        wants = [Want(locked=wheel, urls=lambda w=wheel: [urls[w.sha256]]) for wheel in requires]
+        wants = [Want(locked=wheel, urls=partial(_one, urls[wheel.sha256])) for wheel in requires]
         fetch_all(wants, self._store, self._http, title=f"fetching what builds {recipe.package}")
         return msgspec.structs.replace(recipe, requires=requires)
 
@@ -174,6 +175,10 @@ class Workshop:
         return more
 
 
+def _one(url: str) -> list[str]:
+    return [url]
+
+
 def fingerprint(recipe: Built, python: str) -> str:
     """What the wheel's bytes follow from: sdist, environment, build requirements and Python."""
     inputs = [
@@ -197,24 +202,19 @@ def job(recipe: Built, root: Path, store: Store, folder: Path) -> build.Job:
     paths = {
         locked.sha256: store.file(locked.sha256) for locked in (recipe.sdist, *recipe.requires)
     }
-    absent = [name for name, path in paths.items() if path is None]
-    if absent:
-        message = f"{len(absent)} inputs of {recipe.package} left the cache while it was built"
+    present = {key: path for key, path in paths.items() if path is not None}
+    if len(present) < len(paths):
+        message = f"inputs of {recipe.package} left the cache while it was built"
         raise IntegrityError(message, hint="run the same command again")
     return build.Job(
         package=recipe.package,
         version=recipe.version,
-        sdist=_there(paths[recipe.sdist.sha256]),
-        requires=tuple(_there(paths[wheel.sha256]) for wheel in recipe.requires),
+        sdist=present[recipe.sdist.sha256],
+        requires=tuple(present[wheel.sha256] for wheel in recipe.requires),
         root=root,
         env=recipe.env,
         folder=folder,
     )
-
-
-def _there(path: Path | None) -> Path:
-    assert path is not None
-    return path
 
 
 def make(recipe: Built, root: Path, python: str, store: Store) -> Locked:

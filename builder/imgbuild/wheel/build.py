@@ -164,10 +164,7 @@ def _call(job: Job, hook: str) -> list[str] | str:
         job.root,
         [job.interpreter, f"{PLACE}/hook.py"],
         env={**environment(), **job.env},
-        binds={job.folder: PLACE},
-        cwd="/",
-        network=False,
-        stream=False,
+        binds=[sandbox.Bind(source=job.folder, target=PLACE, writable=True)],
     )
     answer = job.folder / "result.json"
     if result.status != 0 or not answer.exists():

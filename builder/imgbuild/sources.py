@@ -1,0 +1,132 @@
+"""Where a lock's files are: addresses are looked up when a file is fetched, never kept in the lock.
+
+Comes in: a lock and the hashes of files that the store lacks. Goes out: these files in the store. A
+wheel is looked for by name and sha256 on its package's page in the index that the lock names, a
+Debian package on the mirrors; a wheel built from an sdist is built again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+
+from imgbuild import sdists, uv
+from imgbuild.deb import apt
+from imgbuild.errors import IntegrityError, LockStale
+from imgbuild.fetch import Http, Want, fetch_all
+from imgbuild.indexes import Indexes, places
+from imgbuild.lock import Lock
+from imgbuild.matrix.model import DebianBase, Matrix
+from imgbuild.resolution import Built, Deb, Locked, Resolution
+from imgbuild.roots import host_root
+from imgbuild.store import Store
+from imgbuild.values import Sha256
+
+
+def fetch(lock: Lock, due: Collection[Sha256], matrix: Matrix, store: Store, http: Http) -> None:
+    """Bring the files of `lock` with the hashes `due` into the store, whatever their architecture.
+
+    FetchFailed if one cannot be had, IntegrityError if one is not what the lock says.
+    """
+    resolutions = tuple(lock.arch.values())
+    indexes = open_indexes(lock, matrix, http)
+    wants = list(wanted(resolutions, due, indexes, debian_urls(lock, matrix)))
+    fetch_all(wants, store, http, title=f"fetching {lock.target}")
+    lost = {
+        built.wheel.sha256: built
+        for resolution in resolutions
+        for built in resolution.built
+        if built.wheel.sha256 in due and store.file(built.wheel.sha256) is None
+    }
+    if lost:
+        rebuild(list(lost.values()), lock, matrix, indexes, store, http)
+
+
+def open_indexes(lock: Lock, matrix: Matrix, http: Http) -> Indexes:
+    """The indexes that `lock` names; LockStale if the matrix no longer has its target."""
+    target = matrix.targets.get(lock.target)
+    if target is None:
+        message = f"the matrix has no target {lock.target}, so its indexes are not known"
+        raise LockStale(message, hint="add it again, or remove its folder from images/")
+    located = places(matrix, target, uv.default_index)
+    return Indexes(located, lock.indexes, matrix.default_index, http)
+
+
+def debian_urls(lock: Lock, matrix: Matrix) -> Callable[[Deb], Sequence[str]]:
+    """A function that gives the addresses of a deb of `lock`; reads apt's configuration once."""
+    base = matrix.bases.get(lock.base.name)
+    mirrors: list[str] = []
+
+    def urls(deb: Deb) -> Sequence[str]:
+        if not mirrors and isinstance(base, DebianBase):
+            mirrors.extend(apt.mirrors(base))
+        return apt.urls(deb, mirrors)
+
+    return urls
+
+
+def wanted(
+    resolutions: Iterable[Resolution],
+    due: Collection[Sha256],
+    indexes: Indexes,
+    debs: Callable[[Deb], Sequence[str]],
+) -> Iterable[Want]:
+    """What to download of `resolutions`; each file once. No address is looked up yet."""
+    seen: set[Sha256] = set()
+    for resolution in resolutions:
+        for wheel in resolution.wheels:
+            if wheel.sha256 in due and wheel.sha256 not in seen:
+                seen.add(wheel.sha256)
+                yield Want(locked=wheel, urls=partial(addresses, wheel.package, wheel, indexes))
+        for deb in resolution.debs:
+            if deb.sha256 in due and deb.sha256 not in seen:
+                seen.add(deb.sha256)
+                yield Want(locked=deb, urls=partial(debs, deb))
+
+
+def addresses(package: str, locked: Locked, indexes: Indexes) -> list[str]:
+    """Where the index of `package` has the file `locked`: same name, and same sha256 if it says one.
+
+    Empty if the index has no such file any more; IntegrityError if it has other bytes by that name.
+    """
+    named = [file for file in indexes.files(package) if file.name == locked.file]
+    found = [file.url for file in named if file.sha256 in (None, locked.sha256)]
+    if named and not found:
+        place = indexes.place(package)
+        message = (
+            f"{locked.file} on the index {place.name} has sha256 {named[0].sha256},"
+            f" the lock says {locked.sha256}"
+        )
+        raise IntegrityError(message, hint="the file was replaced; nothing of it was fetched")
+    return found
+
+
+def rebuild(
+    lost: Sequence[Built],
+    lock: Lock,
+    matrix: Matrix,
+    indexes: Indexes,
+    store: Store,
+    http: Http,
+) -> None:
+    """Build wheels of sdists again from their locked inputs; IntegrityError if other bytes come out."""
+    own = sdists.host_arch()
+    debs = lock.arch[own].debs if own in lock.arch else ()
+    base = matrix.bases[lock.base.name]
+    with host_root(base, lock.settings.user, own, store, http, debs) as root:
+        for built in lost:
+            inputs: list[tuple[str, Locked]] = [(built.package, built.sdist)]
+            inputs += [(wheel.package, wheel) for wheel in built.requires]
+            wants = [
+                Want(locked=locked, urls=partial(addresses, package, locked, indexes))
+                for package, locked in inputs
+            ]
+            fetch_all(wants, store, http, title=f"fetching what builds {built.package}")
+            made = sdists.make(built, root(), lock.base.python, store)
+            if made != built.wheel:
+                message = (
+                    f"{built.package} {built.version} built from its sdist has sha256"
+                    f" {made.sha256}, the lock says {built.wheel.sha256}"
+                )
+                hint = "its build is not reproducible, or another Python built it: lock it anew"
+                raise IntegrityError(message, hint=hint)
