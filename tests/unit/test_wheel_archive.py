@@ -232,7 +232,8 @@ def test_members_that_lie(tmp_path: Path, entry: Entry, word: str) -> None:
 
 def test_overlapping_members(tmp_path: Path) -> None:
     """Two entries for one local header, as in bombs that reuse one block of data."""
-    refused(forge(tmp_path, entries(Entry(name=b"a", data=TEXT), Entry(name=b"b", start=0))), "'b'")
+    again = Entry(name=b"b", data=TEXT, start=0, absent=True)
+    refused(forge(tmp_path, entries(Entry(name=b"a", data=TEXT), again)), "'b'", "overlaps")
     inner = Entry(name=b"b", data=b"y", method=0)
     donor = forge(tmp_path, [inner]).read_bytes()
     local = donor[: donor.index(b"PK\1\2")]
@@ -261,9 +262,7 @@ def test_bombs(tmp_path: Path) -> None:
         ({"count": 5}, "entries"),
     ],
 )
-def test_bytes_that_belong_to_nothing(
-    tmp_path: Path, forged: dict[str, Any], word: str
-) -> None:
+def test_bytes_that_belong_to_nothing(tmp_path: Path, forged: dict[str, Any], word: str) -> None:
     refused(forge(tmp_path, entries(Entry(name=b"a")), **forged), word)
 
 

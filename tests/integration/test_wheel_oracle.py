@@ -1,0 +1,142 @@
+"""Installed wheels against what `uv pip install` makes of them: a made one, a dozen real ones, all."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from uv import find_uv_bin
+
+from imgbuild import codec
+from imgbuild.lock import Lock
+from imgbuild.store import Store
+from imgbuild.values import Arch
+from tests import needs, oracle
+from tests.wheels import LINK, PROGRAM, make
+
+ROOT = Path(__file__).parents[2]
+TARGET = "cu124-vllm"
+
+# Real wheels of tricky shape, and what makes them so.
+TRICKY = {
+    "dill==0.3.8": "scripts that ask for python",
+    "ninja==1.11.1.4": "a binary among the scripts",
+    "sympy==1.13.1": "a manual page in .data/data, many files",
+    "greenlet==3.2.3": "headers",
+    "setuptools==80.9.0": ".dist-info folders of vendored packages, names with spaces",
+    "numpy==2.2.6": "bytecode inside the wheel, entry points",
+    "jsonschema==4.24.0": "a console script",
+    "protobuf==4.25.9": "abi3; half of the namespace google",
+    "googleapis-common-protos==1.70.0": "the other half",
+    "opentelemetry-api==1.26.0": "a namespace; entry points that are no scripts",
+    "safetensors==0.5.3": "abi3, made by maturin",
+    "pytz==2025.2": "many small files without extension",
+    "docutils==0.21.2": "made by flit, many scripts",
+    "fonttools==4.58.4": "a manual page, a module named like a script",
+}
+
+MADE = {
+    "demo/__init__.py": b"",
+    "demo/run.sh": b"#!/bin/sh\n",
+    "demo/owner only": b"x",
+    "demo/link": b"run.sh",
+    "demo/gr\u00f6\u00dfe, with comma": b"x",
+    "demo/__pycache__/x.cpython-311.pyc": b"bytecode",
+    "demo-1.0.data/purelib/demo/pure.py": b"p = 1\n",
+    "demo-1.0.data/platlib/demo/plat.py": b"p = 1\n",
+    "demo-1.0.data/headers/sub/demo.h": b"int x;\n",
+    "demo-1.0.data/data/share/demo/x.txt": b"x\n",
+    "demo-1.0.data/data/bin/no-script": b"#!python\n",
+    "demo-1.0.data/scripts/tool": b"#!python\nprint(1)\n",
+    "demo-1.0.data/scripts/tool3": b"#!python3 -E\nprint(1)\n",
+    "demo-1.0.data/scripts/toolw": b"#!pythonw\r\nprint(1)\r\n",
+    "demo-1.0.data/scripts/shell": b"#!/bin/sh\n",
+    "demo-1.0.data/scripts/shadow": b"#!/bin/sh\n",
+    "demo-1.0.dist-info/REQUESTED": b"",
+    "demo-1.0.dist-info/INSTALLER": b"other\n",
+    "demo-1.0.dist-info/entry_points.txt": b"""\
+[console_scripts]
+shadow = demo:main
+call = demo.x:Class.method [one, two]
+[gui_scripts]
+window=demo:show
+""",
+}
+
+
+def test_a_wheel_with_everything(tmp_path: Path) -> None:
+    modes = {"demo/run.sh": PROGRAM, "demo/owner only": 0o100744, "demo/link": LINK}
+    wheel = make(tmp_path, MADE, modes=modes)
+    assert oracle.compare([wheel], tmp_path) == []
+
+
+def test_the_oracle_sees_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken away one by one, the accepted differences turn up: none of them is there for nothing."""
+    wheel = make(tmp_path, MADE)
+    for pattern in list(oracle.ACCEPTED):
+        rest = {key: why for key, why in oracle.ACCEPTED.items() if key != pattern}
+        monkeypatch.setattr(oracle, "ACCEPTED", rest)
+        found = oracle.compare([wheel], tmp_path)
+        assert any(re.search(pattern.replace("INFO", oracle.INFO), _path(one)) for one in found)
+        monkeypatch.undo()
+
+
+def _path(fault: str) -> str:
+    return fault.split(": ")[1]
+
+
+@pytest.mark.network
+def test_real_wheels_of_tricky_shape(tmp_path: Path) -> None:
+    wheels = sorted(_downloaded(tmp_path / "wheels"))
+    assert len(wheels) == len(TRICKY)
+    assert oracle.compare(wheels, tmp_path) == []
+
+
+def _downloaded(folder: Path) -> list[Path]:
+    emitted = subprocess.run(
+        [find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--emit-index-url", "-"],
+        input=b"",
+        capture_output=True,
+        check=True,
+    )
+    index = emitted.stdout.decode().split()
+    pip = [find_uv_bin(), "--quiet", "tool", "run", "--from", "pip", "pip", "download", "--quiet"]
+    subprocess.run(
+        [*pip, *index, "--no-deps", "--only-binary", ":all:", "--dest", folder, *TRICKY], check=True
+    )
+    return list(folder.glob("*.whl"))
+
+
+@pytest.mark.disk(4)
+@pytest.mark.timeout(1800)
+def test_every_wheel_of_the_lock(tmp_path: Path) -> None:
+    """All wheels of the target, from the folder $IMGBUILD_WHEELS or from the cache."""
+    if oracle.PYTHON != "3.11":
+        needs.missing("the wheels are for Python 3.11", "run the tests with python3.11")
+    wheels = _given() or _locked(tmp_path)
+    assert oracle.compare(wheels, tmp_path) == []
+
+
+def _given() -> list[Path]:
+    folder = os.environ.get("IMGBUILD_WHEELS")
+    return sorted(Path(folder).glob("*.whl")) if folder else []
+
+
+def _locked(folder: Path) -> list[Path]:
+    """Links to the cached wheels of the lock, under their own names."""
+    path = ROOT / "images" / TARGET / "lock.json"
+    if not path.exists():
+        needs.missing(f"there is no {path}", f"imgbuild lock --target {TARGET}")
+    lock, store = codec.read(path, Lock), Store.open()
+    links = []
+    for wheel in lock.arch[Arch.X86_64].wheels:
+        stored = store.file(wheel.sha256)
+        if stored is None:
+            needs.missing(f"{wheel.file} is not in the cache", f"imgbuild build --target {TARGET}")
+        links.append(folder / wheel.file)
+        links[-1].symlink_to(stored)
+    assert links
+    return links

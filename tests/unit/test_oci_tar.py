@@ -1,0 +1,126 @@
+"""Tar headers: read back by Python's tarfile and by a parser of the fields themselves."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imgbuild.oci.tar import BLOCK, END, MTIME, Kind, Member, header, padding, sort_key
+
+TYPES = {
+    Kind.FILE: tarfile.REGTYPE,
+    Kind.FOLDER: tarfile.DIRTYPE,
+    Kind.LINK: tarfile.SYMTYPE,
+    Kind.HARD: tarfile.LNKTYPE,
+}
+
+
+def read_back(member: Member) -> tarfile.TarInfo:
+    """What tarfile makes of the member's header."""
+    with tarfile.open(fileobj=io.BytesIO(header(member) + END)) as tar:
+        info = tar.next()
+    assert info is not None
+    return info
+
+
+def test_bytes_of_a_plain_header() -> None:
+    block = header(Member(path="opt/venv/bin/tool", mode=0o755, size=10))
+    assert len(block) == BLOCK
+    assert block[:17] == b"opt/venv/bin/tool"
+    assert block[17:100] == bytes(83)
+    assert block[100:148] == b"0000755\x000000000\x000000000\x0000000000012\x0002263523000\x00"
+    assert int(block[136:147], 8) == MTIME
+    assert block[148:156] == b"%06o\0 " % (sum(block) - sum(block[148:156]) + 8 * 32)
+    assert block[156:157] == b"0"
+    assert block[257:265] == b"ustar\x0000"
+    assert block[265:329] == bytes(64)  # owner names
+    assert block[329:345] == b"0000000\x000000000\x00"
+    assert block[345:] == bytes(167)
+
+
+@pytest.mark.parametrize(
+    ("path", "blocks"),
+    [
+        ("a" * 100, 1),
+        ("a" * 101, 3),
+        ("p" * 155 + "/" + "n" * 100, 1),
+        ("p" * 156 + "/" + "n" * 100, 3),
+        ("p" * 155 + "/" + "n" * 101, 3),
+        ("p/" * 60 + "n" * 90, 1),
+        ("p/" * 200 + "n", 3),
+        ("/".join(["n" * 99] * 10), 4),
+        ("bücher/größe.txt", 3),
+        ("ü" * 300, 4),
+    ],
+)
+def test_long_and_foreign_paths(path: str, blocks: int) -> None:
+    """A PAX header (two blocks or more) is there only where ustar cannot hold the path."""
+    member = Member(path=path)
+    assert len(header(member)) == blocks * BLOCK
+    assert read_back(member).name == path
+    folder = Member(path=path, kind=Kind.FOLDER)
+    assert read_back(folder).name == path
+    assert read_back(folder).isdir()
+
+
+@pytest.mark.parametrize("target", ["x", "t" * 100, "t" * 101, "../ziel/größe"])
+@pytest.mark.parametrize("kind", [Kind.LINK, Kind.HARD])
+def test_links(kind: Kind, target: str) -> None:
+    info = read_back(Member(path="a/link", kind=kind, target=target))
+    assert (info.type, info.linkname, info.size) == (TYPES[kind], target, 0)
+
+
+@pytest.mark.parametrize("size", [0, 1, 8**11 - 1, 8**11, 1 << 40])
+def test_sizes(size: int) -> None:
+    member = Member(path="a", size=size)
+    assert read_back(member).size == size
+    assert len(header(member)) == (BLOCK if size < 8**11 else 3 * BLOCK)
+
+
+def test_large_owners_and_odd_times() -> None:
+    member = Member(path="a", uid=8**7, gid=8**7 - 1, mtime=-5)
+    info = read_back(member)
+    assert (info.uid, info.gid, info.mtime) == (8**7, 8**7 - 1, -5)
+
+
+@pytest.mark.parametrize("length", [*range(80, 105), *range(975, 1000)])
+def test_pax_records_count_their_own_digits(length: int) -> None:
+    assert read_back(Member(path="ü" + "a" * length)).name == "ü" + "a" * length
+
+
+NAMES = st.text(
+    st.characters(exclude_characters="/\0", exclude_categories=("Cs",)), min_size=1, max_size=80
+).filter(lambda name: name not in (".", ".."))
+
+
+@given(
+    path=st.lists(NAMES, min_size=1, max_size=8).map("/".join),
+    kind=st.sampled_from(Kind),
+    mode=st.integers(0, 0o7777),
+    uid=st.integers(0, 1 << 31),
+    gid=st.integers(0, 1 << 31),
+    size=st.integers(0, 1 << 50),
+    target=NAMES,
+)
+def test_any_member_is_read_back(  # noqa: PLR0917
+    path: str, kind: Kind, mode: int, uid: int, gid: int, size: int, target: str
+) -> None:
+    link = target if kind in (Kind.LINK, Kind.HARD) else ""
+    member = Member(path=path, kind=kind, mode=mode, uid=uid, gid=gid, size=size, target=link)
+    info = read_back(member)
+    assert (info.name, info.type, info.mode) == (path, TYPES[kind], mode)
+    assert (info.uid, info.gid, info.mtime, info.linkname) == (uid, gid, MTIME, link)
+    assert info.size == (size if kind is Kind.FILE else 0)
+    assert (info.uname, info.gname) == ("", "")
+
+
+def test_padding_and_order() -> None:
+    assert [padding(size) for size in (0, 1, 511, 512, 513)] == [0, 511, 1, 0, 511]
+    paths = ["a", "a-b", "a/b", "ab", "a\U00010000", "a\uffff"]
+    members = sorted((Member(path=path) for path in paths), key=sort_key)
+    # By bytes, not by the code units of another encoding.
+    assert [m.path for m in members] == ["a", "a-b", "a/b", "ab", "a\uffff", "a\U00010000"]

@@ -1,0 +1,80 @@
+"""Entry points and first lines."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from imgbuild.errors import IntegrityError
+from imgbuild.wheel.scripts import EntryPoint, entry_points, launcher, rewritten, shebang
+
+
+def test_entry_points_are_read_as_the_specification_has_them() -> None:
+    text = """
+# a comment
+[console_scripts]
+b = pkg.mod : func [ one , two ]
+A.a-b = pkg:Class.method
+[gui_scripts]
+c=pkg:gui
+[pytest11]
+d = anything: at all %s
+"""
+    assert entry_points(text, "w.whl") == (
+        EntryPoint(name="A.a-b", module="pkg", attribute="Class.method"),
+        EntryPoint(name="b", module="pkg.mod", attribute="func"),
+        EntryPoint(name="c", module="pkg", attribute="gui"),
+    )
+    assert entry_points("", "w.whl") == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[console_scripts]\n../evil = a:b\n",
+        "[console_scripts]\n/bin/sh = a:b\n",
+        "[console_scripts]\n.. = a:b\n",
+        "[console_scripts]\na\\b = a:b\n",
+        "[console_scripts]\na = no reference\n",
+        "[console_scripts]\na = a:b; import os\n",
+        "[console_scripts]\na = a.b\n",
+        "[console_scripts]\na = a:b\na = c:d\n",
+        "[console_scripts]\na = a:b\n[gui_scripts]\na = c:d\n",
+        "[console_scripts\na = a:b\n",
+    ],
+)
+def test_bad_entry_points(text: str) -> None:
+    with pytest.raises(IntegrityError, match=r"w\.whl.*entry_points\.txt"):
+        entry_points(text, "w.whl")
+
+
+def test_launcher_is_a_program() -> None:
+    entry = EntryPoint(name="x", module="pkg.mod", attribute="Class.method")
+    text = launcher(entry, "/opt/venv/bin/python")
+    assert text.startswith(b"#!/opt/venv/bin/python\n")
+    tree = ast.parse(text)
+    (imported,) = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    assert (imported.module, imported.names[0].name) == ("pkg.mod", "Class")
+
+
+@pytest.mark.parametrize("interpreter", ["/with space/bin/python", "/" + "l" * 130 + "/python"])
+def test_interpreters_that_a_first_line_cannot_hold(interpreter: str) -> None:
+    lines = shebang(interpreter)
+    assert lines.startswith(b"#!/bin/sh\n'''exec' ")
+    assert f'"{interpreter}"'.encode() in lines
+    ast.parse(launcher(EntryPoint(name="x", module="m", attribute="f"), interpreter))
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (b"#!python\nx\n", b"#!/p\nx\n"),
+        (b"#!pythonw\r\nx\n", b"#!/p\nx\n"),
+        (b"#!python3 -E\nx\n", b"#!/p\nx\n"),
+        (b"#!python", b"#!/p"),
+        (b"#!python\n\xff\0", b"#!/p\n\xff\0"),
+    ],
+)
+def test_first_lines(script: bytes, expected: bytes) -> None:
+    assert rewritten(script, "/p") == expected
