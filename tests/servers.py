@@ -26,7 +26,7 @@ class Site:
     suffix_ranges: bool = True
     announce: bool = True  # Content-Length is sent
     login: tuple[str, str] | None = None
-    # How many body bytes a request gets before the line is cut; each request takes one from the list.
+    # After how many body bytes the line is cut; each request takes one.
     cuts: list[int] = field(default_factory=list)
     # Statuses, with headers, to answer with before behaving: each request takes one.
     refusals: list[tuple[int, dict[str, str]]] = field(default_factory=list)

@@ -153,7 +153,7 @@ class Http:
     @contextlib.contextmanager
     def open(self, url: str, headers: Mapping[str, str], method: str = "GET") -> Iterator[Response]:
         """One try: the successful answer, its body unread. Transient, or FetchFailed for good."""
-        login = self.credentials.find(url)
+        login = self._login(url)
         place, asked = bare(url), False
         for _ in range(12):
             response = self._send(method, place, headers, login)
@@ -250,6 +250,14 @@ class Http:
             found.reason = self.credentials.scrub(found.reason)
         return found
 
+    def _login(self, url: str) -> Login | None:
+        try:
+            return self.credentials.find(url)
+        except ValueError:  # brackets or a port that are none
+            shown = url.rpartition("@")[2].partition("?")[0]
+            message = f"{shown}: not an address that can be fetched"
+            raise FetchFailed(message) from None
+
     def _session(self) -> Session:
         from imgbuild import fetch_session
 
@@ -264,11 +272,14 @@ class Http:
     def _redirected(
         self, place: str, location: str, login: Login | None
     ) -> tuple[str, Login | None]:
-        target = urljoin(place, location)
+        try:
+            target = urljoin(place, location)
+        except ValueError:
+            target = "://"
+        found = self._login(target)
         if urlsplit(place).scheme == "https" and urlsplit(target).scheme != "https":
             message = f"{redact(place)} redirects to {redact(target)}, which is not encrypted"
             raise FetchFailed(message)
-        found = self.credentials.find(target)
         return bare(target), found or (login if origin(target) == origin(place) else None)
 
     def _refusal(self, response: Response, place: str) -> Exception:

@@ -109,7 +109,7 @@ def test_scratch_goes_with_its_block_even_if_read_only(store: Store) -> None:
 
 
 def test_leftovers_go_only_when_nobody_holds_their_lock(store: Store) -> None:
-    """Two folders as killed processes leave them, and one whose process lives (another descriptor)."""
+    """One folder as a killed process leaves it, and one whose lock another descriptor holds."""
     for name in ("dead", "alive"):
         (store.root / "scratch" / name).mkdir(parents=True)
         (store.root / "scratch" / name / "half").write_bytes(b"half")
@@ -187,9 +187,11 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_says_what_to_do(number: int) -> None:
-    with pytest.raises(WorkFailed, match="no space left for /cache") as caught:
-        with disk.plain_errors(Path("/cache")):
-            raise OSError(number, os.strerror(number))
+    with (
+        pytest.raises(WorkFailed, match="no space left for /cache") as caught,
+        disk.plain_errors(Path("/cache")),
+    ):
+        raise OSError(number, os.strerror(number))
     assert "prune" in str(caught.value.hint)
 
 

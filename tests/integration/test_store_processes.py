@@ -1,0 +1,251 @@
+"""The cache under real processes: killed at any moment, several at once, on a disk that is full."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild import upkeep
+from imgbuild.store import Store
+from imgbuild.values import sha256
+from tests import needs
+from tests.servers import Site, serve
+
+REPOSITORY = Path(__file__).parents[2]
+
+DOWNLOAD = """
+import json, sys
+from pathlib import Path
+from imgbuild.errors import ImgbuildError
+from imgbuild.fetch import Http, Want, fetch_all
+from imgbuild.resolution import Locked
+from imgbuild.store import Store
+
+root, wanted, ballast = json.loads(sys.argv[1])
+store = Store.open(Path(root))
+
+def want(name, size, sha256, url):
+    def urls():
+        if ballast:
+            with Path(ballast).open("wb") as file:
+                try:
+                    while True:
+                        file.write(bytes(4096))
+                        file.flush()
+                except OSError:
+                    pass
+        return [url]
+    return Want(Locked(file=name, size=size, sha256=sha256), urls)
+
+try:
+    with store.scratch() as folder:
+        (folder / "half").write_bytes(b"half")
+        found = fetch_all([want(*one) for one in wanted], store, Http(), title="test")
+except ImgbuildError as error:
+    print(f"{type(error).__name__}: {error.message}", file=sys.stderr)
+    sys.exit(error.exit_code)
+print(json.dumps({name: str(path) for name, path in found.items()}))
+"""
+
+ADD_BLOBS = """
+import sys
+from pathlib import Path
+from imgbuild.store import Store
+from imgbuild.values import sha256
+store = Store.open(Path(sys.argv[1]))
+number = 0
+while True:
+    data = number.to_bytes(4, "big") * 50_000
+    with store.scratch() as folder:
+        (folder / "layer").write_bytes(data)
+        store.add_blob(folder / "layer", f"sha256:{sha256(data)}")
+        store.put_fact("kind", str(number), data[:1000])
+    number += 1
+    print(number, flush=True)
+"""
+
+
+def command(store: Path, site: Site, names: list[str], ballast: str = "") -> list[str]:
+    """The command line of a process that downloads `names` of `site`."""
+    wanted = [
+        (name, len(site.files[name]), sha256(site.files[name]), site.url(name)) for name in names
+    ]
+    return [sys.executable, "-c", DOWNLOAD, json.dumps([str(store), wanted, ballast])]
+
+
+def start(line: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        line, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def until(path: Path, size: int, process: subprocess.Popen[str]) -> None:
+    """Wait until the file at `path` has `size` bytes."""
+    for _ in range(6000):
+        if path.exists() and path.stat().st_size >= size:
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    pytest.fail(f"{path} did not grow to {size} bytes")
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    source = random.Random(1)
+    files = {f"f{number}": source.randbytes(number * 20_000) for number in range(20)}
+    with serve(Site(files={"big": source.randbytes(6_000_000), **files}, piece=1 << 14)) as site:
+        yield site
+
+
+def test_a_download_survives_being_killed_again_and_again(tmp_path: Path, site: Site) -> None:
+    root, data = tmp_path / "cache", site.files["big"]
+    partial = root / "partial" / sha256(data)
+    site.pause = 0.005
+    at_kill = []
+    for size in (1, 1_000_000, 2_500_000, 5_000_000):
+        process = start(command(root, site, ["big"]))
+        until(partial, size, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        at_kill.append(partial.stat().st_size)
+        assert data.startswith(partial.read_bytes())
+        assert not list((root / "files").glob("*/*"))
+        assert list((root / "scratch").glob("*/*/half")), "the killed process left its scratch"
+    site.pause = 0
+    done = subprocess.run(
+        command(root, site, ["big"]), cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    path = Path(json.loads(done.stdout)[sha256(data)])
+    assert path.read_bytes() == data
+    asked = [headers.get("Range") for headers in site.asked("big")]
+    assert asked == [None, *(f"bytes={size}-" for size in at_kill)]
+    assert list((root / "scratch").glob("*")) == [], "the next process removed what was left"
+    assert list((root / "live").glob("*")) == []
+
+
+def test_ctrl_c_ends_a_download_at_once_and_keeps_it(tmp_path: Path, site: Site) -> None:
+    root, data = tmp_path / "cache", site.files["big"]
+    site.pause = 0.005
+    process = start(command(root, site, ["big"]))
+    until(root / "partial" / sha256(data), 500_000, process)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "Interrupted: stopped" in stderr
+    assert "Traceback" not in stderr
+    assert (root / "partial" / sha256(data)).stat().st_size >= 500_000
+
+
+def test_several_processes_share_one_cache(tmp_path: Path, site: Site) -> None:
+    """Four download the same files, one more is killed, and one prunes all the time."""
+    root, names = tmp_path / "cache", [f"f{number}" for number in range(20)]
+    site.pause = 0.002
+    doomed = start(command(root, site, [*names, "big"]))
+    processes = [start(command(root, site, names)) for _ in range(4)]
+    until(root / "partial" / sha256(site.files["big"]), 100_000, doomed)
+    doomed.kill()
+    doomed.communicate()
+    store = Store.open(root)
+    while any(process.poll() is None for process in processes):
+        upkeep.prune(store, 0)
+        time.sleep(0.02)
+    for process in processes:
+        stdout, stderr = process.communicate()
+        assert process.returncode == 0, stderr
+        assert set(json.loads(stdout)) == {sha256(site.files[name]) for name in names}
+    subprocess.run(command(root, site, names), cwd=REPOSITORY, capture_output=True, check=True)
+    assert all(store.file(sha256(site.files[name])) for name in names)
+    assert upkeep.verify(store, lambda _: None) == []
+
+
+def test_processes_that_wait_for_each_other_download_once(tmp_path: Path, site: Site) -> None:
+    site.pause = 0.005
+    processes = [start(command(tmp_path / "cache", site, ["big"])) for _ in range(3)]
+    for process in processes:
+        _, stderr = process.communicate()
+        assert process.returncode == 0, stderr
+    assert len(site.asked("big")) == 1
+
+
+def test_a_waiting_process_takes_over_from_a_killed_one(tmp_path: Path, site: Site) -> None:
+    root, data = tmp_path / "cache", site.files["big"]
+    site.pause = 0.005
+    first = start(command(root, site, ["big"]))
+    until(root / "partial" / sha256(data), 1_000_000, first)
+    second = start(command(root, site, ["big"]))
+    until(root / "partial" / sha256(data), 2_000_000, first)
+    first.kill()
+    first.communicate()
+    _, stderr = second.communicate()
+    assert second.returncode == 0, stderr
+    ranges = [headers.get("Range") for headers in site.asked("big")]
+    assert len(ranges) == 2
+    assert int(str(ranges[1]).removeprefix("bytes=").removesuffix("-")) >= 2_000_000
+
+
+def test_what_a_live_process_uses_is_not_pruned(tmp_path: Path, site: Site) -> None:
+    """The process holds f5 (in the cache already) while it is still busy with another download."""
+    root = tmp_path / "cache"
+    subprocess.run(
+        command(root, site, ["f5", "f6"]), cwd=REPOSITORY, capture_output=True, check=True
+    )
+    site.pause = 0.01
+    process = start(command(root, site, ["f5", "big"]))
+    until(root / "partial" / sha256(site.files["big"]), 100_000, process)
+    report = upkeep.clear(Store.open(root))
+    left = {entry.sha256: entry for entry in upkeep.entries(Store.open(root))}
+    process.kill()
+    process.communicate()
+    assert set(left) == {sha256(site.files["f5"]), sha256(site.files["big"])}
+    assert all(entry.in_use for entry in left.values())
+    assert report.removed > 0
+    upkeep.clear(Store.open(root))
+    assert upkeep.entries(Store.open(root)) == []
+
+
+def test_killed_while_adding_layers(tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    for rounds in range(6):
+        process = start([sys.executable, "-c", ADD_BLOBS, str(root)])
+        assert process.stdout is not None
+        for _ in range(3 + rounds):
+            process.stdout.readline()
+        process.kill()
+        process.communicate()
+    store = Store.open(root)
+    assert len(list((root / "blobs" / "sha256").iterdir())) >= 8
+    assert upkeep.verify(store, lambda _: None) == []
+    with store.scratch():
+        assert len(list((root / "scratch").iterdir())) == 1
+    assert len(list((root / "live").iterdir())) == 1
+
+
+def test_a_full_disk_is_said_and_spoils_nothing(tmp_path: Path, site: Site) -> None:
+    """A real file system of 4 MB that something else fills when the download is about to start."""
+    unshare = needs.user_namespaces()
+    mount = needs.tool("mount")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    line = command(disk / "cache", site, ["f19"], ballast=str(disk / "ballast"))
+    script = f'{mount} -t tmpfs -o size=4m none {disk} && exec "$@"'
+    done = subprocess.run(
+        [unshare, "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh", *line],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert f"WorkFailed: no space left for {disk}/cache" in done.stderr
+    assert "Traceback" not in done.stderr
