@@ -1,7 +1,7 @@
 """The oracle of wheel installing: what `uv pip install` makes of the same wheel.
 
-`compare` installs each wheel with uv into a venv of its own and holds it against `install.installed`:
-the same paths, contents and modes, but for the differences listed in `ACCEPTED`.
+`compare` installs each wheel with uv into a venv of its own and holds it against
+`install.installed`: the same paths, contents and modes, but for what `ACCEPTED` lists.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ACCEPTED = {
 
 
 def compare(wheels: Sequence[Path], folder: Path) -> list[str]:
-    """Every difference that is not accepted, for each of `wheels`; `folder` is empty and stays so."""
+    """Every difference that is not accepted, for each of `wheels`; works in `folder`."""
     return [fault for wheel in wheels for fault in _compare(wheel, folder / "oracle")]
 
 

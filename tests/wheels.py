@@ -16,7 +16,7 @@ LINK = 0o120777
 
 
 class Entry(msgspec.Struct, kw_only=True):
-    """A zip member as it is to be written, lies included: each `local_*` and `central_*` may differ."""
+    """A zip member as it is to be written, lies included."""
 
     name: bytes
     data: bytes = b""
@@ -64,7 +64,7 @@ def make(
     method: int = zipfile.ZIP_DEFLATED,
     record: str | None = None,
 ) -> Path:
-    """A wheel with `files` and the three files that each wheel needs (unless `files` has its own)."""
+    """A wheel with `files` and, unless they are there, the three files that each wheel needs."""
     info = f"{name}-{version}.dist-info"
     own = {f"{info}/METADATA": metadata(name, version), f"{info}/WHEEL": WHEEL}
     everything = {**own, **files}

@@ -1,4 +1,4 @@
-"""Installed wheels against what `uv pip install` makes of them: a made one, a dozen real ones, all."""
+"""Installed wheels against what `uv pip install` makes of them: a made one, a dozen, all."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_wheel_with_everything(tmp_path: Path) -> None:
 
 
 def test_the_oracle_sees_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Taken away one by one, the accepted differences turn up: none of them is there for nothing."""
+    """Taken away one by one, accepted differences turn up: none is there for nothing."""
     wheel = make(tmp_path, MADE)
     for pattern in list(oracle.ACCEPTED):
         rest = {key: why for key, why in oracle.ACCEPTED.items() if key != pattern}

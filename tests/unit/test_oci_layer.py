@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.tar import MTIME, Kind, Member, Slice
-from tests.wheels import deflated
 
 
 def noise(size: int, seed: int = 0) -> bytes:
@@ -169,7 +168,7 @@ CONTENT = st.one_of(
     st.builds(lambda data, times: data * times, st.binary(max_size=200), st.integers(0, 400)),
 )
 NAME = st.text(
-    st.characters(exclude_characters="/\0.", exclude_categories=("Cs",)), min_size=1, max_size=60
+    st.characters(exclude_characters="/\0.", exclude_categories=["Cs"]), min_size=1, max_size=60
 )
 
 

@@ -40,7 +40,10 @@ def test_a_file_where_another_needs_a_folder() -> None:
 def test_table(tmp_path: Path) -> None:
     part = Slice(path=tmp_path, offset=0, length=5, deflated=True, crc=77)
     members = [
-        Member(path="opt/venv/a", content=part, size=9),
+        Member(path="opt/venv/lib/site/a", content=part, size=9),
         Member(path="opt/venv/b", content=b"abc", size=3),
     ]
-    assert table(members, "/opt/venv") == (Entry("a", 77, 9), Entry("b", 0x352441C2, 3))
+    assert table(members, "opt/venv/lib/site") == (
+        Entry("a", 77, 9),
+        Entry("../../b", 0x352441C2, 3),
+    )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from imgbuild.errors import IntegrityError
 from imgbuild.wheel.record import Row, digest, known_digest, read_record, write_record
 
-PATHS = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1)
+PATHS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1)
 
 
 @given(st.dictionaries(PATHS, st.tuples(st.sampled_from(["", "sha256=x"]), st.integers(0))))

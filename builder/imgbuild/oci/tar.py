@@ -1,7 +1,7 @@
 """Members of a layer, and their tar headers written by us so that no library can change them.
 
-ustar; a PAX header only where a field needs one (path or link not ASCII or over ustar's limits, size
-over 8 GiB); owner names empty; one constant time. `sort_key` is byte order of the path.
+ustar; a PAX header only where a field needs one (path or link not ASCII or over ustar's limits,
+size over 8 GiB); owner names empty; one constant time. `sort_key` is byte order of the path.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Goes out: the conflicts, which the plan refuses unless the matrix says which pac
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -16,7 +17,7 @@ from imgbuild.values import Bytes
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """A file of a package: its path below the prefix, CRC-32 and size of its content."""
+    """A file of a package: its path as in RECORD, CRC-32 and size of its content."""
 
     path: str
     crc: int
@@ -37,14 +38,14 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.path} has different contents in {names}"
 
 
-def table(members: Iterable[Member], prefix: str) -> tuple[Entry, ...]:
-    """The entries of what a wheel installs below `prefix` ("/opt/venv")."""
-    root = prefix.strip("/") + "/"
+def table(members: Iterable[Member], site_packages: str) -> tuple[Entry, ...]:
+    """The entries of what a wheel installs, relative to `site_packages` (no leading slash)."""
     entries = []
     for member in members:
         content = member.content or b""
         crc = content.crc if isinstance(content, Slice) else isal_zlib.crc32(content)
-        entries.append(Entry(path=member.path.removeprefix(root), crc=crc, size=member.size))
+        path = posixpath.relpath(member.path, site_packages)
+        entries.append(Entry(path=path, crc=crc, size=member.size))
     return tuple(entries)
 
 

@@ -77,14 +77,13 @@ def installed(
 ) -> tuple[Member, ...]:
     """The files that installing the wheel at `path` adds, sorted by path; no folders.
 
-    `omit` holds paths below `prefix` to leave out ("bin/tool"); they leave RECORD too. `label`
+    `omit` holds installed paths to leave out, without leading slash; they leave RECORD too. `label`
     is the wheel's file name where `path` is not called so. IntegrityError for a wheel that is
     unsafe or contradicts itself.
     """
     archive = read(path, label=label)
     places = scheme(prefix, python)
-    left_out = {f"{places.prefix}/{path}" for path in omit}
-    kept = {path: file for path, file in _files(archive, places).items() if path not in left_out}
+    kept = {path: file for path, file in _files(archive, places).items() if path not in omit}
     record = f"{places.purelib}/{archive.dist_info}/RECORD"
     rows = [
         Row(
