@@ -30,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str]
     entrypoint: tuple[str, ...]
     cmd: tuple[str, ...]
+    links: dict[str, str] = {}
 
 
 class Cutting(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +222,7 @@ def _settings(matrix: Matrix, name: str, target: Target) -> Settings:
         labels=dict(sorted(labels.items())),
         entrypoint=image.entrypoint,
         cmd=image.cmd,
+        links={path: link.to for path, link in sorted(target.links.items())},
     )
 
 

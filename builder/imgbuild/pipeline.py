@@ -23,7 +23,8 @@ from imgbuild.inputs import Inputs
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected, select
-from imgbuild.oci import archive
+from imgbuild.oci import archive, layout
+from imgbuild.oci.layout import Layout
 from imgbuild.project import Project
 from imgbuild.seal import Seal
 from imgbuild.store import Store
@@ -130,6 +131,15 @@ def build_all(
         _tell(built)
         made.append(built)
     return made
+
+
+def built_layout(session: Session, name: str, folder: Path | None) -> Layout:
+    """The layout of `name` that was built; InputError if there is none."""
+    place = folder or session.project.output(name)
+    if not place.exists():
+        message = f"{place}: {name} is not built"
+        raise InputError(message, hint=f"imgbuild build --target {name}")
+    return layout.read(place)
 
 
 def _place(project: Project, name: str, output: Path | None, *, several: bool, form: str) -> Path:

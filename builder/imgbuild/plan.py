@@ -1,7 +1,8 @@
 """The image as a value: ordered layers, each with its inputs; configuration; no bytes yet.
 
 Comes in: a lock and an architecture. Goes out: a `Plan`. A layer's id is the digest of the
-canonical JSON of its recipe, in which a format number is raised by hand whenever its bytes would change.
+canonical JSON of its recipe, in which a format number is raised by hand whenever its bytes would
+change.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class WheelsRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
 
 
 class FilesRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="files"):
-    """imgbuild's own files: entry point, home, work and cache folders.
+    """imgbuild's own files: entry point, home, work and cache folders, and links by absolute path.
 
     `passwd` and `group` are a registry base's, to which the user is added.
     """
@@ -69,6 +70,7 @@ class FilesRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     cache: str
     passwd: str = ""
     group: str = ""
+    links: dict[str, str] = {}
 
 
 Recipe = DebianRecipe | RegistryRecipe | VenvRecipe | WheelsRecipe | FilesRecipe
@@ -118,6 +120,7 @@ def plan(lock: Lock, arch: Arch) -> Plan:
         user=settings.user,
         workdir=settings.workdir,
         cache=settings.cache,
+        links=settings.links,
         passwd=resolution.base_files.get("etc/passwd", ""),
         group=resolution.base_files.get("etc/group", ""),
     )

@@ -49,6 +49,7 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
     )
     # Any user id may come: Kubernetes and Apptainer choose their own.
     members.extend(_folder(path.strip("/"), mode=0o1777) for path in (recipe.workdir, recipe.cache))
+    members.extend(_link(path.strip("/"), to) for path, to in recipe.links.items())
     if recipe.passwd:
         entry = f"{user.name}:x:{user.uid}:{user.gid}::{user.home}:/bin/bash"
         members.append(_file("etc/passwd", _with_line(recipe.passwd, entry)))

@@ -96,7 +96,7 @@ def build(
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     session = pipeline.open_session(
-        matrix, pipeline.Options(jobs=jobs, offline=offline, verify=verify)
+        matrix, pipeline.Options(jobs=options.processes(jobs), offline=offline, verify=verify)
     )
     selected = session.select(
         options.wanted(names, target), everything=everything, arches=arch or []

@@ -66,7 +66,7 @@ def lock(
     from imgbuild import pipeline
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    session = pipeline.open_session(matrix, pipeline.Options(jobs=jobs, offline=offline))
+    session = pipeline.open_session(matrix, pipeline.Options(jobs=options.processes(jobs), offline=offline))
     chosen = session.select(options.wanted(names, target), everything=everything, arches=[])
     if check:
         current = pipeline.check_all(session, chosen)

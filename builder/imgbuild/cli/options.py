@@ -109,10 +109,8 @@ Jobs = Annotated[
         "--jobs",
         "-j",
         metavar="N",
-        min=1,
-        default_factory=lambda: os.cpu_count() or 1,
-        help="Processes that assemble layers. The bytes do not depend on it.",
-        show_default="number of cores",
+        min=0,
+        help="Processes that assemble layers; the bytes do not depend on it. 0: one for each core.",
         rich_help_panel=WORK,
     ),
 ]
@@ -127,6 +125,11 @@ Offline = Annotated[
 def configure(*, json: bool, quiet: bool, verbose: bool) -> None:
     """Set up the console for a verb."""
     console.configure(verbosity=-1 if quiet else int(verbose), json=json)
+
+
+def processes(jobs: int) -> int:
+    """How many processes `--jobs` means."""
+    return jobs or os.cpu_count() or 1
 
 
 def wanted(names: list[str] | None, targets: list[str] | None) -> list[str]:

@@ -1,0 +1,187 @@
+"""`imgbuild load`, `run`, `smoke`: use an image that was built."""
+
+from __future__ import annotations
+
+import enum
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from imgbuild.cli import options
+from imgbuild.values import Arch
+
+if TYPE_CHECKING:
+    from imgbuild.oci.layout import Layout
+
+
+class Through(enum.StrEnum):
+    """What runs a command: an engine, or a root folder in namespaces of its own."""
+
+    DOCKER = "docker"
+    PODMAN = "podman"
+    ROOT = "root"
+
+
+class Tier(enum.StrEnum):
+    """How much is tested."""
+
+    STATIC = "static"
+    CPU = "cpu"
+
+
+LayoutFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--layout",
+        metavar="PATH",
+        help="The OCI layout; by default build/TARGET beside the matrix.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Way = Annotated[
+    Through | None,
+    typer.Option(
+        "--through",
+        help="By default the engine that answers, else a root folder, which needs no engine.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+
+
+class LoadedImage(msgspec.Struct, frozen=True, kw_only=True):
+    """An image that an engine has now."""
+
+    target: str
+    engine: str
+    reference: str
+    id: str
+
+
+def load(
+    names: options.Names = None,
+    target: options.Targets = None,
+    everything: options.Everything = False,
+    arch: options.Arches = None,
+    layout: LayoutFolder = None,
+    engine: Annotated[
+        Through | None,
+        typer.Option(
+            "--engine",
+            help="docker or podman; by default the one that answers.",
+            rich_help_panel=options.WORK,
+            show_default=False,
+        ),
+    ] = None,
+    matrix: options.MatrixFile = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Load built images into Docker or podman, and check that they arrived as they are.
+
+    Exit status 6 if no engine answers.
+
+    Example:
+
+        imgbuild load cu124-vllm
+    """
+    from imgbuild import engine as engines
+    from imgbuild import pipeline
+
+    options.configure(json=json, quiet=quiet, verbose=verbose)
+    if engine is Through.ROOT:
+        message = "a root folder is no engine; name docker or podman"
+        raise typer.BadParameter(message)
+    session = pipeline.open_session(matrix, pipeline.Options())
+    selected = session.select(options.wanted(names, target), everything=everything, arches=[])
+    found = engines.require(engine.value if engine else None)
+    done = []
+    for item in selected:
+        built = pipeline.built_layout(session, item.name, layout)
+        loaded = engines.load(found, built, _one(built, arch), item.name)
+        done.append(
+            LoadedImage(
+                target=item.name, engine=found.kind, reference=loaded.reference, id=loaded.id
+            )
+        )
+    options.answer(done, [f"{item.reference} {item.id}" for item in done], json=json)
+
+
+def run(
+    name: options.One,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- COMMAND", help="What to run; by default a shell.", show_default=False
+        ),
+    ] = None,
+    arch: options.Arches = None,
+    layout: LayoutFolder = None,
+    through: Way = None,
+    network: Annotated[
+        bool,
+        typer.Option(
+            "--network/--no-network", help="Give it a network.", rich_help_panel=options.WORK
+        ),
+    ] = True,
+    gpus: Annotated[
+        bool,
+        typer.Option("--gpus", help="Give it the GPUs (engines).", rich_help_panel=options.WORK),
+    ] = False,
+    matrix: options.MatrixFile = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Run a command in a built image. Its exit status is the command's.
+
+    Example:
+
+        imgbuild run cu124-vllm -- python -c 'import vllm; print(vllm.__version__)'
+    """
+    from imgbuild import pipeline, runner
+    from imgbuild.store import Store
+
+    options.configure(json=False, quiet=quiet, verbose=verbose)
+    session = pipeline.open_session(matrix, pipeline.Options())
+    session.select([name])
+    built = pipeline.built_layout(session, name, layout)
+    words = list(command or [])
+    status = runner.run(
+        built,
+        _one(built, arch),
+        name,
+        words[1:] if words[:1] == ["--"] else words,
+        through=through.value if through else None,
+        store=Store.open(),
+        network=network,
+        gpus=gpus,
+        tty=sys.stdin.isatty() and sys.stdout.isatty(),
+    )
+    raise typer.Exit(status)
+
+
+def _one(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
+    """The one architecture that is meant: the named one, else this machine's, else the only one."""
+    from imgbuild.errors import NothingSelected
+
+    have = tuple(layout.images)
+    if arches:
+        wanted = arches[0]
+    else:
+        try:
+            wanted = Arch.parse(platform.machine())
+        except ValueError:
+            wanted = have[0]
+        if wanted not in have and len(have) == 1:
+            wanted = have[0]
+    if wanted not in have:
+        message = f"{layout.path} has no {wanted}; it has {', '.join(have)}"
+        raise NothingSelected(message, hint="build that architecture, or name one with --arch")
+    return wanted

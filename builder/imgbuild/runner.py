@@ -1,0 +1,102 @@
+"""Runs a command in an image that lies in a layout: through an engine, or in a root folder.
+
+Comes in: a layout and a command. Goes out: the command's status. A root folder needs no engine and
+no root; it is unpacked for the command and removed after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import engine, sandbox
+from imgbuild.console import console
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.layout import Layout
+from imgbuild.oci.unpack import unpack
+from imgbuild.run import Result
+from imgbuild.store import Store
+from imgbuild.values import Arch
+
+
+class Running(msgspec.Struct, frozen=True):
+    """The part of an image configuration that a command needs, as image-spec names it."""
+
+    env: tuple[str, ...] = msgspec.field(default=(), name="Env")
+    entrypoint: tuple[str, ...] = msgspec.field(default=(), name="Entrypoint")
+    command: tuple[str, ...] = msgspec.field(default=(), name="Cmd")
+    workdir: str = msgspec.field(default="/", name="WorkingDir")
+
+
+def running(layout: Layout, arch: Arch) -> Running:
+    """Environment, entry point, command and folder of the image on `arch`."""
+    try:
+        return msgspec.convert(layout.image(arch).settings, Running)
+    except msgspec.ValidationError as error:
+        message = f"{layout.path}: the configuration for {arch} is none: {error}"
+        raise IntegrityError(message, hint="build it again") from error
+
+
+@contextlib.contextmanager
+def root_folder(layout: Layout, arch: Arch, store: Store) -> Iterator[Path]:
+    """The image on `arch` as a folder, which is gone when the work is done."""
+    blobs = [layout.blob(layer.digest) for layer in layout.image(arch).layers]
+    with store.scratch() as scratch:
+        root = scratch / "root"
+        with console.step(f"unpacking {layout.path.name}"):
+            unpack(blobs, root)
+        yield root
+
+
+def run_in_root(
+    root: Path,
+    settings: Running,
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    binds: Sequence[sandbox.Bind] = (),
+    network: bool = False,
+    stream: bool = False,
+) -> Result:
+    """Run `command` (none: the image's own) in the folder `root`, through the entry point."""
+    return sandbox.run(
+        root,
+        [*settings.entrypoint, *(command or settings.command)],
+        env={**dict(item.split("=", 1) for item in settings.env), **(env or {})},
+        binds=binds,
+        cwd=settings.workdir,
+        network=network,
+        stream=stream,
+    )
+
+
+def run(
+    layout: Layout,
+    arch: Arch,
+    tag: str,
+    command: Sequence[str],
+    *,
+    through: str | None,
+    store: Store,
+    network: bool,
+    gpus: bool,
+    tty: bool,
+) -> int:
+    """Run `command` with this terminal; the status is the command's.
+
+    `through` names "docker", "podman" or "root"; None takes the engine that answers, else a root
+    folder. ToolMissing if the one that is named does not answer.
+    """
+    found = None if through == "root" else engine.find(through)
+    if found is None and through in ("docker", "podman"):
+        engine.require(through)
+    if found is not None:
+        loaded = engine.load(found, layout, arch, tag)
+        settings = engine.Running(network=network, gpus=gpus, tty=tty)
+        return engine.run(found, loaded.reference, command, settings, stream=True).status
+    with root_folder(layout, arch, store) as root:
+        settings_ = running(layout, arch)
+        return run_in_root(root, settings_, command, network=network, stream=True).status
