@@ -1,7 +1,7 @@
 """Docker and podman: load an image into whichever answers, run commands in it, take it out again.
 
-Comes in: an OCI layout. Goes out: an image in the engine, checked to be the layout's. All goes through
-the engine's own command and its streams, never through shared folders, so that an engine on
+Comes in: an OCI layout. Goes out: an image in the engine, checked to be the layout's. All goes
+through the engine's own command and its streams, never through shared folders, so that an engine on
 another machine (DOCKER_HOST, CONTAINER_HOST) works alike.
 """
 

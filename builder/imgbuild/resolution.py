@@ -47,11 +47,12 @@ class Deb(Locked, frozen=True, kw_only=True):
 
 
 class RegistryLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer of a registry image, taken as it is."""
+    """A layer of a registry image, taken as it is. `media_type` is OCI's name of its form."""
 
     digest: Digest
     size: Bytes
     diff_id: Digest
+    media_type: str = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,6 +61,9 @@ if sys.argv[1] == "no":  # SIOCSIFFLAGS: up and running
     fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sh", b"lo", 0x41))
 ' "$network" || fail "set the host name and start the loopback"
 while [ "$1" != -- ]; do
+  if [ ! -e "$3" ]; then  # it was made, and the fresh /tmp hides it
+    if [ -d "$2" ]; then mkdir -p "$3"; else mkdir -p "${3%/*}" && : >"$3"; fi
+  fi
   mount --rbind "$2" "$3" || fail "bind $2"
   if [ "$1" = ro ]; then
     mount -o remount,bind,ro "$3" 2>/dev/null ||
