@@ -1,8 +1,8 @@
 """How old the chosen versions are: what landed far behind its newest, what the cut-off holds back.
 
 Comes in: a catalogue and what the resolver chose from it. Goes out: a warning for each package that
-lies years behind (a resolver that walks back for want of a wheel breaks worlds silently), and under
-`-v` a table of what would be newer without the cut-off.
+lies years behind though nothing asks for an old one (a resolver that walks back for want of a wheel
+breaks worlds silently), and under `-v` a table of what would be newer without the cut-off.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild.console import console
+from imgbuild.cuda import active
 from imgbuild.gateway import Catalogue, Offer
 from imgbuild.indexes import File
 from imgbuild.selection import unwanted
 from imgbuild.uv import Chosen
+from imgbuild.values import normalize
 
 FAR = datetime.timedelta(days=2 * 365)
 
@@ -53,7 +55,10 @@ def newest(files: Iterable[File]) -> File | None:
 def lags(
     catalogue: Catalogue, chosen: Iterable[Chosen], offers: Mapping[str, Offer]
 ) -> tuple[Lag, ...]:
-    """The chosen packages whose newest fitting version is more than two years younger; pins excepted."""
+    """The chosen packages whose newest fitting version is over two years younger, and unexplained.
+
+    Explained are pins, and packages of which something chosen asks for an older version by itself.
+    """
     found = []
     for item in chosen:
         offer = offers.get(item.package)
@@ -62,7 +67,8 @@ def lags(
         top = newest(other.wheel for other in catalogue.offers(item.package))
         if top is None or top.uploaded is None or top.uploaded - offer.wheel.uploaded <= FAR:
             continue
-        if top.version is not None and top.version > Version(item.version):
+        behind = top.version is not None and top.version > Version(item.version)
+        if behind and not held(catalogue, item, top, offers):
             found.append(
                 Lag(
                     package=item.package,
@@ -74,6 +80,18 @@ def lags(
                 )
             )
     return tuple(found)
+
+
+def held(catalogue: Catalogue, item: Chosen, top: File, offers: Mapping[str, Offer]) -> bool:
+    """Whether something that was chosen requires `item` in a version older than `top`."""
+    for asker in item.via:
+        offer = offers.get(asker)
+        data = catalogue.metadata(asker, offer.wheel.name) if offer is not None else None
+        for requirement in active(data or b"", catalogue.rules.tags.markers):
+            excluded = top.version not in requirement.specifier if top.version else False
+            if normalize(requirement.name) == item.package and excluded:
+                return True
+    return False
 
 
 def held_back(catalogue: Catalogue, chosen: Iterable[Chosen]) -> tuple[tuple[str, str, str], ...]:
@@ -99,7 +117,7 @@ def held_back(catalogue: Catalogue, chosen: Iterable[Chosen]) -> tuple[tuple[str
 def report(catalogue: Catalogue, chosen: tuple[Chosen, ...], offers: Mapping[str, Offer]) -> None:
     """Say on the terminal what is old, and why."""
     for lag in lags(catalogue, chosen, offers):
-        console.warn(str(lag))
+        console.warn(f"{lag}; pin it, or say in requires: which version is wanted")
     rows = held_back(catalogue, chosen)
     console.info(
         f"{len(chosen)} packages from files uploaded before {catalogue.rules.as_of}; "
