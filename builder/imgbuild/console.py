@@ -1,6 +1,7 @@
 """The one place that prints: data to stdout, talk and progress to stderr.
 
-Honours `-q`, `-v`, `NO_COLOR`, `FORCE_COLOR` and dumb terminals (rich reads the last three).
+Honours `-q`, `-v`, `NO_COLOR`, `FORCE_COLOR` and dumb terminals (rich reads the last three). rich is
+imported when there is something to say, so that a verb with a word of data starts fast.
 """
 
 from __future__ import annotations
@@ -9,20 +10,19 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from rich.console import Console as Rich
-from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TransferSpeedColumn,
-)
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console as Rich
+    from rich.progress import Progress, TaskID
+
+
+def escape(text: str) -> str:
+    """`text` with nothing in it that rich would take for markup."""
+    from rich.markup import escape as escaped
+
+    return escaped(text)
 
 
 class Bar:
@@ -49,7 +49,12 @@ class Console:
     def __init__(self) -> None:
         self.verbosity = 0
         self.json = False
-        self._talk = Rich(stderr=True, highlight=False, soft_wrap=True)
+
+    @cached_property
+    def _talk(self) -> Rich:
+        from rich.console import Console as Rich
+
+        return Rich(stderr=True, highlight=False, soft_wrap=True)
 
     def configure(self, *, verbosity: int, json: bool) -> None:
         """Set how much is said and whether stdout is to carry JSON."""
@@ -85,6 +90,8 @@ class Console:
         """Show a table to people (stderr)."""
         if self.verbosity < 0:
             return
+        from rich.table import Table
+
         table = Table(*columns, title=title, title_justify="left")
         for row in rows:
             table.add_row(*(escape(cell) for cell in row))
@@ -104,16 +111,27 @@ class Console:
         if self.verbosity < 0 or not self._talk.is_terminal:
             yield Bar(None, None)
             return
-        counted = (
-            [DownloadColumn(), TransferSpeedColumn()]
-            if unit == "bytes"
-            else [TextColumn("{task.completed}/{task.total} " + escape(unit))]
-        )
-        columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), *counted]
-        with Progress(
-            *columns, TimeElapsedColumn(), console=self._talk, transient=True
-        ) as progress:
+        with _bars(unit, self._talk) as progress:
             yield Bar(progress, progress.add_task(escape(title), total=total))
+
+
+def _bars(unit: str, talk: Rich) -> Progress:
+    from rich import progress
+
+    counted = (
+        [progress.DownloadColumn(), progress.TransferSpeedColumn()]
+        if unit == "bytes"
+        else [progress.TextColumn("{task.completed}/{task.total} " + escape(unit))]
+    )
+    return progress.Progress(
+        progress.SpinnerColumn(),
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        *counted,
+        progress.TimeElapsedColumn(),
+        console=talk,
+        transient=True,
+    )
 
 
 console = Console()

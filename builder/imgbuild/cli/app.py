@@ -19,13 +19,13 @@ app = typer.Typer(
     help=(
         "Container images for LLM reinforcement learning whose parts work together.\n\n"
         "One reviewed file, **matrix.yaml**, names targets: worlds of CUDA, torch, vLLM, trl and"
-        " what goes with them. `imgbuild lock` turns a target into a lock of every input by hash"
-        " and seals its digests; `imgbuild build` turns a lock into an OCI image with those digests,"
-        " without Docker, root or a GPU.\n\n"
+        " what goes with them. `imgbuild lock` turns a target into a lock of every input by hash,"
+        " and seals its digests; `imgbuild build` turns a lock into an OCI image with those"
+        " digests, without Docker, root or a GPU.\n\n"
         "Start with `imgbuild matrix`, then `imgbuild build --target cu124-vllm`.\n\n"
         "Exit status: 0 done, 1 the work failed, 2 wrong input, 3 nothing selected, 4 audit"
-        " findings, 5 lock out of date, 6 a program is missing, 7 a download failed, 8 an impossible"
-        " world, 9 a file is not what its hash says, 130 interrupted."
+        " findings, 5 lock out of date, 6 a program is missing, 7 a download failed, 8 an"
+        " impossible world, 9 a file is not what its hash says, 130 interrupted."
     ),
 )
 

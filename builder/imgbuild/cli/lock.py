@@ -66,7 +66,8 @@ def lock(
     from imgbuild import pipeline
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    session = pipeline.open_session(matrix, pipeline.Options(jobs=options.processes(jobs), offline=offline))
+    how = pipeline.Options(jobs=options.processes(jobs), offline=offline)
+    session = pipeline.open_session(matrix, how)
     chosen = session.select(options.wanted(names, target), everything=everything, arches=[])
     if check:
         current = pipeline.check_all(session, chosen)
