@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from imgbuild import run
+from imgbuild.console import console
 from imgbuild.errors import InputError
 
 Login = tuple[str, str]
@@ -156,11 +157,13 @@ def _from_keyring(url: str, name: str | None) -> Login | None:
     except ImportError:
         return _from_keyring_program(url, name)
     for service in _services(url):
-        # Backends raise errors of their own (locked, no desktop): as good as no answer.
-        with contextlib.suppress(Exception):
+        try:
             found = keyring.get_credential(service, name)
-            if found is not None:
-                return (found.username, found.password)
+        except Exception as error:  # noqa: BLE001 - backends have their own: locked, no desktop, …
+            console.detail(f"keyring does not answer: {type(error).__name__}")
+            return None
+        if found is not None:
+            return (found.username, found.password)
     return None
 
 

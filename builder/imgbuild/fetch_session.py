@@ -6,6 +6,7 @@ proxies. Imported only when something is downloaded: requests is slow to import.
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 import urllib.request
@@ -23,6 +24,9 @@ from imgbuild.errors import FetchFailed, InputError
 
 Response = requests.Response
 Session = requests.Session
+
+# Its debug log quotes addresses whole, with the queries that signed ones carry.
+logging.getLogger("urllib3").setLevel(logging.INFO)
 
 BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
 

@@ -1,0 +1,335 @@
+"""A private index: TLS under an organization's own authority, a password, a proxy, keyring."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from imgbuild.console import console
+from imgbuild.errors import FetchFailed, ImgbuildError
+from imgbuild.fetch import Http, Refused, Want, fetch_all
+from imgbuild.fetch_session import BUNDLES
+from imgbuild.resolution import Locked
+from imgbuild.store import Store
+from imgbuild.values import sha256
+from tests import needs
+from tests.integration import proxy
+from tests.servers import Site, serve
+
+WHEEL = bytes(range(256)) * 4000
+SECRET = "s3cret/of:me"
+ENCODED = "s3cret%2Fof%3Ame"
+NAME = "index.private.test"
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def bundle(authority: trustme.CA, tmp_path: Path) -> Path:
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    return tmp_path / "authority.pem"
+
+
+@pytest.fixture(autouse=True)
+def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An environment that names no bundle, no proxy and no login, and no keyring that knows any."""
+    for name in (*BUNDLES, *PROXIES, *(name.upper() for name in PROXIES)):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
+
+
+@pytest.fixture
+def site(authority: trustme.CA) -> Iterator[Site]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost", NAME).configure_cert(context)
+    files = {"simple/trl/": b'<a href="/files/trl.whl">trl.whl</a>', "files/trl.whl": WHEEL}
+    with serve(Site(files=files, login=("me", SECRET)), context) as site:
+        yield site
+
+
+def impatient() -> Http:
+    return Http(attempts=2, first_wait=0.01, timeout=(10, 10))
+
+
+def download(root: Path, http: Http, url: str) -> bytes:
+    locked = Locked(file="trl.whl", size=len(WHEEL), sha256=sha256(WHEEL))
+    store = Store.open(root / "cache")
+    found = fetch_all([Want(locked, lambda: [url])], store, http, title="private")
+    return found[sha256(WHEEL)].read_bytes()
+
+
+def hashed_folder(bundle: Path) -> Path:
+    """A folder of certificates under the names that OpenSSL looks for."""
+    openssl = needs.tool("openssl")
+    made = subprocess.run(
+        [openssl, "x509", "-hash", "-noout", "-in", bundle],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    folder = bundle.parent / "certificates"
+    folder.mkdir()
+    (folder / f"{made.stdout.strip()}.0").write_bytes(bundle.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("variable", BUNDLES)
+def test_the_page_and_its_file_with_a_bundle_of_ones_own(
+    variable: str, bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The login stands in the index's address; the file's address has none, as pages write it."""
+    folder = hashed_folder(bundle) if variable == "SSL_CERT_DIR" else bundle
+    monkeypatch.setenv(variable, str(folder))
+    http = impatient()
+    page = http.text(site.url("simple/trl/", f"me:{ENCODED}"))
+    assert "trl.whl" in page.text
+    assert SECRET not in page.url
+    assert ENCODED not in page.url
+    assert download(tmp_path, http, site.url("files/trl.whl")) == WHEEL
+
+
+def test_two_variables_that_name_different_bundles(
+    bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "other.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    assert impatient().bytes(site.url("files/trl.whl", f"me:{ENCODED}")) == WHEEL
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_an_authority_that_is_not_trusted(
+    named: bool, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if named:
+        trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "other.pem"))
+    with pytest.raises(FetchFailed, match="certificate is not trusted") as caught:
+        impatient().bytes(site.url("files/trl.whl", f"me:{ENCODED}"))
+    assert "SSL_CERT_FILE" in str(caught.value.hint)
+    assert site.requests == [], "no login went to a server that could not prove its name"
+
+
+def test_a_certificate_of_another_name(
+    bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    with pytest.raises(FetchFailed, match="certificate is not trusted"):
+        impatient().bytes(f"https://127.0.0.1:{site.port}/files/trl.whl")
+
+
+def test_a_login_from_netrc(
+    bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    (tmp_path / "netrc").write_text(f"machine localhost login me password {SECRET}\n")
+    (tmp_path / "netrc").chmod(0o600)
+    assert download(tmp_path, impatient(), site.url("files/trl.whl")) == WHEEL
+    assert [headers.get("Range") for headers in site.asked("files/trl.whl")] == [None]
+
+
+def test_no_redirect_out_of_tls(bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    with serve(Site(files={"x": b"x"})) as open_site:
+        site.redirects["/files/trl.whl"] = open_site.url("x")
+        with pytest.raises(FetchFailed, match="not encrypted"):
+            impatient().bytes(site.url("files/trl.whl", f"me:{ENCODED}"))
+        assert open_site.requests == []
+
+
+# -- a proxy
+
+
+def test_a_proxy_with_a_password(
+    bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index's name leads nowhere but through the proxy."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    with proxy.serve(proxy.Proxy({f"{NAME}:443": site.port}, login=("p", "pr0xy-s3cret"))) as door:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://p:pr0xy-s3cret@127.0.0.1:{door.port}")
+        url = f"https://me:{ENCODED}@{NAME}/files/trl.whl"
+        assert download(tmp_path, impatient(), url) == WHEEL
+        assert set(door.tunnels) == {f"{NAME}:443"}
+        assert site.asked("files/trl.whl")[0].get("Proxy-Authorization") is None
+
+
+@pytest.mark.parametrize(("login", "words"), [("", "proxy wants a user"), ("p:w0rong@", "proxy")])
+def test_a_proxy_that_refuses(
+    login: str, words: str, bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    with proxy.serve(proxy.Proxy({f"{NAME}:443": site.port}, login=("p", "pr0xy-s3cret"))) as door:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{login}127.0.0.1:{door.port}")
+        with pytest.raises(FetchFailed, match=words) as caught:
+            impatient().bytes(f"https://{NAME}/files/trl.whl")
+    assert "HTTPS_PROXY" in str(caught.value.hint)
+    assert "w0rong" not in shown(caught.value)
+
+
+def test_a_proxy_that_finds_no_way(
+    bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    with proxy.serve(proxy.Proxy({})) as door:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://p:pr0xy-s3cret@127.0.0.1:{door.port}")
+        with pytest.raises(FetchFailed, match="proxy") as caught:
+            impatient().bytes(f"https://{NAME}/files/trl.whl")
+        assert "pr0xy-s3cret" not in shown(caught.value)
+        assert door.tunnels
+        monkeypatch.setenv("NO_PROXY", "localhost")
+        assert impatient().bytes(site.url("files/trl.whl", f"me:{ENCODED}")) == WHEEL
+
+
+# -- keyring
+
+BACKEND = '''
+import json, os
+from pathlib import Path
+from keyring.backend import KeyringBackend
+from keyring.credentials import SimpleCredential
+
+class Backend(KeyringBackend):
+    """A keyring in a JSON file: {service: [user, password]}."""
+
+    priority = 1
+
+    def _read(self):
+        return json.loads(Path(os.environ["TEST_KEYRING"]).read_text())
+
+    def get_password(self, service, username):
+        user, password = self._read().get(service, (None, None))
+        return password if user == username else None
+
+    def set_password(self, service, username, password):
+        raise NotImplementedError
+
+    def get_credential(self, service, username):
+        user, password = self._read().get(service, (None, None))
+        if user is None or username not in (None, user):
+            return None
+        return SimpleCredential(user, password)
+'''
+
+FETCH = """
+import sys
+if sys.argv[2] == "program":
+    sys.modules["keyring"] = None  # as where it is installed for the program alone
+from imgbuild.errors import ImgbuildError
+from imgbuild.fetch import Http
+try:
+    sys.stdout.buffer.write(Http(attempts=2).bytes(sys.argv[1]))
+except ImgbuildError as error:
+    sys.exit(error.message)
+"""
+
+
+@pytest.mark.parametrize("way", ["module", "program"])
+@pytest.mark.parametrize("user", ["", "me@"])
+@pytest.mark.parametrize("service", ["https://localhost:{port}/files/", "localhost:{port}"])
+def test_a_login_from_keyring(
+    way: str, user: str, service: str, bundle: Path, site: Site, tmp_path: Path
+) -> None:
+    """The real keyring with a backend of this test's own, through its module and its program."""
+    if importlib.util.find_spec("keyring") is None:
+        needs.missing("keyring is not installed", "pip install keyring")
+    (tmp_path / "test_backend.py").write_text(BACKEND)
+    logins = {service.format(port=site.port): ["me", SECRET]}
+    (tmp_path / "logins.json").write_text(json.dumps(logins))
+    environment = {
+        **os.environ,
+        "SSL_CERT_FILE": str(bundle),
+        "PYTHONPATH": str(tmp_path),
+        "PYTHON_KEYRING_BACKEND": "test_backend.Backend",
+        "TEST_KEYRING": str(tmp_path / "logins.json"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    url = site.url("files/trl.whl").replace("https://", f"https://{user}")
+    done = subprocess.run(
+        [sys.executable, "-c", FETCH, url, way], env=environment, capture_output=True, check=False
+    )
+    assert done.stdout == WHEEL, done.stderr.decode()
+    assert SECRET.encode() not in done.stderr
+
+
+def test_a_keyring_that_does_not_know(bundle: Path, site: Site, tmp_path: Path) -> None:
+    environment = {**os.environ, "SSL_CERT_FILE": str(bundle)}
+    done = subprocess.run(
+        [sys.executable, "-c", FETCH, site.url("files/trl.whl"), "module"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "401" in done.stderr
+    assert len(site.asked("files/trl.whl")) == 1
+
+
+# -- secrets
+
+
+def shown(error: BaseException) -> str:
+    """All that an error can show, also in a traceback: itself and what it came from."""
+    texts = []
+    part: BaseException | None = error
+    while part is not None:
+        texts.append(f"{part} {part.args} {getattr(part, 'hint', '')}")
+        part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
+    return "\n".join(texts)
+
+
+@pytest.mark.parametrize(
+    "path", ["files/none.whl", "files/trl.whl", "files/cut.whl", "files/busy.whl"]
+)
+def test_nothing_shows_a_secret(
+    path: str,
+    bundle: Path,
+    site: Site,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each way to fail, with everything said (-v) and all of Python's own logs."""
+    caplog.set_level("DEBUG")
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    monkeypatch.setattr(console, "verbosity", 1)
+    site.files |= {"files/trl.whl": WHEEL[::-1], "files/cut.whl": WHEEL}
+    if "cut" in path:
+        site.cuts = [0] * 10
+    if "busy" in path:
+        site.refusals = [(503, {})] * 10
+    url = site.url(path, f"me:{ENCODED}") + "?signature=s1gned"
+    with pytest.raises(ImgbuildError) as caught:
+        download(tmp_path, impatient(), url)
+    out, err = capfd.readouterr()
+    logged = "\n".join(record.getMessage() for record in caplog.records)
+    everything = shown(caught.value) + out + err + logged
+    assert "localhost" in everything
+    assert not any(secret in everything for secret in (SECRET, ENCODED, "s1gned"))
+    for file in (tmp_path / "cache").rglob("*"):
+        assert file.is_dir() or SECRET.encode() not in file.read_bytes()
+
+
+def test_a_wrong_password_is_not_shown(
+    bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    with pytest.raises(Refused) as caught:
+        impatient().bytes(site.url("files/trl.whl", "me:wr0ng-one"))
+    assert caught.value.status == 401
+    assert "wr0ng-one" not in shown(caught.value)
