@@ -1,7 +1,7 @@
 """The one place that prints: data to stdout, talk and progress to stderr.
 
-Honours `-q`, `-v`, `NO_COLOR`, `FORCE_COLOR` and dumb terminals (rich reads the last three). rich is
-imported when there is something to say, so that a verb with a word of data starts fast.
+Honours `-q`, `-v`, `NO_COLOR`, `FORCE_COLOR` and dumb terminals (rich reads the last three).
+rich is imported when there is something to say, so that a verb with a word of data starts fast.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Console:
 
     @contextlib.contextmanager
     def progress(self, title: str, total: int | None, *, unit: str = "bytes") -> Iterator[Bar]:
-        """A bar on a terminal, nothing elsewhere. `unit`: "bytes", or the name of what is counted."""
+        """A bar on a terminal only. `unit`: "bytes", or the name of what is counted."""
         if self.verbosity < 0 or not self._talk.is_terminal:
             yield Bar(None, None)
             return

@@ -14,6 +14,7 @@ from imgbuild.errors import FetchFailed
 from imgbuild.fetch import Http
 from imgbuild.lock import Lock
 from imgbuild.matrix.model import Matrix
+from imgbuild.oci import registry
 from imgbuild.plan import Layer, RegistryRecipe, WheelsRecipe
 from imgbuild.resolution import Wheel
 from imgbuild.store import Store
@@ -53,9 +54,10 @@ class Inputs:
                 f"{len(due) + len(blobs)} inputs of {lock.target} are not in {self.store.root}"
             )
             raise FetchFailed(message, hint="run once without --offline")
-        sources.fetch(lock, due, self.matrix, self.store, self.http)
+        if due:
+            sources.fetch(lock, due, self.matrix, self.store, self.http)
         for recipe in blobs:
-            sources.fetch_blob(recipe.image, recipe.layer, self.store, self.http)
+            registry.fetch_layers(recipe.image, [recipe.layer], self.store)
         return sorted(due)
 
     def drop(self, hashes: Iterable[Sha256]) -> None:

@@ -16,7 +16,7 @@ from imgbuild.errors import LockStale
 from imgbuild.lock import Lock
 from imgbuild.oci import image
 from imgbuild.oci.layer import LayerRecord
-from imgbuild.plan import Plan, plan
+from imgbuild.plan import Plan, RegistryRecipe, plan
 from imgbuild.values import Arch, Bytes, Digest, sha256
 
 SEAL_FORMAT = 1
@@ -68,7 +68,13 @@ def documents(planned: Plan, known: Mapping[Digest, LayerRecord]) -> Document:
     """Configuration and manifest of a plan whose layers are all in `known` (KeyError otherwise)."""
     layers = tuple(known[layer.id] for layer in planned.layers)
     config = image.config(planned, [layer.diff_id for layer in layers])
-    return Document(config=config, manifest=image.manifest(config, layers), layers=layers)
+    taken = {
+        layer.recipe.layer.digest: layer.recipe.layer.media_type
+        for layer in planned.layers
+        if isinstance(layer.recipe, RegistryRecipe)
+    }
+    manifest = image.manifest(config, layers, media_types=taken)
+    return Document(config=config, manifest=manifest, layers=layers)
 
 
 def seal(lock: Lock, known: Mapping[Digest, LayerRecord]) -> Seal:
