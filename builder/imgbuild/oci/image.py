@@ -9,16 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from imgbuild import codec
+from imgbuild.oci.documents import CONFIG, INDEX, LAYER_GZIP, MANIFEST
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import Plan
 from imgbuild.values import Arch, Digest, sha256
-
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-INDEX = "application/vnd.oci.image.index.v1+json"
-CONFIG = "application/vnd.oci.image.config.v1+json"
-LAYER = "application/vnd.oci.image.layer.v1.tar"
-LAYER_GZIP = f"{LAYER}+gzip"
-LAYER_ZSTD = f"{LAYER}+zstd"
 
 
 def config(plan: Plan, diff_ids: Sequence[Digest]) -> bytes:

@@ -22,8 +22,9 @@ import msgspec
 from imgbuild import codec
 from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
-from imgbuild.oci import image
-from imgbuild.values import Arch, Bytes, Digest
+from imgbuild.oci import documents, image
+from imgbuild.oci.documents import Configuration, Descriptor, Index, Manifest
+from imgbuild.values import Arch, Digest, sha256
 
 MARKER = "oci-layout"
 MARKER_TEXT = b'{"imageLayoutVersion":"1.0.0"}'
@@ -43,43 +44,6 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     config: bytes
     manifest: bytes
     layers: Mapping[Digest, Path]
-
-
-class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What an OCI document says of a blob."""
-
-    media_type: str
-    digest: Digest
-    size: Bytes
-    platform: dict[str, str | list[str]] = {}
-    annotations: dict[str, str] = {}
-
-
-class Manifest(msgspec.Struct, frozen=True, rename="camel"):
-    """The manifest of an image on one architecture."""
-
-    config: Descriptor
-    layers: tuple[Descriptor, ...]
-
-
-class Index(msgspec.Struct, frozen=True, rename="camel"):
-    """A list of manifests: `index.json`, or the index of an image on several architectures."""
-
-    manifests: tuple[Descriptor, ...]
-
-
-class RootFs(msgspec.Struct, frozen=True):
-    """The diff ids of an image, bottom first."""
-
-    diff_ids: tuple[Digest, ...]
-
-
-class Configuration(msgspec.Struct, frozen=True):
-    """The part of an image configuration that names its layers and its platform."""
-
-    architecture: str
-    rootfs: RootFs
-    config: dict[str, object] = {}
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,18 +89,18 @@ def write(out: Path, images: Mapping[Arch, Image], name: str) -> Digest:
     """
     with _exclusive(out):
         for picture in images.values():
-            for descriptor in _manifest(picture.manifest, str(out)).layers:
-                _place_file(out, descriptor, picture.layers[descriptor.digest])
-            _place_bytes(out, image.descriptor(image.CONFIG, picture.config), picture.config)
-            _place_bytes(out, image.descriptor(image.MANIFEST, picture.manifest), picture.manifest)
+            for layer in _decode(picture.manifest, Manifest, str(out)).layers:
+                _place_file(out, layer, picture.layers[layer.digest])
+            for data in (picture.config, picture.manifest):
+                _place_bytes(out, data)
         manifests = {arch: picture.manifest for arch, picture in images.items()}
         if len(manifests) == 1:
             ((arch, data),) = manifests.items()
-            top = {**image.descriptor(image.MANIFEST, data), "platform": image.platform(arch)}
+            top = {**image.descriptor(documents.MANIFEST, data), "platform": image.platform(arch)}
         else:
             data = image.index(manifests)
-            top = image.descriptor(image.INDEX, data)
-            _place_bytes(out, top, data)
+            top = image.descriptor(documents.INDEX, data)
+            _place_bytes(out, data)
         codec.write_bytes(out / INDEX_FILE, index_file(top, {REF_NAME: name}))
         _sweep(out)
     return str(top["digest"])
@@ -145,7 +109,7 @@ def write(out: Path, images: Mapping[Arch, Image], name: str) -> Digest:
 def index_file(top: Mapping[str, object], annotations: Mapping[str, str]) -> bytes:
     """The bytes of `index.json` for an image whose descriptor is `top`."""
     entry = {**top, "annotations": annotations}
-    return codec.compact({"schemaVersion": 2, "mediaType": image.INDEX, "manifests": [entry]})
+    return codec.compact({"schemaVersion": 2, "mediaType": documents.INDEX, "manifests": [entry]})
 
 
 def read(out: Path) -> Layout:
@@ -164,12 +128,12 @@ def read(out: Path) -> Layout:
         message = f"{out / INDEX_FILE} names {len(entries)} images"
         raise InputError(message, hint="only layouts of one image are read")
     top = entries[0]
-    listed = (top,) if top.media_type != image.INDEX else (
+    listed = (top,) if top.media_type != documents.INDEX else (
         _decode(_checked(out, top), Index, top.digest).manifests
     )
     images = {}
     for descriptor in listed:
-        manifest = _manifest(_checked(out, descriptor), descriptor.digest)
+        manifest = _decode(_checked(out, descriptor), Manifest, descriptor.digest)
         config = _decode(_checked(out, manifest.config), Configuration, manifest.config.digest)
         images[_arch(config.architecture, out)] = Stored(
             manifest=msgspec.structs.replace(descriptor, annotations={}),
@@ -236,8 +200,8 @@ def _exclusive(out: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _place_bytes(out: Path, descriptor: Mapping[str, object], data: bytes) -> None:
-    codec.write_bytes(_blob(out, str(descriptor["digest"])), data)
+def _place_bytes(out: Path, data: bytes) -> None:
+    codec.write_bytes(_blob(out, f"sha256:{sha256(data)}"), data)
 
 
 def _place_file(out: Path, layer: Descriptor, source: Path) -> None:
@@ -311,10 +275,6 @@ def _expect(out: Path, named: Digest, found: Digest) -> None:
     if found != named:
         message = f"{out}: blob {named} has the digest {found}"
         raise IntegrityError(message, hint="remove the folder and build it again")
-
-
-def _manifest(data: bytes, label: str) -> Manifest:
-    return _decode(data, Manifest, label)
 
 
 def _decode(data: bytes, kind: type[T], label: str) -> T:

@@ -26,8 +26,8 @@ from imgbuild import codec
 from imgbuild.credentials import Login, origin
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.fetch import Http, Want, fetch_all
-from imgbuild.oci import image
-from imgbuild.oci.layout import Configuration, Descriptor, Index, Manifest
+from imgbuild.oci import documents
+from imgbuild.oci.documents import Configuration, Descriptor, Index, Manifest
 from imgbuild.resolution import Locked, RegistryLayer
 from imgbuild.store import Store
 from imgbuild.values import DIGEST_PATTERN, Arch, Digest, sha256
@@ -41,14 +41,14 @@ HUB_LOGIN = "https://index.docker.io/v1/"
 LOCAL = re.compile(r"^(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$")
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
-ACCEPT = f"{image.INDEX}, {image.MANIFEST}, {DOCKER_INDEX}, {DOCKER_MANIFEST}"
+ACCEPT = f"{documents.INDEX}, {documents.MANIFEST}, {DOCKER_INDEX}, {DOCKER_MANIFEST}"
 # Docker's own types name the same bytes; in an OCI manifest they are written as OCI has them.
 LAYER_TYPES = {
-    image.LAYER: image.LAYER,
-    image.LAYER_GZIP: image.LAYER_GZIP,
-    image.LAYER_ZSTD: image.LAYER_ZSTD,
-    "application/vnd.docker.image.rootfs.diff.tar": image.LAYER,
-    "application/vnd.docker.image.rootfs.diff.tar.gzip": image.LAYER_GZIP,
+    documents.LAYER: documents.LAYER,
+    documents.LAYER_GZIP: documents.LAYER_GZIP,
+    documents.LAYER_ZSTD: documents.LAYER_ZSTD,
+    "application/vnd.docker.image.rootfs.diff.tar": documents.LAYER,
+    "application/vnd.docker.image.rootfs.diff.tar.gzip": documents.LAYER_GZIP,
 }
 REFUSED = "the registry does not serve what the digest names: do not use it"
 
