@@ -1,0 +1,51 @@
+"""The real index of this machine: a page, a part of a wheel, and the wheel."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from urllib.parse import urldefrag, urljoin
+
+import pytest
+from uv import find_uv_bin
+
+from imgbuild.fetch import Http, Refused, Want, fetch_all
+from imgbuild.resolution import Locked
+from imgbuild.store import Store
+
+pytestmark = pytest.mark.network
+
+
+def index() -> str:
+    """The default index of this machine's uv."""
+    done = subprocess.run(
+        [find_uv_bin(), "pip", "compile", "--emit-index-url", "--quiet", "-"],
+        input="",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split("--index-url", 1)[1].split()[0].rstrip("/")
+
+
+def test_a_wheel_of_the_index(tmp_path: Path) -> None:
+    http = Http()
+    page = http.text(f"{index()}/six/", accept="text/html")
+    link = re.findall(r'href="([^"]+-1\.17\.0-[^"]+\.whl#sha256=[0-9a-f]{64})"', page.text)[-1]
+    url, fragment = urldefrag(urljoin(page.url, link))
+    end, size = http.part_end(url, 1000)
+    assert http.part(url, 0, 4) == b"PK\x03\x04"
+    assert http.part(url, size - 1000, 1000) == end
+    locked = Locked(file="six.whl", size=size, sha256=fragment.removeprefix("sha256="))
+    store = Store.open(tmp_path / "cache")
+    path = fetch_all([Want(locked, lambda: [url])], store, http, title="six")[locked.sha256]
+    assert "six.py" in zipfile.ZipFile(BytesIO(path.read_bytes())).namelist()
+
+
+def test_a_package_that_is_not_there() -> None:
+    with pytest.raises(Refused) as caught:
+        Http().text(f"{index()}/imgbuild-has-no-such-package/")
+    assert caught.value.status == 404
