@@ -9,12 +9,12 @@ from __future__ import annotations
 # Names are relative to imgbuild; "wheel.*" is every module of that package.
 COLUMNS: tuple[tuple[str, ...], ...] = (
     ("", "errors"),
-    ("values", "codec", "report", "matrix.model", "resolution", "oci.tar"),
+    ("values", "codec", "report", "matrix.model", "resolution", "oci.tar", "oci.documents"),
     ("console", "run", "disk"),
     ("credentials", "fetch_session", "fetch_http", "store", "upkeep", "fetch"),
     ("project", "matrix.*"),
-    ("oci.content", "oci.layer"),
-    ("indexes", "remote"),
+    ("oci.content", "oci.layer", "oci.tree", "oci.unpack"),
+    ("indexes", "remote", "oci.registry"),
     ("sandbox", "wheel.*", "deb.*"),
     ("cuda", "selection", "uv", "gateway", "freshness", "refusal", "sdists"),
     ("resolve",),

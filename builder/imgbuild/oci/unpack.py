@@ -13,7 +13,7 @@ import os
 import stat
 import tarfile
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn, cast
 
@@ -75,26 +75,6 @@ def unpack(blobs: Sequence[Path], root: Path, *, unpacked: int | None = None) ->
     except OSError as error:
         message = f"cannot unpack to {root}: {error.filename or ''}: {error.strerror or error}"
         raise WorkFailed(message, hint="make room, or name a folder on another disk") from error
-
-
-def read_files(blobs: Sequence[Path], paths: Collection[str]) -> dict[str, bytes]:
-    """The contents of the named files in the layers `blobs`, bottom first, without unpacking.
-
-    Paths are as in a tar, without a leading slash; links are not followed. Errors as of `unpack`.
-    """
-    found: dict[str, bytes] = {}
-    for blob in blobs:
-        with _inflated(blob) as stream:
-            reader = Reader(stream, str(blob))
-            for entry in reader:
-                path = entry.path.removeprefix("./").strip("/")
-                folder, _, name = path.rpartition("/")
-                if name.startswith(WHITEOUT):
-                    hidden = f"{folder}/{name.removeprefix(WHITEOUT)}".lstrip("/")
-                    found.pop(hidden, None)
-                elif path in paths and entry.type in _FILES:
-                    found[path] = b"".join(reader.content())
-    return found
 
 
 class Reader:
