@@ -22,11 +22,15 @@ DAY = MTIME // 86400  # passwords were "last changed" at the constant time, not 
 
 def install(tree: Tree, groups: Sequence[Group], user: User) -> None:
     """Write the four files; InputError if the image's user takes a name or number of the base's."""
-    passwd = [line.split(":") for line in tree.read(f"{MASTER}/passwd.master").decode().splitlines()]
+    passwd = [
+        line.split(":") for line in tree.read(f"{MASTER}/passwd.master").decode().splitlines()
+    ]
     group = [line.split(":") for line in tree.read(f"{MASTER}/group.master").decode().splitlines()]
     passwd = [row for row in passwd if len(row) == 7]
     group = [row for row in group if len(row) == 4]
-    group += [[item.name, "!", str(item.gid), ""] for item in sorted(groups, key=lambda item: item.gid)]
+    group += [
+        [item.name, "!", str(item.gid), ""] for item in sorted(groups, key=lambda item: item.gid)
+    ]
     _check(user, passwd, group)
     passwd.append([user.name, "!", str(user.uid), str(user.gid), "", user.home, SHELL])
     group.append([user.name, "!", str(user.gid), ""])
@@ -39,11 +43,22 @@ def install(tree: Tree, groups: Sequence[Group], user: User) -> None:
 
 
 def _check(user: User, passwd: Sequence[Sequence[str]], group: Sequence[Sequence[str]]) -> None:
-    taken = [f"user {row[0]} ({row[2]})" for row in passwd if user.name == row[0] or str(user.uid) == row[2]]
-    taken += [f"group {row[0]} ({row[2]})" for row in group if user.name == row[0] or str(user.gid) == row[2]]
+    taken = [
+        f"user {row[0]} ({row[2]})"
+        for row in passwd
+        if user.name == row[0] or str(user.uid) == row[2]
+    ]
+    taken += [
+        f"group {row[0]} ({row[2]})"
+        for row in group
+        if user.name == row[0] or str(user.gid) == row[2]
+    ]
     if taken:
-        message = f"image.user: {user.name} {user.uid}:{user.gid} is taken by the base's {', '.join(taken)}"
-        raise InputError(message, hint="choose another name and numbers from 1000 up in matrix.yaml")
+        wanted = f"{user.name} ({user.uid}:{user.gid})"
+        message = f"image.user {wanted} is in the base already: {', '.join(taken)}"
+        raise InputError(
+            message, hint="choose another name and numbers from 1000 up in matrix.yaml"
+        )
 
 
 def _lines(rows: Iterable[str]) -> bytes:

@@ -1,7 +1,8 @@
 """Debian's archive: which mirror, which packages, with which hashes.
 
-Comes in: a base of `matrix.yaml`. Goes out: its packages as `Deb` values, and the addresses of their
-files. Trust runs from Debian's archive keyring over `InRelease` to `Packages.xz` to each package.
+Comes in: a base of `matrix.yaml`. Goes out: its packages as `Deb` values, and the addresses of
+their files. Trust runs from Debian's archive keyring over `InRelease` to `Packages.xz` to each
+package.
 
 Only the suite's main archive is read. A point release leaves its files in place until the next one,
 and after the last one for good, while security and updates suites drop each superseded file: a lock
@@ -35,14 +36,14 @@ REMEDY = "apt-get install gpgv debian-archive-keyring"
 def resolve_debs(base: DebianBase, arch: Arch, store: Store, http: Http) -> tuple[Deb, ...]:
     """The base's packages and all they need on `arch`, sorted by name.
 
-    FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong, ToolMissing
-    without gpgv or Debian's keyring, InputError for an unknown package, WorldImpossible if a
-    dependency cannot be met.
+    FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong,
+    ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, WorldImpossible
+    if a dependency cannot be met.
     """
     places = mirrors(base)
     if not places:
         message = f"no Debian mirror is known for {base.suite}"
-        hint = "add one to the base's `mirrors` in matrix.yaml, such as a dated snapshot of the archive"
+        hint = "add one to the base's `mirrors` in matrix.yaml, such as a dated snapshot"
         raise FetchFailed(message, hint=hint)
     failures = []
     for mirror in places:
@@ -66,7 +67,9 @@ def resolve_debs(base: DebianBase, arch: Arch, store: Store, http: Http) -> tupl
             for package in chosen
         )
     message = f"no mirror answers for Debian {base.suite}:\n" + "\n".join(failures)
-    raise FetchFailed(message, hint="check the network and the proxy, or name a mirror in matrix.yaml")
+    raise FetchFailed(
+        message, hint="check the network and the proxy, or name a mirror in matrix.yaml"
+    )
 
 
 def mirrors(base: DebianBase) -> tuple[str, ...]:
@@ -80,7 +83,7 @@ def urls(deb: Deb, mirrors: Sequence[str]) -> list[str]:
 
 
 def _apt_sites(suite: str) -> list[str]:
-    """Sites of this machine's apt: those with `suite`, then others that look like Debian's archive."""
+    """Sites of this machine's apt: those with `suite`, then others that look like Debian's."""
     try:
         apt = run.find("apt-get", remedy="")
     except ToolMissing:
@@ -99,9 +102,7 @@ def _apt_sites(suite: str) -> list[str]:
     return [*same, *other]
 
 
-def _indexes(
-    base: DebianBase, arch: Arch, mirror: str, store: Store, http: Http
-) -> list[str]:
+def _indexes(base: DebianBase, arch: Arch, mirror: str, store: Store, http: Http) -> list[str]:
     """The text of the `Packages` index of each component, verified."""
     place = f"{mirror}/dists/{base.suite}"
     release = _verified(http.bytes(f"{place}/InRelease"), f"{place}/InRelease", store)
@@ -156,10 +157,14 @@ def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:
         signed.write_bytes(data)
         command = [gpgv, "--status-fd", "1", "--keyring", str(keyring), "--output", str(clear)]
         result = run.run([*command, str(signed)], check=False)
-        states = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("[GNUPG:] ")]
+        states = [
+            line.split()[1] for line in result.stdout.splitlines() if line.startswith("[GNUPG:] ")
+        ]
         # Several keys sign; an old keyring may lack the newest, so one good signature is enough.
         if "VALIDSIG" not in states or "BADSIG" in states or not clear.exists():
             tail = " / ".join(result.stderr.strip().splitlines()[-3:])
             message = f"{url}: no valid signature of Debian ({tail})"
-            raise IntegrityError(message, hint=f"try another mirror, or renew the keyring: {REMEDY}")
+            raise IntegrityError(
+                message, hint=f"try another mirror, or renew the keyring: {REMEDY}"
+            )
         return fields(clear.read_text())

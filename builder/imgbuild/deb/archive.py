@@ -1,7 +1,7 @@
 """What a .deb holds: control files, and files whose contents go to a spool file.
 
-Comes in: the path of a `.deb` (an `ar` of control.tar and data.tar). Goes out: a `Package`. Only one
-compressed archive is in memory at a time; contents stream to the spool.
+Comes in: the path of a `.deb` (an `ar` of control.tar and data.tar). Goes out: a `Package`. Only
+the compressed package is in memory; contents stream to the spool.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Self, cast
 
 import msgspec
 
@@ -24,7 +24,9 @@ from imgbuild.oci.tar import MTIME, Kind, Member, Slice
 MAGIC = b"!<arch>\n"
 HEADER = 60
 CHUNK = 1 << 20
-DAMAGED = "delete it from the cache and fetch it again; if it comes back the same, the lock is wrong"
+DAMAGED = (
+    "delete it from the cache and fetch it again; if it comes back the same, the lock is wrong"
+)
 
 
 class Package(msgspec.Struct, frozen=True):
@@ -40,8 +42,8 @@ class Package(msgspec.Struct, frozen=True):
 def read(path: Path, spool: Path, keep: Callable[[str, Kind], bool]) -> Package:
     """Unpack the .deb at `path`; contents of kept members are appended to the new file `spool`.
 
-    `keep` is asked with each member's path (no leading slash) and kind. IntegrityError for a damaged
-    file, an unsafe path, a device, or a compression that Debian 12 does not use.
+    `keep` is asked with each member's path (no leading slash) and kind. IntegrityError for a
+    damaged file, an unsafe path, a device, or a compression that Debian 12 does not use.
     """
     parts = dict(_parts(path))
     if parts.get("debian-binary", b"")[:2] != b"2.":
@@ -97,11 +99,11 @@ class _Tar:
     def __init__(self, path: Path, name: str, source: IO[bytes]) -> None:
         self._path, self._name = path, name
         try:
-            self._tar = tarfile.open(fileobj=source, mode="r|")
+            self._tar = tarfile.open(fileobj=source, mode="r|")  # noqa: SIM115 (closed by __exit__)
         except (tarfile.TarError, lzma.LZMAError, OSError, EOFError, zlib.error) as error:
             raise self._damaged(error) from error
 
-    def __enter__(self) -> _Tar:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,7 +136,9 @@ def _tar(path: Path, parts: dict[str, bytes], name: str) -> _Tar:
         message = f"{path}: no {name}"
         raise IntegrityError(message, hint=DAMAGED)
     message = f"{path}: {found} has a compression that Debian does not use"
-    raise IntegrityError(message, hint="take the package from Debian's archive: its packages are .xz")
+    raise IntegrityError(
+        message, hint="take the package from Debian's archive: its packages are .xz"
+    )
 
 
 def _name(path: Path, info: tarfile.TarInfo) -> str:
@@ -166,7 +170,7 @@ def _member(path: Path, info: tarfile.TarInfo, name: str) -> Member:
             path=name, kind=Kind.HARD, mode=mode, uid=uid, gid=gid, mtime=time, target=target
         )
     if info.isreg():
-        # The package's own time: caches that look at times (.pyc, fonts) see an upgrade of a package.
+        # The package's own time: caches that look at times (.pyc) then see an upgrade.
         return Member(path=name, mode=mode, uid=uid, gid=gid, mtime=time, size=info.size, pack=True)
     message = f"{path}: {name} is neither file, folder nor link"
     raise IntegrityError(message, hint="leave the package out of the base")

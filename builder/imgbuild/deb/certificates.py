@@ -47,7 +47,10 @@ def install(tree: Tree) -> None:
     for member in files:
         data = tree.read(member.path)
         bundle += data if data.endswith(b"\n") else data + b"\n"
-        pem = re.sub(r"[()]", "=", re.sub(r"[ ,]", "_", posixpath.basename(member.path)[:-4])) + ".pem"
+        pem = (
+            re.sub(r"[()]", "=", re.sub(r"[ ,]", "_", posixpath.basename(member.path)[:-4]))
+            + ".pem"
+        )
         tree.link(f"{LINKS}/{pem}", f"/{member.path}")
         hashes.setdefault(subject_hash(der(data, member.path)), []).append(pem)
     for digest, pems in hashes.items():
@@ -68,7 +71,8 @@ def der(pem: bytes, name: str) -> bytes:
 
 def subject_hash(certificate: bytes) -> str:
     """OpenSSL's X509_NAME_hash of the subject of a DER certificate, as eight hex digits."""
-    # Certificate > TBSCertificate > [version], serial, algorithm, issuer, validity, subject
+    # A Certificate begins with its TBSCertificate: a version or none, serial, algorithm, issuer,
+    # validity, subject.
     body = _children(_children(certificate)[0][1])[0][1]
     fields = _children(body)
     subject = fields[5 if fields[0][0] == VERSION else 4][1]

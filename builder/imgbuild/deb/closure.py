@@ -1,7 +1,7 @@
 """Which Debian packages a base needs: wanted ones, essential ones, and all that these depend on.
 
-Comes in: the paragraphs of a `Packages` index and the names wanted. Goes out: the chosen paragraphs,
-sorted by name. Recommends are not followed. The same index and names always give the same answer.
+Comes in: the paragraphs of a `Packages` index and the names wanted. Goes out: the chosen
+paragraphs, sorted by name. Recommends are not followed. Equal inputs give equal answers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Archive:
                 self._providers.setdefault(provided.name, []).append(provider)
 
     def providers(self, relation: Relation) -> list[Provider]:
-        """All that satisfies `relation`: the package itself, then providers by priority and name."""
+        """What satisfies `relation`: the package itself, then providers by priority and name."""
         package = self.packages.get(relation.name)
         real = [Provider(package, package["Version"], real=True)] if package is not None else []
         virtual = sorted(self._providers.get(relation.name, []), key=_preference)
@@ -134,7 +134,7 @@ def _check_names(archive: Archive, wanted: Sequence[str], file: str) -> None:
 
 
 def _check_conflicts(archive: Archive, chosen: Mapping[str, Paragraph]) -> None:
-    reasons = []
+    reasons: list[str] = []
     for name, package in sorted(chosen.items()):
         for field in EXCLUDES:
             for (relation,) in clauses(package.get(field, "")):
@@ -160,5 +160,7 @@ def _impossible(name: str, clause: Clause, because: Mapping[str, str]) -> WorldI
     reasons.append(f"{name}: {because[name]}")
     message = f"nothing in the Debian archive satisfies {text}"
     return WorldImpossible(
-        message, reasons=tuple(reasons), hint="name a package that provides it in the base's packages"
+        message,
+        reasons=tuple(reasons),
+        hint="name a package that provides it in the base's packages",
     )

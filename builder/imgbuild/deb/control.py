@@ -47,7 +47,7 @@ def fields(block: str) -> dict[str, str]:
             result[name] += "\n" + line
         elif ":" in line:
             name, _, value = line.partition(":")
-            result[name] = value.strip()
+            result[name] = value.lstrip()
         else:
             message = f"not a field of a control file: {line!r}"
             raise ValueError(message)
@@ -55,7 +55,7 @@ def fields(block: str) -> dict[str, str]:
 
 
 def clauses(text: str) -> tuple[Clause, ...]:
-    """The value of Depends, Provides and their like; ValueError for what policy 7.1 does not allow."""
+    """The value of Depends, Provides and the like; ValueError for what policy 7.1 forbids."""
     parts = (part.strip() for part in text.replace("\n", " ").split(","))
     return tuple(tuple(_relation(one) for one in part.split("|")) for part in parts if part)
 

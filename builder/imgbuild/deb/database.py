@@ -1,8 +1,8 @@
-"""dpkg's own database, so that apt works in images built on this one and scanners see every package.
+"""dpkg's own database: apt works in images built on this one, and scanners see each package.
 
-Comes in: unpacked packages, alternatives and diversions. Goes out: files below `var/lib/dpkg`, as dpkg
-writes them: status, info/*, triggers, diversions, alternatives. One full database rather than entries
-in status.d: scanners read both, but `apt-get install` in a derived image needs this one.
+Comes in: unpacked packages, alternatives and diversions. Goes out: files below `var/lib/dpkg`, as
+dpkg writes them: status, info/*, triggers, diversions, alternatives. One full database rather than
+entries in status.d: scanners read both, but `apt-get install` in a derived image needs this one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ ROOT = "var/lib/dpkg"
 EXECUTABLE = ("preinst", "postinst", "prerm", "postrm", "config")
 # The order in which dpkg writes the fields that it knows; it writes the others after them.
 FIELDS = (
-    "Package", "Essential", "Protected", "Status", "Priority", "Section", "Installed-Size", "Origin",
-    "Maintainer", "Bugs", "Architecture", "Multi-Arch", "Source", "Version", "Config-Version",
-    "Replaces", "Provides", "Depends", "Pre-Depends", "Recommends", "Suggests", "Breaks", "Conflicts",
-    "Enhances", "Conffiles", "Description",
+    "Package", "Essential", "Protected", "Status", "Priority", "Section", "Installed-Size",
+    "Origin", "Maintainer", "Bugs", "Architecture", "Multi-Arch", "Source", "Version",
+    "Config-Version", "Replaces", "Provides", "Depends", "Pre-Depends", "Recommends", "Suggests",
+    "Breaks", "Conflicts", "Enhances", "Conffiles", "Description",
 )  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def install(
 ) -> None:
     """Write the database of `packages`, all of them installed and configured."""
     ordered = sorted(packages, key=lambda package: package.name)
-    status = b"\n".join(_status(tree, package) for package in ordered)
+    status = b"".join(_status(tree, package) for package in ordered)
     tree.file(f"{ROOT}/status", status)
     tree.file(f"{ROOT}/arch", f"{arch.debian}\n".encode())
     tree.file(f"{ROOT}/info/format", b"1\n")
@@ -63,7 +63,11 @@ def alternative(choices: Sequence[Alternative]) -> bytes:
     lines.append("")
     for choice in sorted(choices, key=lambda choice: choice.path):
         paths = {slave.name: slave.path for slave in choice.slaves}
-        lines += [choice.path, str(choice.priority), *(paths.get(name, "") for name in sorted(slaves))]
+        lines += [
+            choice.path,
+            str(choice.priority),
+            *(paths.get(name, "") for name in sorted(slaves)),
+        ]
     return ("\n".join(lines) + "\n\n").encode()
 
 
@@ -77,8 +81,10 @@ def _status(tree: Tree, package: Package) -> bytes:
         )
     names = [name for name in FIELDS if name in fields]
     names += [name for name in fields if name not in FIELDS]
-    lines = [f"{name}:{'' if fields[name].startswith(chr(10)) else ' '}{fields[name]}" for name in names]
-    return ("\n".join(lines) + "\n").encode()
+    lines = [
+        f"{name}:{'' if fields[name].startswith(chr(10)) else ' '}{fields[name]}" for name in names
+    ]
+    return ("\n".join(lines) + "\n\n").encode()
 
 
 def _triggers(tree: Tree, packages: Sequence[Package]) -> None:

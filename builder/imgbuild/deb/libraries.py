@@ -11,10 +11,11 @@ import functools
 import io
 import posixpath
 import struct
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 from elftools.common.exceptions import ELFError
-from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 
 from imgbuild.deb.tree import Tree
@@ -48,9 +49,7 @@ def cache(tree: Tree, arch: Arch, version: str) -> tuple[bytes, list[Member]]:
             if not found.link and found.file != found.name:
                 path = f"{folder}/{found.name}"
                 if path not in tree:
-                    links.append(
-                        Member(path=path, kind=Kind.LINK, mode=0o777, target=found.file)
-                    )
+                    links.append(Member(path=path, kind=Kind.LINK, mode=0o777, target=found.file))
             entries.append((found.name, f"/{folder}/{found.name}"))
     return encode(sorted(entries, key=_order, reverse=True), arch, version), links
 
@@ -77,8 +76,8 @@ def encode(entries: list[tuple[str, str]], arch: Arch, version: str) -> bytes:
     )
     end = base + len(strings)
     start = end + -end % 4
-    # The generator's line is part of the file that the base's ldconfig writes, so it is part of ours.
-    upstream = version.split("-")[0]
+    # The generator's line is part of the file that the base's ldconfig writes, so ours has it.
+    upstream = version.split("-", maxsplit=1)[0]
     line = f"ldconfig (Debian GLIBC {version}) stable release version {upstream}".encode()
     head = HEADER.pack(MAGIC, len(entries), len(strings), LITTLE_ENDIAN, start)
     extension = EXTENSION.pack(EXTENSION_MAGIC, 1, 0, 0, start + EXTENSION.size, len(line))
@@ -86,7 +85,7 @@ def encode(entries: list[tuple[str, str]], arch: Arch, version: str) -> bytes:
 
 
 def compare(left: str, right: str) -> int:
-    """glibc's order of library names: runs of digits as numbers, digits above all else."""
+    """Glibc's order of library names: runs of digits as numbers, digits above all else."""
     one, other = left.encode() + b"\0", right.encode() + b"\0"
     i = j = 0
     while one[i]:
@@ -104,19 +103,22 @@ def compare(left: str, right: str) -> int:
     return one[i] - other[j]
 
 
-_order = functools.cmp_to_key(lambda left, right: compare(left[0], right[0]))
+def _compare_entries(left: tuple[str, str], right: tuple[str, str]) -> int:
+    return compare(left[0], right[0])
+
+
+_order = functools.cmp_to_key(_compare_entries)
 
 
 def soname(data: bytes) -> str | None:
     """The SONAME of the ELF file in `data`: "" if it has none, None if it is no shared object."""
     try:
-        elf = ELFFile(io.BytesIO(data))
-        for segment in elf.iter_segments("PT_DYNAMIC"):
-            assert isinstance(segment, DynamicSegment)
+        segments: Iterable[Any] = ELFFile(io.BytesIO(data)).iter_segments("PT_DYNAMIC")
+        for segment in segments:
             for tag in segment.iter_tags("DT_SONAME"):
                 return str(tag.soname)
             return ""
-    except (ELFError, struct.error, AssertionError):
+    except (ELFError, struct.error):
         return None
     return None
 
@@ -151,10 +153,11 @@ def _libraries(tree: Tree, folder: str) -> list[Found]:
         if name is None:
             continue
         name = name or file
-        link = member.kind is Kind.LINK
-        target = posixpath.basename(real.path)
-        if link and target != name and not (target.endswith(".so") and name.startswith(target)):
-            link = False  # a link to a file of another name counts as a file of its own
+        # A link counts as one if it has the SONAME's name or is the linker's `libx.so`; any other
+        # link counts as a file of its own.
+        link = member.kind is Kind.LINK and (
+            file == name or (file.endswith(".so") and name.startswith(file))
+        )
         name = file if link else name
         known = chosen.get(name)
         better = known is None or (not link and known.link)
@@ -170,7 +173,7 @@ def _named_like_library(file: str) -> bool:
 
 
 def _strings(texts: set[str]) -> tuple[dict[str, int], bytes]:
-    """glibc's string table: sorted from the end, and a string that ends another one shares its bytes."""
+    """Glibc's string table: a string that is the end of another one shares its bytes."""
     ends = sorted((text.encode() for text in texts), key=functools.cmp_to_key(_by_end))
     offsets: dict[str, int] = {}
     table = bytearray()
@@ -189,7 +192,7 @@ def _strings(texts: set[str]) -> tuple[dict[str, int], bytes]:
 def _by_end(left: bytes, right: bytes) -> int:
     for one, other in zip(reversed(left), reversed(right), strict=False):
         if one != other:
-            return one - other
+            return other - one
     return len(right) - len(left)  # the longer one first, so that the shorter can share its end
 
 

@@ -1,8 +1,8 @@
 """The root file system of a Debian base, made from .deb files with no chroot and no script.
 
-Comes in: a `DebianRecipe` and the files of its packages. Goes out: the members of the base layer, in
-byte order. Their bytes depend on the packages, the reviewed table of effects, the architecture and
-the image's user, and on nothing else.
+Comes in: a `DebianRecipe` and the files of its packages. Goes out: the members of the base layer,
+in byte order. They depend on the packages, the reviewed table of effects, the architecture and the
+image's user, and on nothing else.
 
 Times: a package's files and links have the package's own, which tells versions apart for everything
 that compares times; folders and files of effects have the one constant time.
@@ -36,11 +36,12 @@ CONFIGURATION = "etc/dpkg/dpkg.cfg.d/imgbuild"
 
 
 def members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -> list[Member]:
-    """The members of the base layer. `paths` gives each package's file by sha256; the contents of
-    files are written below the folder `spool` and must stay there until the layer is written.
+    """All members of the base layer but plain parent folders, which the layer writer adds.
 
-    IntegrityError for a damaged or unsafe package, two packages that ship one path, or a maintainer
-    script that is not in the table; InputError if the suite has no table or the user's name is taken.
+    `paths` gives each package's file by sha256; the contents of files are written below the folder
+    `spool` and must stay there until the layer is written. IntegrityError for a damaged or unsafe
+    package, two packages that ship one path, or a maintainer script that is not in the table;
+    InputError if the suite has no table or the user's name is taken.
     """
     table = load(recipe.suite)
     packages = _unpack(recipe.debs, table, paths, spool)
@@ -69,8 +70,8 @@ def _unpack(
         package = read(paths[deb.sha256], spool / f"{deb.sha256}.files", keep)
         if (package.name, package.control.get("Version")) != (deb.package, deb.version):
             message = (
-                f"{deb.file} holds {package.name} {package.control.get('Version')}, but the lock says"
-                f" {deb.package} {deb.version}"
+                f"{deb.file} holds {package.name} {package.control.get('Version')},"
+                f" but the lock says {deb.package} {deb.version}"
             )
             raise IntegrityError(message, hint="make the lock anew")
         return package
@@ -91,7 +92,8 @@ def _without_excluded(tree: Tree, table: Table) -> list[Member]:
     files = [
         member
         for member in all_members
-        if member.kind is not Kind.FOLDER and not (out(member.path) and member.kind is not Kind.LINK)
+        if member.kind is not Kind.FOLDER
+        and not (out(member.path) and member.kind is not Kind.LINK)
     ]
     kept: set[str] = set()
     for member in files:
@@ -101,7 +103,7 @@ def _without_excluded(tree: Tree, table: Table) -> list[Member]:
                 kept.add(path)
                 path = path.rpartition("/")[0]
     for member in files:
-        # A package's folder in usr/share/doc may be a link to another package's, with its copyright.
+        # A package's folder in usr/share/doc may be a link to another's, with its copyright.
         if member.path not in kept:
             real = tree.real(member.path)
             if real is not None and real.path in kept:

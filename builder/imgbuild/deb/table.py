@@ -1,7 +1,7 @@
 """The reviewed table of what maintainer scripts do, as values.
 
 Comes in: `data/debian/SUITE.yaml`. Goes out: a `Table`, or an error that names the package whose
-script nobody has read yet. A change of the data changes the base's bytes: raise `plan.DEBIAN_FORMAT`.
+script nobody has read yet. A change of the data changes the base: raise `plan.DEBIAN_FORMAT`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Annotated, Literal
 import msgspec
 import yaml
 
-from imgbuild.errors import InputError, IntegrityError, Problem
 from imgbuild.deb.archive import Package
+from imgbuild.errors import InputError, IntegrityError, Problem
 from imgbuild.values import Sha256, sha256
 
 DATA = Path(__file__).parent.parent / "data" / "debian"
@@ -148,7 +148,9 @@ def load(suite: str) -> Table:
         return msgspec.convert(yaml.safe_load(path.read_bytes()), Table)
     except (msgspec.ValidationError, yaml.YAMLError) as error:
         message = f"{path.name} is not a valid table of script effects"
-        raise InputError(message, problems=(Problem(file=str(path), message=str(error)),)) from error
+        raise InputError(
+            message, problems=(Problem(file=str(path), message=str(error)),)
+        ) from error
 
 
 def check_scripts(table: Table, packages: Iterable[Package]) -> None:
@@ -166,8 +168,8 @@ def check_scripts(table: Table, packages: Iterable[Package]) -> None:
     if unknown:
         message = "maintainer scripts that nobody has reviewed:\n  " + "\n  ".join(unknown)
         hint = (
-            "read each script (dpkg-deb --ctrl-tarfile), then add its hash, and its effects if it has"
-            f" any, to imgbuild/data/debian/{table.suite}.yaml, or leave the package out of the base"
+            "read each script (dpkg-deb --control PACKAGE.deb), then add its hash and its effects"
+            f" to imgbuild/data/debian/{table.suite}.yaml; or leave the package out of the base"
         )
         raise IntegrityError(message, hint=hint)
 
@@ -184,7 +186,9 @@ def included(table: Table) -> re.Pattern[str]:
 
 def dpkg_configuration(table: Table) -> bytes:
     """The same exclusions as dpkg reads them, for packages that people add to the image."""
-    lines = ["# What the base leaves out, left out of added packages too. Delete this file to undo it."]
+    lines = [
+        "# What the base leaves out, left out of added packages too. Delete this file to undo it."
+    ]
     lines += [f"path-exclude={item.path}" for item in table.exclude]
     lines += [f"path-include={item.path}" for item in table.include]
     return ("\n".join(lines) + "\n").encode()

@@ -1,7 +1,7 @@
 """The merged root while it grows: members by path, with /usr merged.
 
-Comes in: members of packages and of effects. Goes out: one sorted list in which each path stands once
-and every hard link follows the file that it links to.
+Comes in: members of packages and of effects. Goes out: one sorted list in which each path stands
+once and every hard link follows the file that it links to.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def merged(path: str) -> str:
 
 
 class Tree:
-    """Members by path. Two that claim one path must be folders alike, or IntegrityError says who."""
+    """Members by path. Two that claim one path must be alike, or IntegrityError says who."""
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
@@ -36,7 +36,7 @@ class Tree:
         return merged(path) in self._members
 
     def add(self, member: Member, owner: str) -> None:
-        """Add what package `owner` ships; links into merged folders are rewritten, targets are not."""
+        """Add what package `owner` ships, moved below /usr; the text of symbolic links stays."""
         path = merged(member.path)
         if member.kind is Kind.HARD:
             member = msgspec.structs.replace(member, target=merged(member.target))
@@ -44,8 +44,8 @@ class Tree:
         known = self._members.get(path)
         if known is not None and known != member:
             message = (
-                f"{owner} and {self._owners[path]} both ship /{path}, as {known.kind} {known.mode:04o}"
-                f" and {member.kind} {member.mode:04o}"
+                f"{owner} and {self._owners[path]} both ship /{path}:"
+                f" {member.kind} {member.mode:04o} and {known.kind} {known.mode:04o}"
             )
             raise IntegrityError(message, hint="leave one of the two packages out of the base")
         self._members[path] = member

@@ -40,7 +40,7 @@ def satisfies(version: str, relation: str, bound: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def key(version: str) -> tuple[int, Part, Part]:
-    """Epoch, upstream version and Debian revision as values that sort; ValueError for a bad epoch."""
+    """Epoch, upstream version and revision as values that sort; ValueError for a bad epoch."""
     epoch, colon, rest = version.partition(":")
     if not colon:
         epoch, rest = "0", version
