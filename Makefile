@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest
 SHOW := import torch, vllm, trl, tensordict; \
 	print("\n".join(f"{m.__name__} {m.__version__}" for m in (torch, vllm, trl, tensordict)))
 
-.PHONY: image test fast lint format constraints clean help
+.PHONY: image test fast lint format constraints benchmark reproduce clean help
 
 ## image: build TARGET (cu124-vllm), load it where an engine answers, import its packages in it
 image: $(VENV)/ready
@@ -47,6 +47,14 @@ format: $(VENV)/ready-test
 constraints: $(VENV)/ready
 	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --upgrade \
 		--quiet --no-header --no-annotate --output-file tools/constraints.txt
+
+## benchmark: measure TARGET against `docker build` with uv; options in ARGS (--help tells)
+benchmark: $(VENV)/ready
+	$(BIN)/python tools/benchmark.py --target $(TARGET) $(ARGS)
+
+## reproduce: build in many surroundings and compare digests; options in ARGS (--help tells)
+reproduce: $(VENV)/ready
+	tools/reproduce.py $(ARGS)
 
 ## clean: remove the environment and what was built; the download cache stays (imgbuild cache)
 clean:

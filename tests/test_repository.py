@@ -29,6 +29,19 @@ REGISTRIES = (
 KNOWN = modules()
 
 
+def _is_code(path: Path) -> bool:
+    return path.suffix in ("", ".py")
+
+
+def _is_program(path: Path) -> bool:
+    text = path.read_text()
+    return text.startswith("#!") or 'if __name__ == "__main__"' in text
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
 def test_ruff_is_content():
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--output-format", "concise"],
@@ -60,7 +73,7 @@ def test_files_are_short():
 
 def test_functions_are_short():
     long = []
-    for path in [*tracked("*.py"), *_python_tools()]:
+    for path in tracked("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or 0) - node.lineno + 1
@@ -235,9 +248,10 @@ def test_constraints_cover_the_environment():
     assert names - tools <= pins.keys()
 
 
-@pytest.mark.parametrize("path", [p for p in tracked("tools") if os.access(p, os.X_OK)], ids=str)
+@pytest.mark.parametrize("path", [p for p in tracked("tools") if _is_program(p)], ids=_name)
 def test_tools_explain_themselves(path):
-    done = subprocess.run([path, "--help"], capture_output=True, text=True, timeout=60, check=True)
+    command = [sys.executable, path] if path.suffix == ".py" else [path]
+    done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
     assert len(done.stdout) > 100
 
 
@@ -269,20 +283,8 @@ def _column(name: str) -> int | None:
     return next(exact, next(loose, None))
 
 
-def _is_code(path: Path) -> bool:
-    return path.suffix in ("", ".py")
-
-
-def _python_tools() -> list[Path]:
-    return [p for p in tracked("tools") if p.suffix == "" and b"python" in p.read_bytes()[:40]]
-
-
 def _lines(path: Path) -> int:
     return len(path.read_text().splitlines())
-
-
-def _name(path: Path) -> str:
-    return str(path.relative_to(ROOT))
 
 
 def _text(name: str) -> str:

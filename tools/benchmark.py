@@ -1,7 +1,8 @@
 """Measures `docker build` with uv against imgbuild: same lock, same downloaded wheels, one run.
 
 Prints a Markdown table for docs/benchmarks.md: medians of wall time, peak memory, bytes to push.
-Run it with the environment's Python: `make benchmark`. The page cache is warm for both. Pins are changed in a copy of the project.
+Run it with the environment's Python: `make benchmark`. The page cache is warm for both; pins are
+changed in a copy of the project.
 """
 
 from __future__ import annotations
@@ -167,8 +168,16 @@ def report(
     ).stdout.strip()  # fmt: skip
     version = f"Docker {docker.version()}, " if docker else ""
     runs = f"median of {options.runs} (imgbuild) and {options.docker_runs} (docker)"
-    head = ("case", "docker build with uv", "imgbuild", "ratio", "memory, docker")
-    head += ("memory, imgbuild (largest process)", "to push, docker", "to push, imgbuild")
+    head = (
+        "case",
+        "docker build with uv",
+        "imgbuild",
+        "ratio",
+        "memory, docker",
+        "memory, imgbuild (largest process)",
+        "to push, docker",
+        "to push, imgbuild",
+    )
     lines = [f"`{options.target}` at {commit or 'no commit'}; {before}. {version}{runs}.", ""]
     lines += [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     for row in rows:

@@ -1,0 +1,336 @@
+#!/usr/bin/env python3
+"""Builds targets in many surroundings and compares each digest with images/TARGET/digests.json.
+
+Every build but the first starts with no layer in its cache, from input files linked from the
+user's cache. Each blob that a build leaves is hashed here too. Prints a table; status 1 if anything
+differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHON = ROOT / ".venv" / "bin" / "python"
+SUITES = {"trixie": "Debian 13", "sid": "Debian sid"}
+# What wheels of imgbuild's own dependencies may be made for: Debian 13's glibc runs all of these.
+PLATFORMS = ("any", *(f"manylinux_2_{minor}_" for minor in (17, 28, 34)), "manylinux2014_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Where and how a build runs. `root` is a folder to make it in, as the file system's root."""
+
+    words: Sequence[str] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    umask: int = 0o022
+    user: int | None = None
+    folder: str = "project"
+    suite: str | None = None
+
+
+CASES = {
+    "again": ("an empty cache of layers", Surroundings()),
+    "umask": ("another user, umask 077", Surroundings(umask=0o077, user=54321)),
+    "folder": (
+        "another folder, time zone and locale",
+        Surroundings(
+            folder="some where/else",
+            env={
+                "TZ": "Asia/Kathmandu",
+                "LC_ALL": "C",
+                "PYTHONUTF8": "0",
+                "PYTHONCOERCECLOCALE": "0",
+                "PYTHONHASHSEED": "4321",
+                "SOURCE_DATE_EPOCH": "1234567890",
+            },
+        ),
+    ),
+    "trixie": ("the Python of Debian 13, no network", Surroundings(suite="trixie")),
+    "sid": ("the Python of Debian sid, no network", Surroundings(suite="sid")),
+    "jobs-1": ("one process", Surroundings(words=("--jobs", "1"))),
+    "jobs-2": ("two processes", Surroundings(words=("--jobs", "2"))),
+    "offline": ("--offline", Surroundings(words=("--offline",))),
+}
+
+
+def main() -> None:
+    """Run the chosen cases of the chosen targets."""
+    options = arguments()
+    targets = options.target or sorted(p.parent.name for p in ROOT.glob("images/*/digests.json"))
+    work = Path(tempfile.mkdtemp(prefix="imgbuild-reproduce-", dir=options.work))
+    # Another user must be able to walk through it.
+    work.chmod(0o755)
+    failures = 0
+    try:
+        print("| target | surroundings | digest | seconds |\n| --- | --- | --- | --- |", flush=True)
+        for target in targets:
+            # With everything read and checked: then no file is missing from the cache afterwards.
+            first = ("the first build, every file checked", Surroundings(words=("--verify",)))
+            cases = {"first": first} | {name: CASES[name] for name in options.case or CASES}
+            for name, (title, surroundings) in cases.items():
+                started = time.monotonic()
+                fault = attempt(target, name, surroundings, work)
+                seconds = time.monotonic() - started
+                row = (target, title, fault or "as sealed", f"{seconds:.0f}")
+                print(f"| {' | '.join(row)} |", flush=True)
+                failures += fault is not None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    sys.exit(1 if failures else 0)
+
+
+def arguments() -> argparse.Namespace:
+    """What to build and how, from the command line."""
+    cases = "\n".join(f"  {name:8} {title}" for name, (title, _) in CASES.items())
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=f"cases:\n{cases}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--target", action="append", help="only this target; repeatable")
+    parser.add_argument("--case", action="append", choices=[*CASES], help="only this; repeatable")
+    parser.add_argument(
+        "--work", type=Path, default=None, help="where to write, best on the cache's disk; 15 GB"
+    )
+    return parser.parse_args()
+
+
+def attempt(target: str, name: str, surroundings: Surroundings, work: Path) -> str | None:
+    """Build `target` once; None if the digest is as sealed, else what is wrong."""
+    if os.geteuid() != 0 and (surroundings.user is not None or surroundings.suite is not None):
+        return "not tried: needs root"
+    folder = work / name
+    try:
+        place = folder / surroundings.folder
+        copy_project(place)
+        build = first_build if name == "first" else later_build
+        build(target, surroundings, folder, place)
+        return compare(target, place / "out")
+    except subprocess.CalledProcessError as error:
+        log = folder / "log"
+        tail = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
+        print("\n".join(tail), file=sys.stderr)
+        return f"failed: {' '.join(error.cmd[:4])} ended with status {error.returncode}"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def copy_project(place: Path) -> None:
+    """What a build reads of the project, where any user can read it."""
+    place.mkdir(parents=True)
+    shutil.copy(ROOT / "matrix.yaml", place)
+    shutil.copytree(ROOT / "images", place / "images")
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "builder", place / "builder", ignore=ignored)
+
+
+def first_build(target: str, surroundings: Surroundings, folder: Path, place: Path) -> None:
+    """Build with the user's own cache and network."""
+    run([*words(PYTHON, target, surroundings)], folder, place, {"PYTHONPATH": "builder"})
+
+
+def later_build(target: str, surroundings: Surroundings, folder: Path, place: Path) -> None:
+    """Build with a cache that holds input files alone."""
+    cache = place / "cache"
+    shutil.copytree(cache_root() / "files", cache / "files", copy_function=link)
+    env = {"HOME": str(place), "IMGBUILD_CACHE": str(cache), "PYTHONPATH": "builder"}
+    # Nothing should be fetched: what tries meets a closed door.
+    env |= {f"{scheme}_proxy": "http://127.0.0.1:9" for scheme in ("http", "https")}
+    env |= surroundings.env
+    if surroundings.user is not None:
+        give(place, surroundings.user)
+    if surroundings.suite is None:
+        run(words(PYTHON, target, surroundings), folder, place, env, surroundings)
+    else:
+        run_in_suite(surroundings.suite, words("python3", target, surroundings), folder, place, env)
+
+
+def words(python: Path | str, target: str, surroundings: Surroundings) -> list[str]:
+    """The command that builds."""
+    build = [str(python), "-m", "imgbuild", "build", "--target", target, "--output", "out"]
+    return [*build, *surroundings.words]
+
+
+def run(
+    command: Sequence[str],
+    folder: Path,
+    place: Path,
+    env: dict[str, str],
+    surroundings: Surroundings | None = None,
+) -> None:
+    """Run `command` in `place`, its output going to the log; CalledProcessError if it fails."""
+    around = surroundings or Surroundings()
+    with (folder / "log").open("ab") as log:
+        subprocess.run(
+            command,
+            cwd=place,
+            env={**os.environ, **env},
+            stdout=log,
+            stderr=log,
+            umask=around.umask,
+            user=around.user,
+            group=around.user,
+            extra_groups=None if around.user is None else [],
+            check=True,
+        )
+
+
+def run_in_suite(
+    suite: str, command: Sequence[str], folder: Path, place: Path, env: dict[str, str]
+) -> None:
+    """Run `command` in a root of that Debian release, without network, `place` being /project."""
+    root = folder.parent / f"root-{suite}"
+    if not root.exists():
+        made = folder / "root"
+        make_root(suite, made, folder)
+        install_dependencies(python_version(made), made / "site", folder)
+        (made / "project").mkdir()
+        made.rename(root)
+    inner = {**env, "HOME": "/project", "IMGBUILD_CACHE": "/project/cache"}
+    inner |= {"PYTHONPATH": "builder:/site", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    assignments = [f"{key}={value}" for key, value in inner.items()]
+    # Mounts live in the namespace alone and end with it; so does the network, which is none.
+    script = (
+        'mount --bind "$2" "$1/project" && mount -t proc proc "$1/proc" &&'
+        ' mount --rbind /dev "$1/dev" && root=$1 && shift 2 &&'
+        ' exec chroot "$root" env -i --chdir=/project "$@"'
+    )
+    isolated = ["unshare", "--mount", "--net", "--pid", "--fork", "sh", "-c", script, "sh"]
+    run([*isolated, str(root), str(place), *assignments, *command], folder, folder, {})
+
+
+def make_root(suite: str, root: Path, folder: Path) -> None:
+    """A root of `suite` with its Python, from the mirror that this machine's apt uses."""
+    sites = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(SITE)", "Origin: Debian", "Label: Debian"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    mirror = sites.stdout.split()[0]
+    options = ["--variant=apt", "--include=python3", "--mode=root"]
+    options.append('--aptopt=Acquire::Check-Valid-Until "false"')
+    run(["mmdebstrap", *options, suite, str(root), mirror], folder, folder, {})
+
+
+def python_version(root: Path) -> str:
+    """The version of the root's Python, as 3.13."""
+    found = [
+        match[1]
+        for path in (root / "usr" / "bin").iterdir()
+        if (match := re.fullmatch(r"python(3\.\d+)", path.name))
+    ]
+    default = (root / "usr" / "bin" / "python3").readlink().name.removeprefix("python")
+    return default if default in found else found[0]
+
+
+def install_dependencies(version: str, site: Path, folder: Path) -> None:
+    """Unpack wheels of imgbuild's dependencies for that Python; none of their code runs here."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    machine = os.uname().machine
+    platforms = [p if p == "any" else f"{p}{machine}" for p in PLATFORMS]
+    command = [
+        str(PYTHON),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-compile",
+        "--target",
+        str(site),
+    ]
+    command += ["--only-binary", ":all:", "--python-version", version]
+    command += [word for platform in platforms for word in ("--platform", platform)]
+    command += ["--constraint", str(ROOT / "tools" / "constraints.txt"), *project["dependencies"]]
+    run(command, folder, folder, {})
+
+
+def compare(target: str, layout: Path) -> str | None:
+    """Hash what lies in the layout, from its index down; None if all is as sealed."""
+    sealed = json.loads((ROOT / "images" / target / "digests.json").read_text())
+    expected = {entry["manifest"] for entry in sealed["arch"].values()}
+    found = set()
+    index = json.loads((layout / "index.json").read_text())
+    waiting = [entry["digest"] for entry in index["manifests"]]
+    while waiting:
+        digest = waiting.pop()
+        path = layout / "blobs" / digest.replace(":", "/")
+        with path.open("rb") as file:
+            if f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" != digest:
+                return f"damaged: {digest}"
+        if path.stat().st_size > 1 << 20:
+            continue
+        waiting.extend(children(path))
+        if is_manifest(path):
+            found.add(digest)
+    missing, strange = expected - found, found - expected
+    if missing or strange:
+        return f"DIFFERS: {', '.join(sorted(strange)) or 'none'} for {', '.join(sorted(missing))}"
+    return None
+
+
+def children(path: Path) -> list[str]:
+    """Digests that a document of the layout names; none if it is no document."""
+    document = read_document(path)
+    entries = [*document.get("manifests", []), *document.get("layers", [])]
+    if "layers" in document:
+        entries.append(document["config"])
+    return [entry["digest"] for entry in entries]
+
+
+def is_manifest(path: Path) -> bool:
+    """Whether a blob is the manifest of an image."""
+    return "layers" in read_document(path)
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A blob's JSON object; empty if it is no OCI document."""
+    with path.open("rb") as file:
+        if file.read(1) != b"{":
+            return {}
+    found: dict[str, Any] = json.loads(path.read_bytes())
+    return found if "schemaVersion" in found else {}
+
+
+def cache_root() -> Path:
+    """Where the user's cache is, by the rules of imgbuild."""
+    if "IMGBUILD_CACHE" in os.environ:
+        return Path(os.environ["IMGBUILD_CACHE"])
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "imgbuild"
+
+
+def link(source: str, place: str) -> str:
+    """Link a file, or copy it where links do not reach."""
+    try:
+        os.link(source, place)
+    except OSError:
+        shutil.copy(source, place)
+    return place
+
+
+def give(place: Path, user: int) -> None:
+    """Make everything below `place` the user's; linked files become copies, to leave the others."""
+    for base, _, names in os.walk(place):
+        os.chown(base, user, user)
+        for path in (Path(base) / name for name in names):
+            if path.stat().st_nlink > 1:
+                Path(shutil.copy(path, path.with_name(f"{path.name}.own"))).replace(path)
+            os.chown(path, user, user)
+
+
+if __name__ == "__main__":
+    main()
