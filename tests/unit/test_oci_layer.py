@@ -244,6 +244,22 @@ def test_file_that_is_cut_or_gone(tmp_path: Path) -> None:
         write_layer([member("a", part, len(data))], None)
 
 
+def test_a_file_over_8_gib_has_its_size_in_pax(tmp_path: Path) -> None:
+    """Written as a trusted layer, which does not inflate, so that no 9 GB are needed."""
+    path = tmp_path / "wheel"
+    path.write_bytes(GOLDEN_STREAM)
+    part = Slice(path=path, offset=0, length=len(GOLDEN_STREAM), deflated=True, crc=1)
+    size, sink = (9 << 30) + 7, io.BytesIO()
+    record = write_layer([member("a", part, size)], sink, diff_id="sha256:" + "0" * 64)
+    blob = sink.getvalue()
+    assert record.unpacked == 3 * 512 + size + -size % 512 + 1024
+    head = zlib.decompressobj(31).decompress(blob)
+    assert tarfile.TarInfo.frombuf(head[1024:1536], "utf-8", "strict").name == "a"
+    assert b"size=9663676423\n" in head
+    end = blob.index(GOLDEN_STREAM) + len(GOLDEN_STREAM)
+    assert blob[end : end + 8] == b"\1\0\0\0" + (size % (1 << 32)).to_bytes(4, "little")
+
+
 def test_clashes() -> None:
     with pytest.raises(IntegrityError, match="a/b is in the layer twice"):
         write_layer([member("a/b", b"1"), member("a/b", b"1")], None)

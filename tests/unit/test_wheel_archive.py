@@ -108,6 +108,13 @@ def test_zip64(tmp_path: Path) -> None:
     refused(forge(tmp_path, entries(entry), zip64=True), "'a'", "zip64 field")
 
 
+def test_more_members_than_a_plain_zip_can_count(tmp_path: Path) -> None:
+    files = {f"demo/{number}": b"" for number in range(66_000)}
+    found = archive.read(make(tmp_path, files))
+    assert len(found.members) == 66_003
+    archive.verify(found)
+
+
 def test_zip_written_as_a_stream_with_zip64(tmp_path: Path) -> None:
     """What Python's own zipfile writes, forced to zip64 and to a sink that cannot seek."""
 

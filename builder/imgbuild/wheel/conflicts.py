@@ -6,7 +6,6 @@ Goes out: the conflicts, which the plan refuses unless the matrix says which pac
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -14,6 +13,7 @@ from isal import isal_zlib
 
 from imgbuild.oci.tar import Member, Slice
 from imgbuild.values import Bytes
+from imgbuild.wheel.record import relative
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -44,7 +44,7 @@ def table(members: Iterable[Member], site_packages: str) -> tuple[Entry, ...]:
     for member in members:
         content = member.content or b""
         crc = content.crc if isinstance(content, Slice) else isal_zlib.crc32(content)
-        path = posixpath.relpath(member.path, site_packages)
+        path = relative(member.path, site_packages)
         entries.append(Entry(path=path, crc=crc, size=member.size))
     return tuple(entries)
 

@@ -7,7 +7,6 @@ binary distribution format; `uv pip install` of the same wheels is the oracle of
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from imgbuild.errors import IntegrityError
 from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.tar import Member, Slice
 from imgbuild.wheel.archive import Archive, read
-from imgbuild.wheel.record import Row, digest, known_digest, read_record, write_record
+from imgbuild.wheel.record import Row, digest, known_digest, read_record, relative, write_record
 from imgbuild.wheel.scripts import (
     PLACEHOLDER,
     EntryPoint,
@@ -87,7 +86,7 @@ def installed(
     record = f"{places.purelib}/{archive.dist_info}/RECORD"
     rows = [
         Row(
-            path=posixpath.relpath(path, places.purelib),
+            path=relative(path, places.purelib),
             digest=_digest(archive, file),
             size=file.size,
         )

@@ -9,6 +9,7 @@ import base64
 import csv
 import hashlib
 import io
+import posixpath
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -51,6 +52,13 @@ def known_digest(rows: Mapping[str, Row], path: str) -> str | None:
     if row is None or row.digest.partition("=")[0] not in STRONG:
         return None
     return row.digest
+
+
+def relative(path: str, site_packages: str) -> str:
+    """An installed path as RECORD names it; neither has a leading slash."""
+    if path.startswith(site_packages + "/"):
+        return path[len(site_packages) + 1 :]
+    return posixpath.relpath("/" + path, "/" + site_packages)
 
 
 def digest(pieces: Iterable[bytes]) -> str:
