@@ -1,0 +1,135 @@
+"""One GRPO step with TRL on the CPU, generation by transformers: every trained tensor must change."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from smoke_support import expectation, finish, skip
+
+GROUP = 4  # completions of one prompt
+PROMPTS = ["Count to three:", "Name a colour of the sky:"]
+
+
+class Reward:
+    """The share of letters and blanks in a completion: fixed for a text, different among texts."""
+
+    __name__ = "share_of_letters"
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, float]] = []
+
+    def __call__(self, completions: list[str], **_: Any) -> list[float]:
+        """One reward for each completion."""
+        scores = [self.score(text) for text in completions]
+        self.seen.extend(zip(completions, scores, strict=True))
+        return scores
+
+    @staticmethod
+    def score(text: str) -> float:
+        """Between 0 and 1."""
+        good = sum(character.isascii() and (character.isalpha() or character == " ") for character in text)
+        return good / max(1, len(text))
+
+    def problems(self) -> list[str]:
+        """What is wrong with the rewards that were given."""
+        found = []
+        if len(self.seen) != GROUP * len(PROMPTS):
+            found.append(f"{len(self.seen)} completions were rewarded, {GROUP * len(PROMPTS)} expected")
+        if any(self.score(text) != score for text, score in self.seen):
+            found.append("the reward of a text is not the same twice")
+        if len({score for _, score in self.seen}) < 2:
+            found.append(f"all completions have the same reward: {self.seen}")
+        return found
+
+
+def settings(config: type, folder: Path) -> Any:
+    """The arguments of one step on the CPU, less those that this TRL has no more or not yet."""
+    wanted = {
+        "output_dir": str(folder / "out"),
+        "per_device_train_batch_size": GROUP * len(PROMPTS),
+        "num_generations": GROUP,
+        "max_prompt_length": 64,  # gone since TRL 0.26
+        "max_completion_length": 16,
+        "temperature": 1.0,
+        "learning_rate": 1e-3,
+        "lr_scheduler_type": "constant",
+        "weight_decay": 0.0,
+        "max_steps": 1,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "use_vllm": False,
+        "bf16": False,
+        "fp16": False,
+        "gradient_checkpointing": False,
+        "dataloader_pin_memory": False,
+        "disable_tqdm": True,
+        "seed": 7,
+    }
+    known = inspect.signature(config).parameters
+    unknown = wanted.keys() - known.keys()
+    print("not in this TRL:", ", ".join(sorted(unknown)) or "nothing")
+    if unknown - {"max_prompt_length"}:
+        raise TypeError(f"{config.__name__} has no {sorted(unknown)}")
+    return config(**{name: value for name, value in wanted.items() if name in known})
+
+
+def changed(before: dict[str, Any], model: Any) -> list[str]:
+    """What is wrong with the tensors after the step."""
+    import torch
+
+    problems = []
+    for name, tensor in model.named_parameters():
+        if not torch.isfinite(tensor).all():
+            problems.append(f"{name} is not finite after the step")
+        elif torch.equal(before[name], tensor.detach()):
+            problems.append(f"{name} did not change")
+    return problems
+
+
+def main() -> None:
+    """Make the world, take the step, compare."""
+    if "trl" not in expectation()["packages"]:
+        skip("the lock has no trl")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this tier is the CPU's, also where there is a GPU
+    os.environ["HF_HOME"] = str(Path("hf").absolute())
+    import tiny_qwen
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    folder = tiny_qwen.save(Path("model").absolute())
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    reward = Reward()
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=settings(GRPOConfig, folder),
+        train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in PROMPTS]),
+        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+    )
+    before = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+    trainer.train()
+    problems = [*changed(before, model), *reward.problems()]
+    logged: dict[str, float] = {}
+    for entry in trainer.state.log_history:
+        logged |= entry
+    for key in ("loss", "grad_norm"):
+        if key not in logged or not math.isfinite(float(logged[key])):
+            problems.append(f"{key} is {logged.get(key, 'absent')}")
+    if not float(logged.get("grad_norm", 0)) > 0:
+        problems.append("the gradient is zero")
+    if trainer.state.global_step != 1:
+        problems.append(f"{trainer.state.global_step} steps were made")
+    rewards = sorted({round(score, 2) for _, score in reward.seen})
+    finish(problems, f"{len(before)} of {len(before)} tensors changed, loss {logged.get('loss')},"
+           f" gradient norm {logged.get('grad_norm')}, rewards {rewards}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Runs the smoke tests of one tier inside an image: each case a process, with a limit and a log.
+
+Comes in: a tier and the expectation (README.md). Goes out: a table, or with --json one document on
+stdout; exit status 0 if every case that ran passed and at least one did, 1 if not, 2 for bad input.
+Needs Python 3.10 and its standard library; nothing is imported that is under test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from smoke_log import first_error
+from smoke_support import HERE, SKIPPED
+
+FORMAT = 1
+FAILED_LOG = 60_000  # characters kept of a failed case's log: its head and its tail
+PASSED_LOG = 2_000
+
+
+class Case(NamedTuple):
+    """A script, and the seconds after which it is held to hang."""
+
+    name: str
+    script: str
+    limit: float
+
+
+TIERS = {
+    "static": (
+        Case("system", "static_system.py", 60),
+        Case("versions", "static_versions.py", 60),
+        Case("requirements", "static_requirements.py", 120),
+        Case("files", "static_files.py", 300),
+        Case("compiler", "static_compiler.py", 120),
+        Case("triton launcher", "static_triton.py", 300),
+        Case("entry points", "static_entry_points.py", 900),
+        Case("imports", "static_imports.py", 1800),
+    ),
+    "cpu": (Case("grpo step", "cpu_grpo_step.py", 900),),
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Run what `arguments` ask for; the exit status."""
+    parser = argparse.ArgumentParser(description="Smoke tests of the image that this runs in.")
+    parser.add_argument("--tier", choices=sorted(TIERS), required=True)
+    parser.add_argument("--expect", type=Path, required=True, help="JSON: what the image must hold")
+    parser.add_argument("--allowed", type=Path, default=HERE / "allowed.json",
+                        help="JSON: failures that are accepted, with reasons")
+    parser.add_argument("--only", default="*", help="shell pattern of case names")
+    parser.add_argument("--patience", type=float, default=1.0,
+                        help="multiplies each case's time limit: 10 under emulation")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    options = parser.parse_args(arguments)
+    for path in (options.expect, options.allowed):
+        try:
+            json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            parser.error(f"{path}: {error}")
+    chosen = [case for case in TIERS[options.tier] if fnmatch.fnmatchcase(case.name, options.only)]
+    cases: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="smoke-", ignore_cleanup_errors=True) as folder:
+        for case in chosen:
+            started = run_case(case, options, Path(folder))
+            cases.extend(started)
+            print(line(started[-1]), file=sys.stderr, flush=True)
+    if options.json:
+        document = {"format": FORMAT, "tier": options.tier, "python": sys.version, "cases": cases}
+        print(json.dumps(document, indent=1))
+    else:
+        print("\n".join(line(case) for case in cases))
+    outcomes = {case["outcome"] for case in cases}
+    return 0 if "passed" in outcomes and "failed" not in outcomes else 1
+
+
+def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """Run one case to its end: the cases that it reported, then its own."""
+    reported = folder / f"{case.script}.cases"
+    work = folder / case.script.removesuffix(".py")
+    work.mkdir()
+    limit = case.limit * options.patience
+    started = time.monotonic()
+    with (folder / f"{case.script}.log").open("w+b") as stream:
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / case.script)],
+            stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, cwd=work,
+            env=environment(options, folder, work, reported), start_new_session=True,
+        )
+        try:
+            status = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            status = None
+        end_group(process)
+        stream.seek(0)
+        log = stream.read().decode(errors="replace")
+    seconds = round(time.monotonic() - started, 3)
+    outcome, message = verdict(status, log, limit)
+    cases = read_reported(reported)
+    kept = PASSED_LOG if outcome == "passed" else FAILED_LOG
+    cases.append({"name": case.name, "outcome": outcome, "seconds": seconds, "message": message,
+                  "log": clip(log, kept)})
+    return cases
+
+
+def environment(
+    options: argparse.Namespace, folder: Path, work: Path, reported: Path
+) -> dict[str, str]:
+    """This environment without network, progress bars and user site, with a bytecode cache.
+
+    The image holds no bytecode and its folders are read-only: without a cache each process would
+    compile torch and transformers anew.
+    """
+    scratch = work / "tmp"
+    scratch.mkdir()
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {
+        "SMOKE_EXPECT": str(options.expect.resolve()),
+        "SMOKE_ALLOWED": str(options.allowed.resolve()),
+        "SMOKE_CASES": str(reported),
+        "SMOKE_PATIENCE": str(options.patience),
+        "PYTHONPYCACHEPREFIX": str(folder / "pycache"),
+        "PYTHONFAULTHANDLER": "1",
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(scratch),
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+        "WANDB_MODE": "disabled",
+    }
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill what a case has left running: its session is its process group."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+    process.wait()
+
+
+def verdict(status: int | None, log: str, limit: float) -> tuple[str, str]:
+    """Outcome and message of a case that ended with `status` (None: it was stopped)."""
+    if status == 0:
+        return "passed", last_line(log)
+    if status == SKIPPED:
+        return "skipped", last_line(log)
+    if status is None:
+        return "failed", f"not done after {limit:.0f} s; last said: {last_line(log)}"
+    if status < 0:
+        cause = first_error(log)
+        name = signal.Signals(-status).name
+        return "failed", f"killed by {name}: {cause}" if cause else f"killed by {name}"
+    return "failed", first_error(log) or f"ended with status {status} and said nothing"
+
+
+def read_reported(path: Path) -> list[dict[str, Any]]:
+    """The cases that a script reported itself."""
+    if not path.exists():
+        return []
+    cases: list[dict[str, Any]] = [json.loads(row) for row in path.read_text("utf-8").splitlines()]
+    for case in cases:
+        case["log"] = clip(case["log"], PASSED_LOG if case["outcome"] == "passed" else FAILED_LOG)
+    return cases
+
+
+def last_line(log: str) -> str:
+    """The last line that says anything."""
+    return next((row.strip() for row in reversed(log.splitlines()) if row.strip()), "")
+
+
+def clip(log: str, kept: int) -> str:
+    """At most `kept` characters of `log`, from both ends: the cause stands early, the end late."""
+    if len(log) <= kept:
+        return log
+    half = kept // 2
+    return f"{log[:half]}\n… {len(log) - kept} characters left out …\n{log[-half:]}"
+
+
+def line(case: dict[str, Any]) -> str:
+    """One row of the table."""
+    return f"{case['outcome']:8} {case['seconds']:7.1f} s  {case['name']:32} {case['message']}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

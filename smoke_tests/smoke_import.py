@@ -1,0 +1,142 @@
+"""Imports names in a new process and judges what comes of it. Used by two cases.
+
+Comes in: a package, its names, the entries of allowed.json about it. Goes out: reported cases.
+A name is `module` or `module:attribute`. A crash ends the process, and a new one takes what is
+left, so that one crash is located and hides nothing.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import subprocess
+import sys
+import time
+from typing import Any, NamedTuple
+
+from smoke_log import first_error
+from smoke_support import has_driver, report
+
+LIMIT = 300.0  # seconds for the names of one package
+MARK = "smoke-import:"
+CHILD = f"""\
+import importlib, sys, traceback
+for entry in sys.argv[1:]:
+    module, _, name = entry.partition(":")
+    print("{MARK} begin", entry, flush=True)
+    try:
+        found = importlib.import_module(module)
+        if name:
+            getattr(found, name)
+    except BaseException:
+        traceback.print_exc()
+        print("{MARK} failed", entry, flush=True)
+    else:
+        print("{MARK} ok", entry, flush=True)
+"""
+
+
+class Attempt(NamedTuple):
+    """How the import of one name went: its first error ("" if it went well) and its log."""
+
+    error: str
+    log: str
+
+
+def attempt(names: list[str]) -> dict[str, Attempt]:
+    """Import `names` one after the other: each one's attempt."""
+    done: dict[str, Attempt] = {}
+    while len(done) < len(names):
+        rest = [name for name in names if name not in done]
+        log, ending = run_child(rest)
+        before = len(done)
+        for name, (verdict, part) in parts(log).items():
+            if verdict == "ok":
+                done[name] = Attempt("", part)
+            elif verdict == "failed":
+                done[name] = Attempt(first_error(part) or "failed and said nothing", part)
+            else:
+                done[name] = Attempt(f"{ending}: {first_error(part)}", part)
+        if len(done) == before:  # not even the first name was begun: Python itself is broken
+            done |= {name: Attempt(f"{ending}: {first_error(log)}", log) for name in rest}
+    return done
+
+
+def run_child(names: list[str]) -> tuple[str, str]:
+    """Run one process over `names`: its log, and how it ended if it ended early."""
+    limit = LIMIT * float(os.environ["SMOKE_PATIENCE"])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD, *names], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, timeout=limit, check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        return (expired.stdout or b"").decode(errors="replace"), f"not done after {limit:.0f} s"
+    return done.stdout.decode(errors="replace"), f"ended with status {done.returncode}"
+
+
+def parts(log: str) -> dict[str, tuple[str, str]]:
+    """The log cut by name: the verdict ("ok", "failed", or "" for none) and the text between."""
+    found: dict[str, tuple[str, str]] = {}
+    current, text = "", [""]
+    for row in log.splitlines():
+        # A library may leave its own line open, so the mark need not stand at the beginning.
+        head, mark, tail = row.partition(MARK)
+        if not mark:
+            text.append(row)
+            continue
+        text.append(head)
+        word, _, name = tail.strip().partition(" ")
+        if word == "begin":
+            current, text = name, []
+            found[name] = ("", "")
+        else:
+            found[name] = (word, "\n".join(text).strip())
+            current = ""
+    if current:
+        found[current] = ("", "\n".join(text).strip())
+    return found
+
+
+def judge(title: str, package: str, names: list[str], waivers: list[dict[str, Any]]) -> bool:
+    """Import `names` of `package` and report; False if something failed that may not.
+
+    Accepted failures are reported one by one as skipped, never as passed.
+    """
+    started = time.monotonic()
+    results = attempt(names)
+    failed = {name: result for name, result in results.items() if result.error}
+    mine = [entry for entry in waivers if entry["package"] == package]
+    problems = []
+    for name, result in failed.items():
+        entry = next((item for item in mine if accepts(item, name, result)), None)
+        if entry is None:
+            problems.append(f"{name}: {result.error}")
+        else:
+            report(f"{title}: {name}", "skipped", 0.0, f"{result.error} (allowed: {entry['reason']})")
+    problems += idle(mine, results)
+    good = [name for name in results if name not in failed]
+    outcome = "failed" if problems else "passed" if good else "skipped"
+    log = "\n".join(f"--- {name}\n{result.log}" for name, result in results.items() if result.log)
+    message = "; ".join(problems) or f"{len(good)} names: {', '.join(good)}"
+    report(title, outcome, round(time.monotonic() - started, 3), message[:2000], log)
+    return not problems
+
+
+def accepts(entry: dict[str, Any], name: str, result: Attempt) -> bool:
+    """Whether `entry` is about `name` and about this very error."""
+    return fnmatch.fnmatchcase(name, entry["name"]) and entry["error"] in result.error
+
+
+def idle(waivers: list[dict[str, Any]], results: dict[str, Attempt]) -> list[str]:
+    """What is wrong with entries that accept nothing: they would hide a failure to come.
+
+    With a driver, an entry that stands for the want of one is rightly idle.
+    """
+    driver = has_driver()
+    return [
+        f"allowed.json accepts {entry['name']} ({entry['error']}), and nothing fails so any more"
+        for entry in waivers
+        if not (driver and entry.get("needs") == "driver")
+        and not any(accepts(entry, name, result) for name, result in results.items() if result.error)
+    ]

@@ -1,0 +1,87 @@
+"""What the cases share: the expectation, the list of allowed failures, and how a case reports.
+
+A case is a script. It ends with status 0 (passed), SKIPPED (77), or any other (failed); what it
+prints is its log. `report` adds a case of its own for each thing that it looks at.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+HERE = Path(__file__).resolve().parent
+SKIPPED = 77
+
+
+def expectation() -> dict[str, Any]:
+    """What the image must hold: the document that README.md describes."""
+    loaded: dict[str, Any] = json.loads(Path(os.environ["SMOKE_EXPECT"]).read_text("utf-8"))
+    return loaded
+
+
+def allowed(kind: str) -> list[dict[str, Any]]:
+    """The entries of allowed.json's list `kind` that are about packages of this image."""
+    path = Path(os.environ.get("SMOKE_ALLOWED") or HERE / "allowed.json")
+    versions = expectation()["packages"]
+    return [
+        entry
+        for entry in json.loads(path.read_text("utf-8"))[kind]
+        if entry["package"] in versions
+        and versions[entry["package"]] in entry.get("versions", [versions[entry["package"]]])
+    ]
+
+
+def has_driver() -> bool:
+    """Whether the CUDA driver's library can be loaded here."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def normalize(package: str) -> str:
+    """A package name as PEP 503 spells it."""
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def installed() -> Iterator[tuple[str, importlib.metadata.Distribution]]:
+    """Every distribution that Python sees, with its normalized name. One name may come twice."""
+    for distribution in importlib.metadata.distributions():
+        yield normalize(distribution.metadata["Name"] or "(no name)"), distribution
+
+
+def site_packages() -> Path:
+    """The folder that the image's wheels are installed in."""
+    expect = expectation()
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return Path(expect["prefix"]) / "lib" / python / "site-packages"
+
+
+def report(name: str, outcome: str, seconds: float, message: str = "", log: str = "") -> None:
+    """Add a case: `outcome` is passed, failed or skipped."""
+    case = {"name": name, "outcome": outcome, "seconds": seconds, "message": message, "log": log}
+    with Path(os.environ["SMOKE_CASES"]).open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(case) + "\n")
+
+
+def finish(problems: list[str], good: str) -> NoReturn:
+    """End the case: failed with all `problems`, one a line, or passed saying `good`."""
+    for problem in problems:
+        print(f"error: {problem}")
+    if not problems:
+        print(good)
+    sys.exit(1 if problems else 0)
+
+
+def skip(reason: str) -> NoReturn:
+    """End the case without a verdict, and say why."""
+    print(reason)
+    sys.exit(SKIPPED)

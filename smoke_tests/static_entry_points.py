@@ -1,0 +1,33 @@
+"""The names that users start from are really there: packages that import lazily hide what is broken."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+
+from smoke_import import judge
+from smoke_support import HERE, allowed, expectation, finish
+
+
+def main() -> None:
+    """Packages that the lock has; a fresh process for each."""
+    waivers = allowed("entry points")
+    packages: dict[str, str] = expectation()["packages"]
+    wanted: dict[str, list[str]] = {}
+    for entry in json.loads((HERE / "entry_points.json").read_text("utf-8"))["names"]:
+        package = entry["package"]
+        if package in packages and packages[package] in entry.get("versions", [packages[package]]):
+            wanted.setdefault(package, []).append(entry["name"])
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        jobs = {
+            package: pool.submit(judge, f"entry points of {package}", package, names, waivers)
+            for package, names in wanted.items()
+        }
+    problems = [f"{package} is broken" for package, job in jobs.items() if not job.result()]
+    if not wanted:
+        problems.append("the lock has none of the packages that entry_points.json names")
+    finish(problems, f"{sum(map(len, wanted.values()))} names of {len(wanted)} packages")
+
+
+if __name__ == "__main__":
+    main()

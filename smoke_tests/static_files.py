@@ -1,0 +1,54 @@
+"""Every file of every RECORD is on disk with its size, and site-packages holds no file of nobody."""
+
+from __future__ import annotations
+
+import csv
+import os
+from importlib.metadata import Distribution
+
+from smoke_support import finish, installed, site_packages
+
+
+def record(distribution: Distribution) -> list[list[str]]:
+    """The rows of RECORD: path, hash, size."""
+    text = distribution.read_text("RECORD")
+    return [] if text is None else [row for row in csv.reader(text.splitlines()) if row]
+
+
+def main() -> None:
+    """Walk the RECORDs, then the folder."""
+    root = site_packages()
+    problems = []
+    owned: set[str] = set()
+    for name, distribution in installed():
+        rows = record(distribution)
+        if not rows:
+            problems.append(f"{name}: no RECORD")
+        base = str(distribution.locate_file(""))
+        for path, _, size in rows:
+            full = os.path.normpath(os.path.join(base, path))
+            owned.add(full)
+            try:
+                actual = os.stat(full).st_size
+            except OSError as error:
+                problems.append(f"{name}: {path}: {error.strerror}")
+                continue
+            if size and int(size) != actual:
+                problems.append(f"{name}: {path}: {actual} bytes, RECORD says {size}")
+    for folder, folders, names in os.walk(root):
+        folders[:] = [item for item in folders if item != "__pycache__"]
+        problems += [text for item in names if (text := stranger(f"{folder}/{item}", owned))]
+        links = (f"{folder}/{item}" for item in [*folders, *names])
+        problems += [f"{link}: a link to nothing" for link in links if not os.path.exists(link)]
+    finish(problems, f"{len(owned)} files, all there, all of a distribution")
+
+
+def stranger(path: str, owned: set[str]) -> str:
+    """The problem with a file that no RECORD names. Links are the matrix's; wheels hold none."""
+    if path in owned or os.path.islink(path):
+        return ""
+    return f"{path}: in no RECORD"
+
+
+if __name__ == "__main__":
+    main()

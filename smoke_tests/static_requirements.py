@@ -1,0 +1,30 @@
+"""`pip check`: what the packages demand of one another. Waivers are data and must still be needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from smoke_support import allowed, finish
+
+
+def main() -> None:
+    """Every line of `pip check` is a problem, unless allowed.json has it with a reason."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(done.stdout, done.stderr, sep="")
+    if done.returncode not in (0, 1) or not done.stdout.strip():
+        finish([done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "pip said nothing"], "")
+    broken = set() if done.returncode == 0 else set(done.stdout.strip().splitlines())
+    waived = {entry["error"]: entry["reason"] for entry in allowed("requirements")}
+    problems = sorted(broken - waived.keys())
+    problems += [
+        f"allowed.json waives {text!r}, and pip no longer says it" for text in waived.keys() - broken
+    ]
+    for text in broken & waived.keys():
+        print(f"allowed: {text}: {waived[text]}")
+    finish(problems, f"pip check is content; {len(broken & waived.keys())} waived")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Who runs, where one may write, and what of the driver is in the image (nothing)."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from smoke_support import expectation, finish, has_driver, site_packages
+
+# Variables that name a folder in which the stack keeps what it compiles or downloads.
+CACHES = (
+    "HOME", "TMPDIR", "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "TRITON_HOME", "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TORCH_HOME", "VLLM_CACHE_ROOT",
+    "FLASHINFER_WORKSPACE_BASE", "NUMBA_CACHE_DIR", "MPLCONFIGDIR", "CUDA_CACHE_PATH", "UV_CACHE_DIR",
+    "PIP_CACHE_DIR", "RAY_TMPDIR", "PYTHONPYCACHEPREFIX",
+)
+
+
+def user_problems() -> list[str]:
+    """Nothing in these stacks needs root, and some of it behaves otherwise under root."""
+    problems = []
+    if os.getuid() == 0:
+        problems.append("the user is root (user id 0)")
+    elif os.access(site_packages(), os.W_OK):
+        problems.append(f"{site_packages()} can be written by user id {os.getuid()}")
+    try:
+        getpass.getuser()
+    except (KeyError, OSError) as error:
+        problems.append(f"user id {os.getuid()} has no name, and torch asks for one: {error!r}")
+    return problems
+
+
+def cache_problems() -> list[str]:
+    """Every cache folder that the environment names, and the image's own, takes a file."""
+    folders = {name: os.environ[name] for name in CACHES if os.environ.get(name)}
+    folders |= {"/tmp": "/tmp", "the image's cache": expectation()["cache"]}
+    folders["the work folder"] = expectation()["workdir"]
+    problems = []
+    for name, folder in sorted(folders.items()):
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder) as stream:
+                stream.write(b"x")
+        except OSError as error:
+            problems.append(f"{name}: cannot write to {folder}: {error.strerror}")
+    return problems
+
+
+def driver_problems() -> list[str]:
+    """libcuda comes from the host. One in the image shadows it, or is linked in its place."""
+    if has_driver():
+        print("a driver is present, so the image's own libraries cannot be told from the host's")
+        return []
+    listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
+    found = [row.strip() for row in listed.stdout.splitlines() if "libcuda.so" in row]
+    for folder, _, names in os.walk(expectation()["prefix"]):
+        found.extend(f"{folder}/{name}" for name in names if name.startswith("libcuda.so"))
+    return [f"a CUDA driver library is in the image: {place}" for place in found]
+
+
+def main() -> None:
+    """All of it, every problem at once."""
+    good = f"user id {os.getuid()}, caches writable, no driver library"
+    finish([*user_problems(), *cache_problems(), *driver_problems()], good)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Triton compiles its C launcher and its driver bindings, with the image's gcc and Python headers.
+
+On first use Triton compiles two small C files and links them with `-lcuda`. Neither needs a GPU:
+what `-lcuda` needs is a libcuda.so, which the container runtime brings together with the driver.
+Here a stub stands for it, in a folder that TRITON_LIBCUDA_PATH names, as a user would name one.
+
+The trap: a driver that comes as libcuda.so.1 alone gives `cannot find -lcuda`, and a stub that
+somebody puts into an image to mend that is later loaded in place of the driver. So the image holds
+neither (the case "system"), and the link is made by whoever brings the driver.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from smoke_support import expectation, finish, skip
+
+KERNEL = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add(left, right, out, count, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < count
+    tl.store(out + places, tl.load(left + places, inside) + tl.load(right + places, inside), inside)
+"""
+
+
+def stub_driver(folder: Path, sources: list[str]) -> None:
+    """A libcuda.so.1 that has the functions which `sources` name, and the link to it."""
+    names = sorted(set(re.findall(r"\b(cu[A-Z]\w+)\s*\(", "\n".join(sources))))
+    stub = folder / "stub.c"
+    stub.write_text("".join(f"int {name}(void) {{ return 100; }}\n" for name in names))
+    library = folder / "libcuda.so.1"
+    command = [os.environ.get("CC", "gcc"), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", str(stub)]
+    subprocess.run([*command, "-o", str(library)], check=True)
+    (folder / "libcuda.so").symlink_to("libcuda.so.1")
+
+
+def compiled(triton: Any, capability: int) -> Any:
+    """The kernel, compiled for a GPU that need not be here, by Triton's own ptxas."""
+    Path("smoke_kernel.py").write_text(KERNEL)
+    spec = importlib.util.spec_from_file_location("smoke_kernel", "smoke_kernel.py")
+    if spec is None or spec.loader is None:
+        raise ImportError("smoke_kernel.py")
+    kernels = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(kernels)
+    compiler = importlib.import_module("triton.compiler.compiler")
+    target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", capability, 32)
+    signature = {"left": "*fp32", "right": "*fp32", "out": "*fp32", "count": "i32"}
+    # Triton 3.3 wants constants in the signature too; 3.2 refuses them there.
+    newer = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 3)
+    if newer:
+        signature["BLOCK"] = "constexpr"
+    source = compiler.ASTSource(fn=kernels.add, signature=signature, constexprs={"BLOCK": 128}) if (
+        newer
+    ) else compiler.ASTSource(fn=kernels.add, signature=signature, constants={"BLOCK": 128})
+    return triton.compile(source, target=target)
+
+
+def main() -> None:
+    """Bindings, a kernel, its launcher: all that happens before the first launch."""
+    if "triton" not in expectation()["packages"]:
+        skip("the lock has no triton")
+    os.environ["TRITON_CACHE_DIR"] = str(Path("cache").absolute())
+    os.environ["TRITON_LIBCUDA_PATH"] = str(Path.cwd())
+    triton = importlib.import_module("triton")
+    driver = importlib.import_module("triton.backends.nvidia.driver")
+    text = Path(str(driver.__file__)).read_text("utf-8")
+    bindings = Path(str(driver.__file__)).with_name("driver.c").read_text("utf-8")
+    stub_driver(Path.cwd(), [text, bindings])
+    # The stub is found by the link, not by the loader: it is opened here, as the driver would be.
+    import ctypes
+
+    ctypes.CDLL(str(Path("libcuda.so.1").absolute()), mode=ctypes.RTLD_GLOBAL)
+    utils = driver.CudaUtils()
+    kernel = compiled(triton, 90)
+    launcher = driver.CudaLauncher(kernel.src, kernel.metadata)
+    problems = []
+    if not callable(getattr(utils, "load_binary", None)) or not callable(launcher.launch):
+        problems.append("Triton's compiled modules lack load_binary or launch")
+    if not kernel.asm.get("cubin"):
+        problems.append("Triton's ptxas made no cubin for sm_90")
+    finish(problems, f"triton {triton.__version__}: bindings, launcher and a kernel for sm_90 compiled")
+
+
+if __name__ == "__main__":
+    main()

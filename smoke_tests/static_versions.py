@@ -1,0 +1,33 @@
+"""Every distribution that the lock names is there in that version, once, and no other is."""
+
+from __future__ import annotations
+
+from smoke_support import expectation, finish, installed
+
+
+def main() -> None:
+    """Compare what Python sees with the lock."""
+    expected: dict[str, str] = expectation()["packages"]
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, distribution in installed():
+        place = str(distribution.locate_file(""))
+        found.setdefault(name, []).append((distribution.version, place))
+    problems = []
+    for name in sorted(expected.keys() | found.keys()):
+        copies = found.get(name, [])
+        versions = [version for version, _ in copies]
+        if name not in expected:
+            problems.append(f"{name} {copies[0][0]} in {copies[0][1]} is not in the lock")
+        elif not copies:
+            problems.append(f"{name} {expected[name]} is locked and not installed")
+        elif len(copies) > 1:
+            problems.append(f"{name} is installed {len(copies)} times: {copies}")
+        elif versions != [expected[name]]:
+            problems.append(f"{name} {expected[name]} is locked, {versions[0]} is installed")
+    if not expected:
+        problems.append("the lock names no package")
+    finish(problems, f"{len(expected)} distributions, as locked")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""A tiny Qwen3 with random weights and its own tokenizer, made on the spot and without a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+END, PAD = "<|im_end|>", "<|endoftext|>"
+LINES = [
+    "Count to three: one, two, three.",
+    "What is the capital of France? Paris is the capital of France.",
+    "Add two and two: the sum of two and two is four.",
+    "Name a colour of the sky: the sky is blue, and grey when it rains.",
+] * 8
+CHAT = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def make_tokenizer() -> Any:
+    """A byte-level BPE tokenizer: 256 bytes, some merges, Qwen's special tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=384,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=[PAD, "<|im_start|>", END],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(LINES, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=PAD)
+    fast.chat_template = CHAT
+    fast.padding_side = "left"
+    return fast
+
+
+def make_model(tokenizer: Any, seed: int = 0) -> Any:
+    """A Qwen3 of two layers in float32, grouped queries and untied head, as the real ones have."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+        bos_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen3ForCausalLM(config).float()
+
+
+def save(folder: Path) -> Path:
+    """Model and tokenizer as a folder that `from_pretrained` and vLLM read."""
+    tokenizer = make_tokenizer()
+    tokenizer.save_pretrained(folder)
+    make_model(tokenizer).save_pretrained(folder)
+    return folder
