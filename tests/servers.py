@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gzip
 import http.server
 import re
 import socket
@@ -31,6 +32,7 @@ class Site:
     # Statuses, with headers, to answer with before behaving: each request takes one.
     refusals: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     redirects: dict[str, str] = field(default_factory=dict)
+    compress: bool = False  # with gzip, for who accepts it
     pause: float = 0.0  # seconds between pieces of a body
     piece: int = 1 << 16
     before: Callable[[str], None] = lambda path: None
@@ -89,6 +91,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def _file(self, data: bytes, *, body: bool) -> None:
+        compress = self.site.compress and "gzip" in self.headers.get("Accept-Encoding", "")
+        data = gzip.compress(data) if compress else data
         start, end, status = 0, len(data), 200
         found = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
         if found and self.site.ranges:
@@ -106,6 +110,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         if status == 206:
             self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
+        if compress:
+            self.send_header("Content-Encoding", "gzip")
         if self.site.announce:
             self.send_header("Content-Length", str(end - start))
         else:

@@ -25,6 +25,7 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
+from imgbuild.console import console
 from imgbuild.credentials import Credentials, Login, bare, host, origin, redact
 from imgbuild.errors import FetchFailed
 
@@ -176,12 +177,13 @@ class Http:
         """The body in pieces. Transient if the connection ends before the announced length."""
         from imgbuild import fetch_session
 
+        pieces = response.raw.stream(CHUNK, decode_content=decode)
         while True:
             try:
-                chunk = response.raw.read(CHUNK, decode_content=decode)
+                chunk = next(pieces, None)
             except fetch_session.network_errors() as error:
                 raise self._plain(error, response.url) from None
-            if not chunk:
+            if chunk is None:
                 return
             yield chunk
 
@@ -189,6 +191,8 @@ class Http:
         self, tries: int, wait: float | None, sleep: Callable[[float], object] = time.sleep
     ) -> None:
         """Wait before the next try: as long as the server asked, else twice as long each time."""
+        if wait is not None and wait > 3:
+            console.info(f"a server is busy and asks to wait for {wait:.0f} s")
         spread = random.uniform(0.75, 1.25)  # noqa: S311 - so that many do not come back at once
         growing = min(30.0, self._first_wait * 2.0 ** max(0, tries - 1)) * spread
         sleep(growing if wait is None else wait)

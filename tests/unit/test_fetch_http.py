@@ -56,6 +56,15 @@ def test_a_page(http: Http, site: Site) -> None:
     assert site.asked("old")[0]["Accept"] == "text/html"
 
 
+def test_compression_of_the_way_changes_no_bytes(http: Http, site: Site) -> None:
+    site.compress = True
+    site.files["long"] = "né ".encode() * 100_000
+    assert http.text(site.url("long")).text == "né " * 100_000
+    assert http.bytes(site.url("long")) == site.files["long"]
+    assert http.part(site.url("long"), 4, 5) == site.files["long"][4:9]
+    assert "gzip" in site.asked("long")[0]["Accept-Encoding"]
+
+
 def test_a_page_that_is_missing_tells_its_status(http: Http, site: Site) -> None:
     with pytest.raises(Refused) as caught:
         http.text(site.url("none"))
