@@ -32,7 +32,7 @@ TAG = "imgbuild-benchmark"
 BASE_TAG = f"{TAG}-base"
 DAEMON_PIDS = (Path("/run/imgbuild-engines/docker.pid"), Path("/var/run/docker.pid"))
 DOCKERFILE = """\
-FROM {base} AS context
+FROM {base} AS warm
 USER 0
 RUN --network=none --mount=type=bind,source=.,target=/context ls /context/wheels
 
@@ -183,7 +183,8 @@ class Docker:
             base=BASE_TAG, python=built.lock.base.interpreter, prefix=built.lock.settings.prefix
         )
         (self._context / "Dockerfile").write_text(text)
-        _checked("docker", "build", "--quiet", "--target", "context", self._context)
+        words = ["--quiet", "--target=warm", "--output=type=cacheonly"]
+        _checked("docker", "buildx", "build", *words, self._context)
 
     def build(self, *, cached: bool) -> measuring.Measure:
         """`docker build` of what was prepared, with or without what earlier builds left."""
