@@ -7,7 +7,6 @@ only digests are wanted, its blob in the store. One layer at a time; `workers` m
 from __future__ import annotations
 
 import contextlib
-import posixpath
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -146,15 +145,12 @@ def _wheel_members(
 
 def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Member, ...]:
     """What installing one wheel of a layer adds, less what the recipe omits of it."""
-    purelib = install.scheme(recipe.prefix, recipe.python).purelib
+    below = recipe.prefix.strip("/")
     return install.installed(
         require(store, wheel.sha256, wheel.file),
         prefix=recipe.prefix,
         python=recipe.python,
-        # A matrix names files as RECORD does, from site-packages.
-        omit=frozenset(
-            posixpath.normpath(f"{purelib}/{name}") for name in recipe.omit.get(wheel.package, ())
-        ),
+        omit=frozenset(f"{below}/{name}" for name in recipe.omit.get(wheel.package, ())),
         label=wheel.file,
     )
 

@@ -9,19 +9,20 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from imgbuild import assemble, codec, sources
+from imgbuild import assemble, codec, skeleton, sources
 from imgbuild.errors import FetchFailed
 from imgbuild.fetch import Http
 from imgbuild.lock import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.oci import registry
-from imgbuild.plan import Layer, RegistryRecipe, WheelsRecipe
+from imgbuild.oci.tar import Kind
+from imgbuild.plan import Layer, RegistryRecipe, VenvRecipe, WheelsRecipe
 from imgbuild.resolution import Wheel
 from imgbuild.store import Store
 from imgbuild.values import Sha256, sha256
-from imgbuild.wheel import conflicts, install
+from imgbuild.wheel import conflicts
 
-TABLES = "installed-files"
+TABLES = "prefix-files"
 
 
 class Inputs:
@@ -75,6 +76,11 @@ class Inputs:
             if isinstance(recipe, WheelsRecipe):
                 for wheel in recipe.wheels:
                     tables[wheel.package] = self._table(lock, layer, recipe, wheel)
+            elif isinstance(recipe, VenvRecipe):
+                own = tuple(
+                    item for item in skeleton.venv_members(recipe) if item.kind is not Kind.FOLDER
+                )
+                tables["(the environment itself)"] = conflicts.table(own, recipe.prefix.strip("/"))
         return tables
 
     def _table(
@@ -87,6 +93,6 @@ class Inputs:
             return msgspec.json.decode(stored, type=tuple[conflicts.Entry, ...])
         self.fetch(lock, [layer])
         members = assemble.wheel_members(recipe, wheel, self.store)
-        table = conflicts.table(members, install.scheme(recipe.prefix, recipe.python).purelib)
+        table = conflicts.table(members, recipe.prefix.strip("/"))
         self.store.put_fact(TABLES, key, msgspec.json.encode(table))
         return table

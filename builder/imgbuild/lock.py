@@ -93,7 +93,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
             order=matrix.layers.order,
             limit=matrix.layers.limit,
         ),
-        drop=target.drop,
+        drop=(*matrix.drop, *target.drop),
         arch=dict(sorted(resolutions.items())),
     )
 

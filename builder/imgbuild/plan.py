@@ -51,7 +51,7 @@ class VenvRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class WheelsRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="wheels"):
-    """Installed wheels, sorted by sha256. `omit` maps a package to the installed paths left out."""
+    """Installed wheels, sorted by sha256. `omit`: package to paths below the prefix, left out."""
 
     prefix: str
     python: str
@@ -124,7 +124,9 @@ def plan(lock: Lock, arch: Arch) -> Plan:
         passwd=resolution.base_files.get("etc/passwd", ""),
         group=resolution.base_files.get("etc/group", ""),
     )
-    omit = {drop.package: tuple(sorted(drop.paths)) for drop in lock.drop}
+    omit: dict[str, tuple[str, ...]] = {}
+    for drop in lock.drop:
+        omit[drop.package] = tuple(sorted({*omit.get(drop.package, ()), *drop.paths}))
     cut = cut_wheels(installed_wheels(resolution), lock.layers, taken=len(below) + 2)
     wheels = [
         (

@@ -273,3 +273,6 @@ class Matrix(Strict, frozen=True):
     ]
     targets: dict[Name, Target]
     sdists: dict[Package, Sdist] = {}
+    drop: Annotated[
+        tuple[Drop, ...], msgspec.Meta(description="files left out of every target that has them")
+    ] = ()

@@ -45,6 +45,7 @@ def check_targets(notes: Notes) -> None:
             _cuda(notes, path, target, matrix)
             _flashinfer(notes, path, target)
             _configuration(notes, path, target)
+    _drops(notes, (), matrix.get("drop"))
     for package, wanted in table(matrix.get("requires")).items():
         _specifier(notes, ("requires", package, "spec"), table(wanted).get("spec"))
 
@@ -186,7 +187,14 @@ def _flashinfer(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
 def _configuration(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
     environment(notes, (*path, "env"), target.get("env"))
     labels(notes, (*path, "labels"), target.get("labels"))
-    drops = target.get("drop")
+    _drops(notes, path, target.get("drop"))
+    for link, held in table(target.get("links")).items():
+        here = (*path, "links", link)
+        folder(notes, here, link)
+        _held(notes, (*here, "to"), link, table(held).get("to"))
+
+
+def _drops(notes: Notes, path: Path, drops: Any) -> None:
     dropping = [table(drop).get("package") for drop in drops] if isinstance(drops, list) else []
     for number, drop in enumerate(drops if isinstance(drops, list) else ()):
         here = (*path, "drop", number)
@@ -197,10 +205,6 @@ def _configuration(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
             notes.note((*here, "paths"), "no path is dropped", expected="at least one path")
         for place, item in enumerate(texts(table(drop).get("paths"))):
             _relative(notes, (*here, "paths", place), item)
-    for link, held in table(target.get("links")).items():
-        here = (*path, "links", link)
-        folder(notes, here, link)
-        _held(notes, (*here, "to"), link, table(held).get("to"))
 
 
 def _relative(notes: Notes, path: Path, text: str) -> None:
