@@ -1,63 +1,76 @@
-"""The base of a resolution: a registry image is taken layer by layer, Debian needs nothing here.
+"""What an image stands on: Debian packages, or the layers of a registry image.
 
-Comes in: a resolution of wheels. Goes out: the same with the layers of its registry base, and with
-the texts of its user database, to which the image's own user is added.
+Comes in: a base of the matrix. Goes out: its part of a resolution on one architecture.
 """
 
 from __future__ import annotations
 
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from imgbuild.deb import apt
 from imgbuild.errors import IntegrityError
-from imgbuild.matrix.model import Base, RegistryBase
+from imgbuild.fetch import Http
+from imgbuild.matrix.model import Base, DebianBase
 from imgbuild.oci import registry
-from imgbuild.resolution import Resolution
+from imgbuild.resolution import Deb, RegistryLayer
 from imgbuild.store import Store
-from imgbuild.values import Arch
+from imgbuild.values import Arch, Digest
 
-USER_FILES = ("etc/passwd", "etc/group")
+ACCOUNTS = ("etc/passwd", "etc/group")  # the image's user is added to these
 
 
-def with_base(resolution: Resolution, base: Base, arch: Arch, store: Store) -> Resolution:
-    """Add what a registry base brings; its layers are then in the store.
+class Below(msgspec.Struct, frozen=True, kw_only=True):
+    """A base on one architecture: the fields of `Resolution` that it gives."""
 
-    InputError if the image has no such architecture or a layer that cannot be read; IntegrityError
-    if it has no user database.
+    debs: tuple[Deb, ...] = ()
+    layers: tuple[RegistryLayer, ...] = ()
+    manifest: Digest | None = None
+    files: dict[str, str] = {}
+
+
+def resolve_base(base: Base, arch: Arch, store: Store, http: Http) -> Below:
+    """`base` on `arch`: the packages of a Debian base, or a registry image's layers and accounts.
+
+    The layers of a registry image are fetched, for its accounts stand in one of them.
     """
-    if not isinstance(base, RegistryBase):
-        return resolution
+    if isinstance(base, DebianBase):
+        return Below(debs=apt.resolve_debs(base, arch, store, http))
     image = registry.base(base.image, arch)
     registry.fetch_layers(base.image, image.layers, store)
-    texts: dict[str, str] = {}
-    for layer in image.layers:
-        path = store.blob(layer.digest)
-        if path is not None:
-            texts |= user_files(path, f"{base.image}: layer {layer.digest}")
-    missing = [name for name in USER_FILES if name not in texts]
-    if missing:
-        message = f"{base.image} has no /{missing[0]}, so it cannot have the image's user"
-        raise IntegrityError(message, hint="take a base with a shell and a user database")
-    return msgspec.structs.replace(
-        resolution,
-        base_layers=image.layers,
-        base_manifest=image.manifest,
-        base_files=dict(sorted(texts.items())),
-    )
+    blobs = [path for layer in image.layers if (path := store.blob(layer.digest)) is not None]
+    return Below(layers=image.layers, manifest=image.manifest, files=accounts(blobs))
 
 
-def user_files(blob: Path, label: str) -> dict[str, str]:
-    """The texts of etc/passwd and etc/group that the layer at `blob` holds."""
-    found = {}
+def accounts(blobs: Sequence[Path]) -> dict[str, str]:
+    """The text of etc/passwd and etc/group in `blobs` (bottom first), as far as they exist."""
+    found: dict[str, str | None] = {}
+    for blob in reversed(blobs):
+        own = _read(blob)
+        found = {**own, **found}
+        if len(found) == len(ACCOUNTS):
+            break
+    return {path: text for path, text in sorted(found.items()) if text is not None}
+
+
+def _read(blob: Path) -> dict[str, str | None]:
+    """The accounts in one layer; None for one that the layer removes."""
+    found: dict[str, str | None] = {}
     try:
-        with tarfile.open(blob) as layer:
-            for member in layer:
-                name = member.name.removeprefix("./")
-                if name in USER_FILES and (file := layer.extractfile(member)) is not None:
-                    found[name] = file.read().decode()
-    except (tarfile.TarError, UnicodeDecodeError) as error:
-        message = f"{label} cannot be read: {error}"
-        raise IntegrityError(message, hint="a gzip or plain layer is needed, not zstd") from error
+        with tarfile.open(blob) as tar:
+            for member in tar:
+                path = member.name.removeprefix("./").strip("/")
+                folder, _, name = path.rpartition("/")
+                if path in ACCOUNTS and member.isreg() and (file := tar.extractfile(member)):
+                    found[path] = file.read().decode("utf-8", "surrogateescape")
+                elif name.startswith(".wh.") and f"{folder}/{name[4:]}" in ACCOUNTS:
+                    found.setdefault(f"{folder}/{name[4:]}", None)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        message = f"the layer {blob} cannot be read: {error}"
+        raise IntegrityError(
+            message, hint="remove it from the cache, and run this again"
+        ) from error
     return found

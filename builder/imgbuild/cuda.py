@@ -1,9 +1,9 @@
-"""One CUDA release for all NVIDIA wheels: nvcc 13.5 beside runtime 13.0 is what a resolver alone answers.
+"""One CUDA release for all NVIDIA wheels; uv alone answers nvcc 13.5 beside runtime 13.0.
 
-Comes in: METADATA of the metapackage `cuda-toolkit`, in which NVIDIA declares the exact components of
-each release, and what torch requires. Goes out: a `Release`, constraints for the resolver, and what
-breaks the rule in a finished resolution. Rule data are not judged by a target's cut-off: a release's
-list of components does not change with time.
+Comes in: METADATA of the metapackage `cuda-toolkit`, in which NVIDIA declares the exact
+components of each release, and what torch requires. Goes out: a `Release`, constraints for the
+resolver, and what breaks the rule in a finished resolution. Rule data are not judged by a
+target's cut-off: a release's list of components does not change with time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def agreeing(
     read: Callable[[Version], bytes],
     torch: Iterable[Requirement],
 ) -> tuple[Release | None, tuple[str, ...]]:
-    """The first release that torch's own requirements allow, and why those before it were passed over.
+    """The first release that torch's requirements allow, and why others were passed over.
 
     None if there is none; then the reasons cover all candidates.
     """
@@ -110,7 +110,7 @@ def _against(requirement: Requirement, found: Release) -> str | None:
 
 
 def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
-    """Whether a torch of this version and these requirements has no CUDA: no NVIDIA wheel, no cuNNN."""
+    """Whether a torch has no CUDA: it requires no NVIDIA wheel and is no version +cuNNN."""
     if version.local and version.local.startswith("cu"):
         return False
     names = {normalize(requirement.name) for requirement in torch}

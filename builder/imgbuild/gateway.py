@@ -1,11 +1,13 @@
 """The gateway: a simple index on 127.0.0.1 that shows uv exactly what a target may use.
 
-Comes in: the indexes, the rules of a target, and, for packages that may be built from their sdist, a
-function that builds one. Goes out: PEP 691 pages and METADATA over HTTP, for the time of one resolution.
+Comes in: the indexes, the rules of a target, and, for packages that may be built from their
+sdist, a function that builds one. Goes out: PEP 691 pages and METADATA over HTTP, for the time of
+one resolution.
 
-Why a gateway and not upper bounds that are resolved again until stable: the cut-off is judged file by
-file, so that one pass is exact; an index answers only for the packages assigned to it, so that no other
-can win by a higher version; uv sees no file that does not fit, downloads no wheel and runs no build.
+Why a gateway and not upper bounds that are resolved again until stable: the cut-off is judged
+file by file, so that one pass is exact; an index answers only for the packages assigned to it, so
+that no other can win by a higher version; uv sees no file that does not fit, downloads no wheel
+and runs no build.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ CONTENT = "application/vnd.pypi.simple.v1+json"
 class Builder(Protocol):
     """Makes METADATA of the wheel that an sdist yields; may build it."""
 
-    def __call__(self, package: str, sdist: File) -> bytes: ...
+    def __call__(self, package: str, sdist: File) -> bytes:
+        """METADATA of the wheel of `sdist`; an ImgbuildError if there can be none."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +111,7 @@ class Catalogue:
 
 
 def promised(package: str, sdist: File) -> File:
-    """The wheel that is to be made from `sdist`: pure, and of a hash not known before it is made."""
+    """The wheel to be made from `sdist`: pure, its hash not known before it is made."""
     name = f"{package.replace('-', '_')}-{sdist.version}-py3-none-any.whl"
     return msgspec.structs.replace(sdist, name=name, sha256=None, size=None, metadata=False)
 

@@ -1,9 +1,9 @@
 """Wheel indexes: which one holds a package, what files it lists, when each was uploaded.
 
-Comes in: the matrix's indexes and the pages that they serve (PEP 503 HTML, PEP 691 JSON, a flat page
-of links, and the JSON API beside a simple index). Goes out: `File` values. An index is asked only for
-the packages that a target assigns to it, so no other index can answer for them (no dependency
-confusion), and a package is looked for in one index only.
+Comes in: the matrix's indexes and the pages that they serve (PEP 503 HTML, PEP 691 JSON, a flat
+page of links, and the JSON API beside a simple index). Goes out: `File` values. An index is asked
+only for the packages that a target assigns to it, so no other index can answer for them (no
+dependency confusion), and a package is looked for in one index only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from imgbuild.errors import FetchFailed, InputError
 from imgbuild.matrix.model import Index, Matrix, Target
 from imgbuild.values import normalize
 
-SIMPLE = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+SIMPLE = (
+    "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2,"
+    " text/html;q=0.1"
+)
 SDIST_ENDINGS = (".tar.gz", ".zip", ".tar.bz2")
 
 
@@ -75,17 +78,23 @@ class PageLike(Protocol):
     """What is read of a downloaded page."""
 
     @property
-    def url(self) -> str: ...
+    def url(self) -> str:
+        """Where it came from, redirects followed."""
+
     @property
-    def text(self) -> str: ...
+    def text(self) -> str:
+        """Its text."""
+
     @property
-    def content_type(self) -> str: ...
+    def content_type(self) -> str:
+        """Its media type."""
 
 
 class Pages(Protocol):
     """The part of `fetch.Http` that indexes need."""
 
-    def text(self, url: str, accept: str = "*/*") -> PageLike: ...
+    def text(self, url: str, accept: str = "*/*") -> PageLike:
+        """The page at `url`; FetchFailed if there is none."""
 
 
 def fill(index: Index, *, cuda: str, torch: str | None) -> str | None:
@@ -105,7 +114,7 @@ def fill(index: Index, *, cuda: str, torch: str | None) -> str | None:
 
 
 def places(matrix: Matrix, target: Target, default: Callable[[], str]) -> dict[str, Place]:
-    """The indexes that `target` uses, by name. `default` gives the address of one without a `url`."""
+    """The indexes that `target` uses, by name; `default` gives the address of one without."""
     names = {matrix.default_index, *target.indexes.values()}
     return {
         name: Place(
@@ -171,7 +180,7 @@ class Indexes:
 
 
 def absent_is_none(ask: Callable[[], PageLike]) -> PageLike | None:
-    """The page, or None where the server says that there is none (404, 410); other failures pass."""
+    """The page, or None where the server says 404 or 410; other failures pass."""
     try:
         return ask()
     except FetchFailed as error:
@@ -281,7 +290,7 @@ def read_json_api(page: PageLike) -> dict[str, File]:
 
 
 def merge(files: tuple[File, ...], more: Mapping[str, File]) -> tuple[File, ...]:
-    """`files` with what the JSON API knows beyond their page; an entry of other bytes is not believed."""
+    """`files` with what the JSON API knows beyond them; not believed where its hash differs."""
     merged = []
     for file in files:
         known = more.get(file.name)
@@ -302,7 +311,7 @@ def merge(files: tuple[File, ...], more: Mapping[str, File]) -> tuple[File, ...]
 
 
 def when(text: str | None) -> datetime.datetime | None:
-    """An upload time as an aware datetime; a time without a zone is UTC. None if it cannot be read."""
+    """An upload time, aware; without a zone it is UTC. None if it cannot be read."""
     if not text:
         return None
     try:

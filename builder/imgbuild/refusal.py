@@ -1,4 +1,4 @@
-"""Why a world is impossible: a short chain of reasons, each with its evidence, and what is nearest.
+"""Why a world is impossible: a short chain of reasons with evidence, and what is nearest.
 
 Comes in: a target, the catalogue of what it may use, and the resolver's own words. Goes out: the
 reasons of a `WorldImpossible`.
@@ -29,7 +29,7 @@ def of_pins(catalogue: Catalogue) -> tuple[str, ...]:
 
 
 def of_pin(catalogue: Catalogue, package: str, version: str) -> str | None:
-    """Why no file of `package` `version` may be used, which exist, which version is nearest; or None."""
+    """Why no file of `package` `version` may be used, and which version is nearest; or None."""
     offers = catalogue.offers(package)
     if any(same_version(offer.wheel.version, version) for offer in offers):
         return None
@@ -91,8 +91,8 @@ def alternatives(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
 
 
 def of_resolver(text: str) -> tuple[str, ...]:
-    """Uv's explanation as lines: its tree marks and line breaks taken out, the longest chain cut."""
-    words = " ".join(line.strip(" │╰─▶×╭├") for line in text.splitlines())
+    """Uv's explanation as lines, without its tree marks; a long chain is cut."""
+    words = " ".join(line.strip(" │╰─▶\u00d7╭├") for line in text.splitlines())
     start = words.find("Because")
     chain = words[start:] if start >= 0 else words
     steps = [step.strip() for step in chain.replace(" And because ", "\nAnd because ").splitlines()]

@@ -1,8 +1,8 @@
-"""resolve: from a target of the matrix to every wheel, sdist and deb of its image on one architecture.
+"""resolve: from a target to every wheel, sdist and deb of its image on one architecture.
 
-uv answers which versions fit together; everything that it may choose from comes through the gateway
-(see `gateway`), and everything that it chose is looked at again here: one CUDA release, no CPU build in
-a CUDA world, nothing that lies years behind its newest version unnoticed.
+uv answers which versions fit together; everything that it may choose from comes through the
+gateway (see `gateway`), and everything that it chose is looked at again here: one CUDA release,
+no CPU build in a CUDA world, nothing that lies years behind its newest version unnoticed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from imgbuild import cuda, freshness, gateway, refusal, uv
+from imgbuild.bases import resolve_base
 from imgbuild.console import console
-from imgbuild.deb import apt
 from imgbuild.errors import ImgbuildError, WorldImpossible
 from imgbuild.fetch import Http
 from imgbuild.gateway import Catalogue, Offer
 from imgbuild.indexes import File, Indexes, places
-from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
+from imgbuild.matrix.model import Base, Matrix, Target
 from imgbuild.remote import lock_wheel, metadata
 from imgbuild.resolution import Built, Deb, Resolution, Wheel
 from imgbuild.roots import host_root
@@ -47,20 +47,26 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 def resolve(matrix: Matrix, name: str, arch: Arch, store: Store, http: Http) -> Resolution:
     """Every input of target `name` on `arch`, each list sorted by package.
 
-    WorldImpossible, with the chain of reasons, if no set of packages satisfies the target; FetchFailed
-    if an index or an archive does not answer.
+    WorldImpossible, with the chain of reasons, if no set of packages satisfies the target;
+    FetchFailed if an index or an archive does not answer.
     """
     target = matrix.targets[name]
     refuse_excluded(matrix, name, arch)
     base = matrix.bases[target.base]
-    debs: tuple[Deb, ...] = ()
-    if isinstance(base, DebianBase):
-        debs = apt.resolve_debs(base, arch, store, http)
+    below = resolve_base(base, arch, store, http)
     own = host_arch()
-    known = debs if own is arch else ()
+    known = below.debs if own is arch else ()
     with host_root(base, matrix.image.user, own, store, http, known) as root:
-        wheels, built = resolve_wheels(matrix, name, arch, python_of(base, debs), root, store, http)
-    return Resolution(wheels=wheels, built=built, debs=debs)
+        python = python_of(base, below.debs)
+        wheels, built = resolve_wheels(matrix, name, arch, python, root, store, http)
+    return Resolution(
+        wheels=wheels,
+        built=built,
+        debs=below.debs,
+        base_layers=below.layers,
+        base_manifest=below.manifest,
+        base_files=below.files,
+    )
 
 
 def refuse_excluded(matrix: Matrix, name: str, arch: Arch) -> None:
@@ -91,7 +97,7 @@ def resolve_wheels(
     store: Store,
     http: Http,
 ) -> tuple[tuple[Wheel, ...], tuple[Built, ...]]:
-    """The wheels of target `name` on `arch` under `python` ("3.11.2"), and those made from sdists."""
+    """The wheels of target `name` on `arch` and `python` ("3.11.2"); those made from sdists."""
     world = open_world(matrix, name, arch, python, root, store, http)
     refuse_pins(matrix, world)
     chosen = ask(world, store)
@@ -211,7 +217,7 @@ def refuse_cpu_build(
     torch: File,
     requires: Sequence[Requirement],
 ) -> None:
-    """WorldImpossible if the torch that fits has no CUDA, or one of another release by its own name."""
+    """WorldImpossible if the torch that fits has no CUDA, or that of another release."""
     version = torch.version
     index = catalogue.indexes.place("torch").name
     arch = catalogue.rules.tags.arch.wheel

@@ -1,9 +1,9 @@
 """Packages that exist as an sdist only: what they are made from, and the wheel that comes out.
 
-Comes in: `sdists:` of the matrix and an sdist that the resolver asks about. Goes out: METADATA of the
-wheel that it yields and, for the lock, a `Built`: the sdist, its build requirements (resolved under the
-same cut-off, for this machine) and the wheel. The build itself is `wheel.build`; a fetch from a lock
-builds the same wheel again when the store has lost it.
+Comes in: `sdists:` of the matrix and an sdist that the resolver asks about. Goes out: METADATA of
+the wheel that it yields and, for the lock, a `Built`: the sdist, its build requirements (resolved
+under the same cut-off, for this machine) and the wheel. The build itself is `wheel.build`; a
+fetch from a lock builds the same wheel again when the store has lost it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-from packaging.requirements import Requirement
 from packaging.version import Version
 
 from imgbuild import codec, gateway, uv
@@ -29,11 +28,12 @@ from imgbuild.remote import lock_file, lock_wheel
 from imgbuild.resolution import Built, Locked, Wheel
 from imgbuild.selection import Rules
 from imgbuild.store import Store
-from imgbuild.values import Arch, normalize, sha256
+from imgbuild.values import Arch, sha256
 from imgbuild.wheel import build
 from imgbuild.wheel.tags import Tags
 
 FACT = "built-wheel"
+ROUNDS = 4  # of builds that ask for more requirements than they declare
 
 
 def host_arch() -> Arch:
@@ -50,8 +50,8 @@ def host_rules(rules: Rules) -> Rules:
 class Workshop:
     """Makes wheels of sdists for one resolution, each once.
 
-    `catalogue` is what this machine's architecture may use; `constraints` hold for it too; `root` gives
-    the image's root folder for this machine, and is asked only if something has to be built.
+    `catalogue` is what this machine's architecture may use; `constraints` hold for it too;
+    `root` gives the image's root folder for this machine, and is asked only for a build.
     """
 
     def __init__(
@@ -100,13 +100,26 @@ class Workshop:
         paths = fetch_all(wants, self._store, self._http, title=f"fetching {sdist.name}")
         lines = list(build.system(paths[recipe.sdist.sha256], sdist.name).requires)
         lines += self._of_same_lock(package)
-        recipe = self._with_requires(recipe, lines)
-        more = self._more(recipe, lines)
-        if more:
-            recipe = self._with_requires(recipe, [*lines, *more])
-        known = remembered(recipe, self._python, self._store)
-        wheel = known or make(recipe, self._root(), self._python, self._store)
-        return msgspec.structs.replace(recipe, wheel=wheel)
+        for _ in range(ROUNDS):
+            recipe = self._with_requires(recipe, lines)
+            more = self._known_more(recipe)
+            if not more:
+                try:
+                    known = remembered(recipe, self._python, self._store)
+                    wheel = known or make(recipe, self._root(), self._python, self._store)
+                    return msgspec.structs.replace(recipe, wheel=wheel)
+                except build.Lacking as lacking:
+                    more = lacking.requirements
+                    key = f"{fingerprint(recipe, self._python)}-lacking"
+                    self._store.put_fact(FACT, key, msgspec.json.encode(more))
+            lines += more
+        message = f"the build of {package} asks for ever more: {', '.join(lines)}"
+        raise WorldImpossible(message, hint="pin a version that has a wheel")
+
+    def _known_more(self, recipe: Built) -> tuple[str, ...]:
+        """What the build of this recipe asked for when it was tried before."""
+        known = self._store.fact(FACT, f"{fingerprint(recipe, self._python)}-lacking")
+        return () if known is None else msgspec.json.decode(known, type=tuple[str, ...])
 
     @property
     def _python(self) -> str:
@@ -160,19 +173,6 @@ class Workshop:
                 name = self._catalogue.indexes.place(item.package).name
                 wheels.append(lock_wheel(item.package, item.version, name, offer.wheel, self._http))
         return tuple(wheels)
-
-    def _more(self, recipe: Built, lines: Sequence[str]) -> list[str]:
-        """What the build backend asks for at run time, beyond what `lines` name."""
-        key = f"{fingerprint(recipe, self._python)}-requires"
-        known = self._store.fact(FACT, key)
-        if known is not None:
-            return msgspec.json.decode(known, type=list[str])
-        with self._store.scratch() as folder:
-            asked = build.more_requires(job(recipe, self._root(), self._store, folder))
-        named = {normalize(Requirement(line).name) for line in lines}
-        more = [line for line in asked if normalize(Requirement(line).name) not in named]
-        self._store.put_fact(FACT, key, msgspec.json.encode(more))
-        return more
 
 
 def _one(url: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Which of an index's files a target may use, and why not the others.
 
-Comes in: `File` values and the rules of one target on one architecture. Goes out: an objection in words
-(the same words in refusals), or none; the best wheel of a version. Pure.
+Comes in: `File` values and the rules of one target on one architecture. Goes out: an objection in
+words (the same words in refusals), or none; the best wheel of a version. Pure.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def objection(file: File, package: str, rules: Rules, *, timed: bool) -> str | N
 
 
 def late(file: File, rules: Rules, *, timed: bool) -> str | None:
-    """Why the cut-off excludes `file`, or None. An unknown time is late: it cannot be shown not to be."""
+    """Why the cut-off excludes `file`, or None. An unknown time counts as late."""
     if not timed or (file.uploaded is not None and file.uploaded < rules.cut_off):
         return None
     if file.uploaded is None:
@@ -63,7 +63,7 @@ def unwanted(file: File, package: str, rules: Rules) -> str | None:
 
 
 def same_version(version: Version | None, pin: str | None) -> bool:
-    """Whether `version` is the pinned one; a pin without a local part stands for all of them (PEP 440)."""
+    """Whether `version` is the pinned one; a pin without a local part allows any (PEP 440)."""
     if version is None or pin is None:
         return False
     wanted = Version(pin)

@@ -1,7 +1,7 @@
-"""Where a lock's files are: addresses are looked up when a file is fetched, never kept in the lock.
+"""Where a lock's files are: addresses are looked up for a fetch, never kept in the lock.
 
-Comes in: a lock and the hashes of files that the store lacks. Goes out: these files in the store. A
-wheel is looked for by name and sha256 on its package's page in the index that the lock names, a
+Comes in: a lock and the hashes of files that the store lacks. Goes out: these files in the store.
+A wheel is looked for by name and sha256 on its package's page in the index that the lock names, a
 Debian package on the mirrors; a wheel built from an sdist is built again.
 """
 
@@ -17,7 +17,8 @@ from imgbuild.fetch import Http, Want, fetch_all
 from imgbuild.indexes import Indexes, places
 from imgbuild.lock import Lock
 from imgbuild.matrix.model import DebianBase, Matrix
-from imgbuild.resolution import Built, Deb, Locked, Resolution
+from imgbuild.oci import registry
+from imgbuild.resolution import Built, Deb, Locked, RegistryLayer, Resolution
 from imgbuild.roots import host_root
 from imgbuild.store import Store
 from imgbuild.values import Sha256
@@ -40,6 +41,12 @@ def fetch(lock: Lock, due: Collection[Sha256], matrix: Matrix, store: Store, htt
     }
     if lost:
         rebuild(list(lost.values()), lock, matrix, indexes, store, http)
+
+
+def fetch_blob(image: str, layer: RegistryLayer, store: Store, http: Http) -> None:
+    """Bring a layer of the registry image `image` into the store, as a blob."""
+    del http  # registries ask for tokens, which a client of their own knows
+    registry.fetch_layers(image, [layer], store)
 
 
 def open_indexes(lock: Lock, matrix: Matrix, http: Http) -> Indexes:
@@ -85,7 +92,7 @@ def wanted(
 
 
 def addresses(package: str, locked: Locked, indexes: Indexes) -> list[str]:
-    """Where the index of `package` has the file `locked`: same name, and same sha256 if it says one.
+    """Where the index of `package` has `locked`: same name, and same sha256 if it says one.
 
     Empty if the index has no such file any more; IntegrityError if it has other bytes by that name.
     """
@@ -109,7 +116,7 @@ def rebuild(
     store: Store,
     http: Http,
 ) -> None:
-    """Build wheels of sdists again from their locked inputs; IntegrityError if other bytes come out."""
+    """Build wheels of sdists again from locked inputs; IntegrityError if other bytes come out."""
     own = sdists.host_arch()
     debs = lock.arch[own].debs if own in lock.arch else ()
     base = matrix.bases[lock.base.name]

@@ -1,7 +1,7 @@
 """uv, the resolver: the pinned binary of this environment, called on requirement lines.
 
-Comes in: requirement and constraint lines, a platform, the gateway's address. Goes out: package to
-version. uv sees no file but the gateway's and no configuration but these arguments.
+Comes in: requirement and constraint lines, a platform, the gateway's address. Goes out: package
+to version. uv sees no file but the gateway's and no configuration but these arguments.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Unsolvable(Exception):
 
 @functools.cache
 def binary() -> str:
-    """The path of uv in this Python's environment; ToolMissing if the package uv is not installed."""
+    """The path of uv in this Python's environment; ToolMissing if it is not installed."""
     try:
         from uv import find_uv_bin
     except ImportError as error:
@@ -51,9 +51,9 @@ def binary() -> str:
 
 @functools.cache
 def default_index() -> str:
-    """The address of the index that uv is set up for on this machine (UV_DEFAULT_INDEX, uv.toml, …).
+    """The index that uv is set up for on this machine: UV_DEFAULT_INDEX, uv.toml, or its own.
 
-    Where uv is set up for none of its own, pip's counts: uv does not read pip's configuration, and a
+    Where uv is set up for none, pip's counts: uv does not read pip's configuration, and a
     machine's mirror is often named only there. The address may hold a password: never print it.
     """
     query = [binary(), "pip", "compile", "--offline", "--no-header", "--emit-index-url"]
@@ -75,18 +75,20 @@ def _named_index(command: Sequence[str]) -> str:
 
 
 def pip_index() -> str | None:
-    """The index that pip is set up for on this machine (PIP_INDEX_URL, pip.conf); None if for none."""
+    """The index that pip is set up for: PIP_INDEX_URL or pip.conf; None if there is none."""
     listed = run.run([sys.executable, "-m", "pip", "config", "list"], check=False).stdout
     found = dict(PIP_INDEX.findall(listed))
     return found.get(":env:") or found.get("install") or found.get("global")
 
 
 def _clean() -> list[str]:
-    # uv's many variables would add indexes, files or strategies to the question: it gets none of them.
+    # Uv's many variables would add indexes, files or strategies: it gets none of them.
     kept = [
         f"{name}={os.environ[name]}" for name in ("HOME", "PATH", "TMPDIR") if name in os.environ
     ]
-    return [run.find("env", remedy="install coreutils"), "-i", *kept]
+    # A page may wait for a build from an sdist; what fails at the gateway fails again.
+    patience = ["UV_HTTP_TIMEOUT=7200", "UV_HTTP_RETRIES=0"]
+    return [run.find("env", remedy="install coreutils"), "-i", *kept, *patience]
 
 
 def compile_requirements(
@@ -98,7 +100,7 @@ def compile_requirements(
     platform: str,
     folder: Path,
 ) -> tuple[Chosen, ...]:
-    """Resolve `requirements` under `constraints`, sorted by package; Unsolvable if there is no solution.
+    """Resolve `requirements` under `constraints`, sorted by package; Unsolvable if impossible.
 
     `python` is a version ("3.11.2"), `platform` one of uv's names, `folder` takes temporary files.
     """

@@ -1,10 +1,10 @@
-"""A pure wheel from an sdist, built under the image's own Python so that its bytes follow from its inputs.
+"""A pure wheel from an sdist, built under the image's own Python; same inputs, same bytes.
 
 Comes in: an sdist, the wheels that its build needs, the image's root folder for this machine's
 architecture. Goes out: a wheel, repacked: sorted, stored, one fixed time, RECORD written anew.
 
-The build runs in a sandbox without network, with a fixed hash seed, time zone, umask and clock for
-archives. What compiles is refused: a compiler's output is no pure function of the lock.
+The build runs in a sandbox without network, with a fixed hash seed, time zone, umask and clock
+for archives. What compiles is refused: a compiler's output is no pure function of the lock.
 """
 
 from __future__ import annotations
@@ -34,24 +34,40 @@ EPOCH = "315532800"  # the same in seconds
 ELF = b"\x7fELF"
 PLACE = "/build"
 
-# Runs inside, under the image's Python: one PEP 517 hook, its result as JSON in a file.
-HOOK = """\
-import importlib, json, os, sys
+# Runs inside, under the image's Python: the PEP 517 hooks, their result as JSON in a file.
+HOOKS = """\
+import importlib, importlib.metadata, json, os, re, sys
 os.umask(0o022)
 task = json.load(open("/build/task.json"))
 os.chdir("/build/source")
-sys.path[:0] = [os.path.join("/build/source", path) for path in task["backend_path"]] + ["/build/site"]
+sys.path[:0] = [os.path.join("/build/source", path) for path in task["backend_path"]]
 module, _, attributes = task["backend"].partition(":")
 backend = importlib.import_module(module)
 for attribute in filter(None, attributes.split(".")):
     backend = getattr(backend, attribute)
-if task["hook"] == "get_requires_for_build_wheel":
-    hook = getattr(backend, task["hook"], lambda settings: [])
-    result = hook(None)
-else:
-    result = backend.build_wheel("/build/out", None)
-json.dump(result, open("/build/result.json", "w"))
+wanted = getattr(backend, "get_requires_for_build_wheel", lambda settings: [])(None)
+normal = lambda name: re.sub("[-_.]+", "-", name).lower()
+found = importlib.metadata.distributions(path=["/build/site"])
+there = {normal(distribution.metadata["Name"]) for distribution in found}
+lacking = [line for line in wanted if normal(re.match(r"[\\w.-]+", line)[0]) not in there]
+wheel = None if lacking else backend.build_wheel("/build/out", None)
+json.dump({"lacking": lacking, "wheel": wheel}, open("/build/result.json", "w"))
 """
+
+
+class Lacking(Exception):
+    """The build asks for more than it was given; `requirements` are the lines that it wants."""
+
+    def __init__(self, requirements: tuple[str, ...]) -> None:
+        super().__init__(", ".join(requirements))
+        self.requirements = requirements
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What the hooks answered: lines of requirements that are not there, or the wheel's name."""
+
+    lacking: tuple[str, ...]
+    wheel: str | None
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +79,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What is built, of what, and where: `root` is the image's root folder, `folder` takes all files."""
+    """What is built, of what, where: `root` is the image's root, `folder` takes all files."""
 
     package: str
     version: str
@@ -106,19 +122,19 @@ def _is_pyproject(path: str) -> bool:
     return len(parts) == 2 and parts[1] == "pyproject.toml"
 
 
-def more_requires(job: Job) -> tuple[str, ...]:
-    """What the build asks for beyond `[build-system]` (PEP 517 get_requires_for_build_wheel)."""
-    _prepare(job)
-    return tuple(_call(job, "get_requires_for_build_wheel"))
-
-
 def build(job: Job) -> Path:
-    """Build and repack; the wheel's path in `job.folder`. WorldImpossible if no pure wheel comes out."""
+    """Build and repack; the wheel's path in `job.folder`.
+
+    Lacking if the build asks for requirements that `job` has not; WorldImpossible if it fails or no
+    pure wheel comes out.
+    """
     _prepare(job)
-    name = str(_call(job, "build_wheel"))
-    made = job.folder / "out" / name
+    result = _run_hooks(job)
+    if result.wheel is None:
+        raise Lacking(result.lacking)
+    made = job.folder / "out" / result.wheel
     refuse_impure(job, made)
-    return repack(made, job.folder / name)
+    return repack(made, job.folder / result.wheel)
 
 
 def _prepare(job: Job) -> None:
@@ -128,13 +144,16 @@ def _prepare(job: Job) -> None:
     unpacked = job.folder / "unpacked"
     if zipfile.is_zipfile(job.sdist):
         with zipfile.ZipFile(job.sdist) as archive:
-            archive.extractall(unpacked)
+            archive.extractall(unpacked)  # noqa: S202  # it drops ".."
     else:
         with tarfile.open(job.sdist) as tar:
-            tar.extractall(unpacked, filter="data")
+            tar.extractall(unpacked, filter="data")  # PEP 706: nothing leaves
     tops = sorted(unpacked.iterdir())
     if len(tops) != 1 or not tops[0].is_dir():
-        message = f"{job.package} {job.version}: the sdist has {len(tops)} entries at its top, expected one folder"
+        message = (
+            f"{job.package} {job.version}: the sdist has {len(tops)} entries at its top,"
+            " expected one folder"
+        )
         raise IntegrityError(message)
     (job.folder / "source").rmdir()
     tops[0].rename(job.folder / "source")
@@ -145,7 +164,7 @@ def _prepare(job: Job) -> None:
 def unpack_wheel(wheel: Path, site: Path) -> None:
     """Make the modules of `wheel` importable from the folder `site`."""
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
+        archive.extractall(site)  # noqa: S202  # as above
     for data in sorted(site.glob("*.data")):
         for scheme in ("purelib", "platlib"):
             if (data / scheme).is_dir():
@@ -153,28 +172,25 @@ def unpack_wheel(wheel: Path, site: Path) -> None:
         shutil.rmtree(data)
 
 
-def _call(job: Job, hook: str) -> list[str] | str:
+def _run_hooks(job: Job) -> Result:
     pyproject = job.folder / "source" / "pyproject.toml"
     asked = _system(pyproject.read_text() if pyproject.exists() else "")
-    task = {"hook": hook, "backend": asked.backend, "backend_path": list(asked.backend_path)}
+    task = {"backend": asked.backend, "backend_path": list(asked.backend_path)}
     (job.folder / "task.json").write_text(json.dumps(task))
-    (job.folder / "hook.py").write_text(HOOK)
-    (job.folder / "result.json").unlink(missing_ok=True)
-    result = sandbox.run(
+    (job.folder / "hooks.py").write_text(HOOKS)
+    done = sandbox.run(
         job.root,
-        [job.interpreter, f"{PLACE}/hook.py"],
+        [job.interpreter, f"{PLACE}/hooks.py"],
         env={**environment(), **job.env},
         binds=[sandbox.Bind(source=job.folder, target=PLACE, writable=True)],
     )
     answer = job.folder / "result.json"
-    if result.status != 0 or not answer.exists():
-        tail = tuple((result.stderr or result.stdout).strip().splitlines()[-12:])
-        message = f"{job.package} {job.version} cannot be built from its sdist ({hook})"
-        raise WorldImpossible(
-            message, reasons=tail, hint="sdists: of the matrix may need env or requires"
-        )
-    found: list[str] | str = json.loads(answer.read_text())
-    return found
+    if done.status != 0 or not answer.exists():
+        tail = tuple((done.stderr or done.stdout).strip().splitlines()[-12:])
+        message = f"{job.package} {job.version} cannot be built from its sdist"
+        hint = "its entry under sdists: in the matrix may need env or requires"
+        raise WorldImpossible(message, reasons=tail, hint=hint)
+    return msgspec.json.decode(answer.read_bytes(), type=Result)
 
 
 def environment() -> dict[str, str]:
@@ -194,8 +210,8 @@ def environment() -> dict[str, str]:
 
 
 def refuse_impure(job: Job, wheel: Path) -> None:
-    """WorldImpossible if `wheel` is for one platform, holds machine code, or is of another version."""
-    name, version, _, tags = parse_wheel_filename(wheel.name)
+    """WorldImpossible if `wheel` is for one platform, has machine code, or another version."""
+    _, version, _, tags = parse_wheel_filename(wheel.name)
     reasons = []
     if any(tag.abi != "none" or tag.platform != "any" for tag in tags):
         reasons.append(f"it builds {wheel.name}, which is for one platform")
@@ -213,7 +229,7 @@ def refuse_impure(job: Job, wheel: Path) -> None:
 
 
 def repack(wheel: Path, target: Path) -> Path:
-    """Write `wheel` to `target` so that its bytes follow from names, contents and executable bits."""
+    """Write `wheel` to `target`: its bytes follow from names, contents and executable bits."""
     with zipfile.ZipFile(wheel) as archive:
         members = {
             info.filename: (archive.read(info), bool(info.external_attr >> 16 & 0o111))

@@ -1,7 +1,7 @@
 """Which wheels an image can use, and which of them is best.
 
-Comes in: a Python, a glibc and an architecture. Goes out: `Tags`, an order over wheel names, the one
-that pip and uv use (most specific tag first).
+Comes in: a Python, a glibc and an architecture. Goes out: `Tags`, an order over wheel names, the
+one that pip and uv use (most specific tag first).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Tags:
             self._ranks.setdefault(tag, rank)
 
     def rank(self, name: str) -> tuple[int, int, str] | None:
-        """A key that sorts the best wheel first (tag, then highest build number); None if it fits not."""
+        """A key that sorts the best wheel first: tag, build number, name; None if it fits not."""
         try:
             _, _, build, tags = parse_wheel_filename(name)
         except InvalidWheelFilename:
