@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.oci import archive, layout
+from imgbuild.oci.layout import Layout
+from imgbuild.values import Arch, sha256
+from tests import images
+
+BOTH = (Arch.X86_64, Arch.ARM64)
+
+
+@pytest.fixture(name="one")
+def _one(tmp_path: Path) -> Layout:
+    return made(tmp_path, (Arch.X86_64,))
+
+
+@pytest.fixture(name="two")
+def _two(tmp_path: Path) -> Layout:
+    return made(tmp_path, BOTH)
+
+
+def made(folder: Path, arches: tuple[Arch, ...]) -> Layout:
+    layers = [images.layer(folder / "blobs", [images.text("word", word)]) for word in ("a", "b")]
+    out = folder / "out"
+    layout.write(out, {arch: images.picture(layers, arch) for arch in arches}, "tiny")
+    return layout.read(out)
+
+
+def members(data: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        files = ((member.name, tar.extractfile(member)) for member in tar)
+        return {name: file.read() for name, file in files if file is not None}
+
+
+@pytest.mark.parametrize("form", ["oci-archive", "docker-archive"])
+def test_archives_are_the_same_every_time(one, form):
+    first = b"".join(archive.chunks(one, Arch.X86_64, form))
+    assert first == b"".join(archive.chunks(one, Arch.X86_64, form))
+    assert len(first) % 512 == 0
+
+
+def test_an_oci_archive_unpacks_to_the_layout(two, tmp_path):
+    found = members(b"".join(archive.chunks(two, None, "oci-archive")))
+    for name, data in found.items():
+        path = tmp_path / "again" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    again = layout.verify(tmp_path / "again")
+    assert (again.digest, again.images, again.name) == (two.digest, two.images, "tiny")
+
+
+def test_an_oci_archive_of_one_architecture_has_no_other(two, tmp_path):
+    found = members(b"".join(archive.chunks(two, Arch.ARM64, "oci-archive")))
+    manifest = two.image(Arch.ARM64).manifest.digest
+    assert json.loads(found["index.json"])["manifests"][0]["digest"] == manifest
+    blobs = {name for name in found if name.startswith("blobs/")}
+    other = two.image(Arch.X86_64)
+    assert not blobs & {f"blobs/sha256/{d[7:]}" for d in (other.manifest.digest, other.config.digest)}
+    assert archive.size(two, Arch.ARM64, "oci-archive") == sum(len(found[name]) for name in blobs)
+
+
+def test_a_docker_archive_lists_config_and_layers(one):
+    found = members(b"".join(archive.chunks(one, Arch.X86_64, "docker-archive", tag="me/x:1")))
+    (listing,) = json.loads(found["manifest.json"])
+    stored = one.image(Arch.X86_64)
+    assert listing["RepoTags"] == ["me/x:1"]
+    assert f"sha256:{sha256(found[listing['Config']])}" == stored.config.digest
+    assert [f"sha256:{sha256(found[name])}" for name in listing["Layers"]] == [
+        layer.digest for layer in stored.layers
+    ]
+    entry = json.loads(found["index.json"])["manifests"][0]
+    assert entry["digest"] == one.digest
+    assert entry["annotations"]["io.containerd.image.name"] == "docker.io/me/x:1"
+
+
+def test_a_docker_archive_of_two_architectures_is_refused(two):
+    with pytest.raises(InputError, match="holds one architecture"):
+        next(archive.chunks(two, None, "docker-archive"))
+
+
+@pytest.mark.parametrize("harm", ["gone", "short"])
+def test_a_damaged_layout_ends_the_archive_with_an_error(one, harm):
+    path = one.blob(one.image(Arch.X86_64).layers[0].digest)
+    data = path.read_bytes()
+    path.unlink()
+    if harm == "short":
+        path.write_bytes(data[:-1])
+    with pytest.raises(IntegrityError, match=path.name):
+        list(archive.chunks(one, Arch.X86_64, "docker-archive"))
+
+
+def test_write_leaves_a_whole_file_or_none(one, tmp_path):
+    out = tmp_path / "deep" / "tiny.tar"
+    archive.write(one.path, out, "oci-archive", "tiny")
+    assert out.read_bytes() == b"".join(archive.chunks(one, None, "oci-archive"))
+    one.blob(one.image(Arch.X86_64).layers[0].digest).unlink()
+    with pytest.raises(IntegrityError):
+        archive.write(one.path, tmp_path / "deep" / "broken.tar", "oci-archive", "tiny")
+    assert [path.name for path in out.parent.iterdir()] == ["tiny.tar"]
+
+
+def test_an_unknown_form_is_refused(one, tmp_path):
+    with pytest.raises(InputError, match="no archive is called 'zip'") as caught:
+        archive.write(one.path, tmp_path / "x", "zip", "tiny")
+    assert "docker-archive" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("tag", "short", "full"),
+    [
+        ("tiny", "tiny:latest", "docker.io/library/tiny:latest"),
+        ("tiny:1", "tiny:1", "docker.io/library/tiny:1"),
+        ("me/tiny", "me/tiny:latest", "docker.io/me/tiny:latest"),
+        ("localhost/tiny", "localhost/tiny:latest", "localhost/tiny:latest"),
+        ("host:5000/tiny", "host:5000/tiny:latest", "host:5000/tiny:latest"),
+        ("ghcr.io/me/tiny:2", "ghcr.io/me/tiny:2", "ghcr.io/me/tiny:2"),
+    ],
+)
+def test_names_are_spelt_as_engines_spell_them(tag, short, full):
+    assert (archive.reference(tag), archive.full_reference(tag)) == (short, full)

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.oci import layout
+from imgbuild.values import Arch, sha256
+from tests import images
+
+BOTH = (Arch.X86_64, Arch.ARM64)
+
+
+def make(folder: Path, *words: str, arches: tuple[Arch, ...] = (Arch.X86_64,)) -> Path:
+    out = folder / "out"
+    made = [images.layer(folder / "blobs", [images.text("word", word)]) for word in words]
+    layout.write(out, {arch: images.picture(made, arch) for arch in arches}, "tiny")
+    return out
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    out = make(tmp_path, "one", "two")
+    found = layout.read(out)
+    stored = found.image(Arch.X86_64)
+    assert found.name == "tiny"
+    assert found.digest == stored.manifest.digest
+    assert found.digest == f"sha256:{sha256(found.blob(found.digest).read_bytes())}"
+    assert len(stored.layers) == len(stored.diff_ids) == 2
+    assert stored.settings["WorkingDir"] == "/opt"
+    assert layout.verify(out) == found
+    assert json.loads((out / "oci-layout").read_bytes()) == {"imageLayoutVersion": "1.0.0"}
+    entry = json.loads((out / "index.json").read_bytes())["manifests"][0]
+    assert entry["annotations"] == {"org.opencontainers.image.ref.name": "tiny"}
+
+
+def test_two_architectures_have_an_index(tmp_path):
+    out = make(tmp_path, "one", arches=BOTH)
+    found = layout.read(out)
+    assert set(found.images) == set(BOTH)
+    assert found.top.media_type.endswith("index.v1+json")
+    assert found.digest not in {stored.manifest.digest for stored in found.images.values()}
+    assert layout.check(out, found.digest)
+
+
+def test_layers_are_linked_not_copied(tmp_path):
+    out = make(tmp_path, "one")
+    layer = layout.read(out).image(Arch.X86_64).layers[0]
+    source = tmp_path / "blobs" / layer.digest.replace(":", "-")
+    assert layout.read(out).blob(layer.digest).samefile(source)
+
+
+def test_layers_are_copied_across_file_systems(tmp_path):
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("/dev/shm is no other file system here")
+    blobs = memory / f"imgbuild-test-{os.getpid()}"
+    try:
+        made = [images.layer(blobs, [images.text("word", "far")])]
+        for _ in range(2):
+            layout.write(tmp_path / "out", {Arch.X86_64: images.picture(made)}, "tiny")
+            layout.verify(tmp_path / "out")
+    finally:
+        for path in blobs.iterdir():
+            path.unlink()
+        blobs.rmdir()
+
+
+def test_another_image_takes_the_place_and_leaves_no_rubbish(tmp_path):
+    first = layout.read(make(tmp_path, "shared", "old"))
+    out = make(tmp_path, "shared", "new")
+    second = layout.verify(out)
+    assert not layout.check(out, first.digest)
+    assert layout.check(out, second.digest)
+    stored = second.image(Arch.X86_64)
+    named = {stored.manifest.digest, stored.config.digest, *(one.digest for one in stored.layers)}
+    assert {f"sha256:{path.name}" for path in (out / "blobs/sha256").iterdir()} == named
+
+
+def test_a_failed_write_leaves_the_old_image(tmp_path):
+    out = make(tmp_path, "old")
+    before = layout.read(out)
+    made = [images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")]
+    picture = images.picture(made)
+    made[1][1].unlink()
+    with pytest.raises(FileNotFoundError):
+        layout.write(out, {Arch.X86_64: picture}, "tiny")
+    assert layout.verify(out) == before
+
+
+@pytest.mark.parametrize("harm", ["missing", "short", "manifest", "index", "folder"])
+def test_check_sees_what_is_not_whole(tmp_path, harm):
+    out = make(tmp_path, "one", "two")
+    found = layout.read(out)
+    layer = found.blob(found.image(Arch.X86_64).layers[1].digest)
+    if harm == "missing":
+        layer.unlink()
+    elif harm == "short":
+        data = layer.read_bytes()
+        layer.unlink()
+        layer.write_bytes(data[:-1])
+    elif harm == "manifest":
+        found.blob(found.digest).write_bytes(b"{}")
+    elif harm == "index":
+        (out / "index.json").write_bytes(b"{")
+    else:
+        out.rename(tmp_path / "elsewhere")
+    assert not layout.check(out, found.digest)
+
+
+def test_verify_sees_a_changed_byte(tmp_path):
+    out = make(tmp_path, "one")
+    found = layout.read(out)
+    path = found.blob(found.image(Arch.X86_64).layers[0].digest)
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(data)
+    assert layout.check(out, found.digest)  # which looks at sizes only
+    with pytest.raises(IntegrityError, match="has the digest"):
+        layout.verify(out)
+
+
+def test_a_second_write_mends_a_damaged_layer(tmp_path):
+    out = make(tmp_path, "one")
+    found = layout.read(out)
+    path = found.blob(found.image(Arch.X86_64).layers[0].digest)
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(bytes(len(data)))
+    make(tmp_path, "one")
+    assert layout.verify(out) == found
+
+
+def test_other_folders_are_left_alone(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="no OCI layout"):
+        make(tmp_path, "one")
+    assert [path.name for path in out.iterdir()] == ["thesis.txt"]
+
+
+def test_a_file_in_the_way_is_an_input_error(tmp_path):
+    (tmp_path / "out").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        make(tmp_path, "one")
+
+
+def test_a_layer_of_another_size_is_refused(tmp_path):
+    made = [images.layer(tmp_path / "blobs", [images.text("word", "one")])]
+    picture = images.picture(made)
+    made[0][1].write_bytes(b"short")
+    with pytest.raises(IntegrityError, match="has 5 bytes"):
+        layout.write(tmp_path / "out", {Arch.X86_64: picture}, "tiny")
+
+
+def test_an_absent_architecture_is_named(tmp_path):
+    found = layout.read(make(tmp_path, "one"))
+    with pytest.raises(InputError, match="has no image for arm64, only x86_64"):
+        found.image(Arch.ARM64)
