@@ -1,8 +1,8 @@
 """Values to canonical JSON and back.
 
 Canonical here means: UTF-8, keys in the order of the value's fields (mappings sorted), two spaces
-of indentation, and any list or mapping that holds only scalars on one line, so that a diff of a lock
-shows one line for each changed item. The last byte is a newline.
+of indentation, and any list or mapping that holds only scalars on one line, so that a diff of a
+lock shows one line for each changed item. The last byte is a newline.
 """
 
 from __future__ import annotations

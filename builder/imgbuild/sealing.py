@@ -11,7 +11,6 @@ from imgbuild import assemble, codec, records, requirements
 from imgbuild import lock as locks
 from imgbuild import seal as seals
 from imgbuild.assemble import Job
-from imgbuild.bases import with_base
 from imgbuild.console import console
 from imgbuild.errors import IntegrityError, LockStale
 from imgbuild.inputs import Inputs
@@ -35,11 +34,9 @@ def lock_target(
     `drop` takes each downloaded file out of the cache again once its layer's digests are known.
     """
     resolutions = {}
-    base = matrix.bases[matrix.targets[name].base]
     for arch in matrix.targets[name].arch:
         with console.step(f"resolving {name} for {arch}"):
-            wheels = resolve(matrix, name, arch, inputs.store, inputs.http)
-            resolutions[arch] = with_base(wheels, base, arch, inputs.store)
+            resolutions[arch] = resolve(matrix, name, arch, inputs.store, inputs.http)
     lock = locks.make_lock(matrix, name, resolutions)
     with console.step(f"sealing {name}"):
         known = _seal_layers(project, lock, inputs, processes=processes, drop=drop)
