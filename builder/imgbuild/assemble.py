@@ -30,7 +30,7 @@ from imgbuild.records import WheelFacts
 from imgbuild.resolution import Wheel
 from imgbuild.store import Store
 from imgbuild.values import Digest, Sha256
-from imgbuild.wheel import install
+from imgbuild.wheel import archive, install
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ def make_layer(job: Job, store: Store, advance: Callable[[int], None]) -> Made:
         return Made(id=job.layer.id, record=record, wheels={})
     trusted = job.record.diff_id if job.record and not job.verify else None
     with store.scratch() as scratch, contextlib.ExitStack() as stack:
-        members, facts = _members(recipe, store, scratch)
+        members = _members(recipe, store, scratch)
         blob = scratch / "blob"
         sink = stack.enter_context(blob.open("wb")) if job.keep else None
         record = write_layer(members, sink, diff_id=trusted, advance=advance)
@@ -108,39 +108,39 @@ def make_layer(job: Job, store: Store, advance: Callable[[int], None]) -> Made:
         if sink is not None:
             sink.close()
             store.add_blob(blob, record.digest)
-    return Made(id=job.layer.id, record=job.record or record, wheels=facts)
+    facts = {} if job.record or not isinstance(recipe, WheelsRecipe) else _facts(recipe, store)
+    return Made(id=job.layer.id, record=record, wheels=facts)
 
 
-def _members(
-    recipe: Recipe, store: Store, scratch: Path
-) -> tuple[Sequence[Member], dict[Sha256, WheelFacts]]:
+def _members(recipe: Recipe, store: Store, scratch: Path) -> Sequence[Member]:
     match recipe:
         case DebianRecipe():
             paths = {deb.sha256: require(store, deb.sha256, deb.file) for deb in recipe.debs}
-            return debian_root.members(recipe, paths, scratch), {}
+            return debian_root.members(recipe, paths, scratch)
         case WheelsRecipe():
-            return _wheel_members(recipe, store)
+            labels = {wheel.sha256: wheel.file for wheel in recipe.wheels}
+            parts = [(wheel.sha256, wheel_members(recipe, wheel, store)) for wheel in recipe.wheels]
+            return install.joined(parts, labels=labels)
         case VenvRecipe():
-            return skeleton.venv_members(recipe), {}
+            return skeleton.venv_members(recipe)
         case FilesRecipe():
-            return skeleton.files_members(recipe), {}
+            return skeleton.files_members(recipe)
         case RegistryRecipe():  # taken as it is: make_layer never asks for its members
             message = f"{recipe.image} is not made from files"
             raise InputError(message)
 
 
-def _wheel_members(
-    recipe: WheelsRecipe, store: Store
-) -> tuple[Sequence[Member], dict[Sha256, WheelFacts]]:
-    facts: dict[Sha256, WheelFacts] = {}
-    parts: list[tuple[Sha256, Sequence[Member]]] = []
-    for wheel in sorted(recipe.wheels, key=lambda wheel: wheel.sha256):
-        members = wheel_members(recipe, wheel, store)
-        parts.append((wheel.sha256, members))
-        unpacked = sum(member.size for member in members)
-        facts[wheel.sha256] = WheelFacts(file=wheel.file, files=len(members), unpacked=unpacked)
-    labels = {wheel.sha256: wheel.file for wheel in recipe.wheels}
-    return install.joined(parts, labels=labels), facts
+def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
+    """What is worth knowing of wheels whose contents have just been checked."""
+    facts = {}
+    for wheel in recipe.wheels:
+        read = archive.read(require(store, wheel.sha256, wheel.file), label=wheel.file)
+        facts[wheel.sha256] = WheelFacts(
+            file=wheel.file,
+            files=len(read.members),
+            unpacked=sum(member.size for member in read.members.values()),
+        )
+    return facts
 
 
 def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Member, ...]:

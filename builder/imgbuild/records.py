@@ -23,7 +23,7 @@ Fact = TypeVar("Fact")
 
 
 class WheelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A wheel whose contents (CRC, sizes, names) were checked: files and bytes once installed."""
+    """A wheel whose contents (CRC, sizes, names) were checked: its members and their bytes."""
 
     file: str
     files: int
