@@ -1,4 +1,4 @@
-"""One GRPO step with TRL on the CPU, generation by transformers: every trained tensor must change."""
+"""One GRPO step with TRL on the CPU, generation by transformers: every tensor must change."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ class Reward:
     @staticmethod
     def score(text: str) -> float:
         """Between 0 and 1."""
-        good = sum(character.isascii() and (character.isalpha() or character == " ") for character in text)
-        return good / max(1, len(text))
+        good = [one for one in text if one == " " or (one.isascii() and one.isalpha())]
+        return len(good) / max(1, len(text))
 
     def problems(self) -> list[str]:
         """What is wrong with the rewards that were given."""
         found = []
-        if len(self.seen) != GROUP * len(PROMPTS):
-            found.append(f"{len(self.seen)} completions were rewarded, {GROUP * len(PROMPTS)} expected")
+        due = GROUP * len(PROMPTS)
+        if len(self.seen) != due:
+            found.append(f"{len(self.seen)} completions were rewarded, {due} expected")
         if any(self.score(text) != score for text, score in self.seen):
             found.append("the reward of a text is not the same twice")
         if len({score for _, score in self.seen}) < 2:
@@ -75,7 +76,8 @@ def settings(config: type, folder: Path) -> Any:
     unknown = wanted.keys() - known.keys()
     print("not in this TRL:", ", ".join(sorted(unknown)) or "nothing")
     if unknown - {"max_prompt_length"}:
-        raise TypeError(f"{config.__name__} has no {sorted(unknown)}")
+        message = f"{config.__name__} has no {sorted(unknown)}"
+        raise TypeError(message)
     return config(**{name: value for name, value in wanted.items() if name in known})
 
 
@@ -119,16 +121,21 @@ def main() -> None:
     logged: dict[str, float] = {}
     for entry in trainer.state.log_history:
         logged |= entry
-    for key in ("loss", "grad_norm"):
-        if key not in logged or not math.isfinite(float(logged[key])):
-            problems.append(f"{key} is {logged.get(key, 'absent')}")
+    problems += [
+        f"{key} is {logged.get(key, 'absent')}"
+        for key in ("loss", "grad_norm")
+        if not math.isfinite(float(logged.get(key, "nan")))
+    ]
     if not float(logged.get("grad_norm", 0)) > 0:
         problems.append("the gradient is zero")
     if trainer.state.global_step != 1:
         problems.append(f"{trainer.state.global_step} steps were made")
     rewards = sorted({round(score, 2) for _, score in reward.seen})
-    finish(problems, f"{len(before)} of {len(before)} tensors changed, loss {logged.get('loss')},"
-           f" gradient norm {logged.get('grad_norm')}, rewards {rewards}")
+    finish(
+        problems,
+        f"{len(before)} of {len(before)} tensors changed, loss {logged.get('loss')},"
+        f" gradient norm {logged.get('grad_norm')}, rewards {rewards}",
+    )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ Needs Python 3.10 and its standard library; nothing is imported that is under te
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import json
 import os
@@ -55,11 +56,19 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Smoke tests of the image that this runs in.")
     parser.add_argument("--tier", choices=sorted(TIERS), required=True)
     parser.add_argument("--expect", type=Path, required=True, help="JSON: what the image must hold")
-    parser.add_argument("--allowed", type=Path, default=HERE / "allowed.json",
-                        help="JSON: failures that are accepted, with reasons")
+    parser.add_argument(
+        "--allowed",
+        type=Path,
+        default=HERE / "allowed.json",
+        help="JSON: failures that are accepted, with reasons",
+    )
     parser.add_argument("--only", default="*", help="shell pattern of case names")
-    parser.add_argument("--patience", type=float, default=1.0,
-                        help="multiplies each case's time limit: 10 under emulation")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=1.0,
+        help="multiplies each case's time limit: 10 under emulation",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args(arguments)
     for path in (options.expect, options.allowed):
@@ -71,9 +80,9 @@ def main(arguments: list[str]) -> int:
     cases: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="smoke-", ignore_cleanup_errors=True) as folder:
         for case in chosen:
-            started = run_case(case, options, Path(folder))
-            cases.extend(started)
-            print(line(started[-1]), file=sys.stderr, flush=True)
+            ended = run_case(case, options, Path(folder))
+            cases.extend(ended)
+            print(line(ended[-1]), file=sys.stderr, flush=True)
     if options.json:
         document = {"format": FORMAT, "tier": options.tier, "python": sys.version, "cases": cases}
         print(json.dumps(document, indent=1))
@@ -93,8 +102,12 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
     with (folder / f"{case.script}.log").open("w+b") as stream:
         process = subprocess.Popen(
             [sys.executable, str(HERE / case.script)],
-            stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, cwd=work,
-            env=environment(options, folder, work, reported), start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            cwd=work,
+            env=environment(options, folder, work, reported),
+            start_new_session=True,
         )
         try:
             status = process.wait(limit)
@@ -107,8 +120,15 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
     outcome, message = verdict(status, log, limit)
     cases = read_reported(reported)
     kept = PASSED_LOG if outcome == "passed" else FAILED_LOG
-    cases.append({"name": case.name, "outcome": outcome, "seconds": seconds, "message": message,
-                  "log": clip(log, kept)})
+    cases.append(
+        {
+            "name": case.name,
+            "outcome": outcome,
+            "seconds": seconds,
+            "message": message,
+            "log": clip(log, kept),
+        }
+    )
     return cases
 
 
@@ -147,10 +167,8 @@ def environment(
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
     """Kill what a case has left running: its session is its process group."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
     process.wait()
 
 

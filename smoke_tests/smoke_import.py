@@ -67,8 +67,12 @@ def run_child(names: list[str]) -> tuple[str, str]:
     limit = LIMIT * float(os.environ["SMOKE_PATIENCE"])
     try:
         done = subprocess.run(
-            [sys.executable, "-c", CHILD, *names], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, timeout=limit, check=False,
+            [sys.executable, "-c", CHILD, *names],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=limit,
+            check=False,
         )
     except subprocess.TimeoutExpired as expired:
         return (expired.stdout or b"").decode(errors="replace"), f"not done after {limit:.0f} s"
@@ -113,7 +117,8 @@ def judge(title: str, package: str, names: list[str], waivers: list[dict[str, An
         if entry is None:
             problems.append(f"{name}: {result.error}")
         else:
-            report(f"{title}: {name}", "skipped", 0.0, f"{result.error} (allowed: {entry['reason']})")
+            message = f"{result.error} (allowed: {entry['reason']})"
+            report(f"{title}: {name}", "skipped", 0.0, message)
     problems += idle(mine, results)
     good = [name for name in results if name not in failed]
     outcome = "failed" if problems else "passed" if good else "skipped"
@@ -134,9 +139,10 @@ def idle(waivers: list[dict[str, Any]], results: dict[str, Attempt]) -> list[str
     With a driver, an entry that stands for the want of one is rightly idle.
     """
     driver = has_driver()
+    failed = {name: result for name, result in results.items() if result.error}
     return [
         f"allowed.json accepts {entry['name']} ({entry['error']}), and nothing fails so any more"
         for entry in waivers
         if not (driver and entry.get("needs") == "driver")
-        and not any(accepts(entry, name, result) for name, result in results.items() if result.error)
+        and not any(accepts(entry, name, result) for name, result in failed.items())
     ]

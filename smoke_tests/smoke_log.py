@@ -3,7 +3,7 @@
 Comes in: what a case wrote to stdout and stderr. Goes out: one line that names the cause.
 
 Rules, each from logs of these stacks:
-- Python prints a chain of exceptions with the cause first, so the first traceback of a chain counts.
+- Python prints a chain of exceptions with the cause first, so a chain's first traceback counts.
 - A worker's traceback, printed behind a prefix such as `(EngineCore pid=7) ERROR … [core.py:1]`,
   stands before the "see root cause above" of the process that waited for it.
 - A traceback that somebody logged as a warning and survived is no cause, unless nothing else is.

@@ -1,4 +1,4 @@
-"""The names that users start from are really there: packages that import lazily hide what is broken."""
+"""The names that users start from are there: packages that import lazily hide what is broken."""
 
 from __future__ import annotations
 

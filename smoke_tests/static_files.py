@@ -1,10 +1,11 @@
-"""Every file of every RECORD is on disk with its size, and site-packages holds no file of nobody."""
+"""Every file of every RECORD is on disk with its size, and no file is nobody's."""
 
 from __future__ import annotations
 
 import csv
 import os
 from importlib.metadata import Distribution
+from pathlib import Path
 
 from smoke_support import finish, installed, site_packages
 
@@ -29,7 +30,7 @@ def main() -> None:
             full = os.path.normpath(os.path.join(base, path))
             owned.add(full)
             try:
-                actual = os.stat(full).st_size
+                actual = Path(full).stat().st_size
             except OSError as error:
                 problems.append(f"{name}: {path}: {error.strerror}")
                 continue
@@ -39,13 +40,13 @@ def main() -> None:
         folders[:] = [item for item in folders if item != "__pycache__"]
         problems += [text for item in names if (text := stranger(f"{folder}/{item}", owned))]
         links = (f"{folder}/{item}" for item in [*folders, *names])
-        problems += [f"{link}: a link to nothing" for link in links if not os.path.exists(link)]
+        problems += [f"{link}: a link to nothing" for link in links if not Path(link).exists()]
     finish(problems, f"{len(owned)} files, all there, all of a distribution")
 
 
 def stranger(path: str, owned: set[str]) -> str:
     """The problem with a file that no RECORD names. Links are the matrix's; wheels hold none."""
-    if path in owned or os.path.islink(path):
+    if path in owned or Path(path).is_symlink():
         return ""
     return f"{path}: in no RECORD"
 

@@ -1,4 +1,4 @@
-"""`pip check`: what the packages demand of one another. Waivers are data and must still be needed."""
+"""`pip check`: what packages demand of one another. Waivers are data and must still be needed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ def main() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.stdout, done.stderr, sep="")
     if done.returncode not in (0, 1) or not done.stdout.strip():
-        finish([done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "pip said nothing"], "")
+        finish([(done.stderr.strip().splitlines() or ["pip said nothing"])[-1]], "")
     broken = set() if done.returncode == 0 else set(done.stdout.strip().splitlines())
     waived = {entry["error"]: entry["reason"] for entry in allowed("requirements")}
     problems = sorted(broken - waived.keys())
-    problems += [
-        f"allowed.json waives {text!r}, and pip no longer says it" for text in waived.keys() - broken
-    ]
+    idle = sorted(waived.keys() - broken)
+    problems += [f"allowed.json waives {text!r}, and pip no longer says it" for text in idle]
     for text in broken & waived.keys():
         print(f"allowed: {text}: {waived[text]}")
     finish(problems, f"pip check is content; {len(broken & waived.keys())} waived")

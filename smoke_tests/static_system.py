@@ -12,10 +12,25 @@ from smoke_support import expectation, finish, has_driver, site_packages
 
 # Variables that name a folder in which the stack keeps what it compiles or downloads.
 CACHES = (
-    "HOME", "TMPDIR", "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "TRITON_HOME", "TRITON_CACHE_DIR",
-    "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TORCH_HOME", "VLLM_CACHE_ROOT",
-    "FLASHINFER_WORKSPACE_BASE", "NUMBA_CACHE_DIR", "MPLCONFIGDIR", "CUDA_CACHE_PATH", "UV_CACHE_DIR",
-    "PIP_CACHE_DIR", "RAY_TMPDIR", "PYTHONPYCACHEPREFIX",
+    "HOME",
+    "TMPDIR",
+    "XDG_CACHE_HOME",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "TRITON_HOME",
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TORCH_EXTENSIONS_DIR",
+    "TORCH_HOME",
+    "VLLM_CACHE_ROOT",
+    "FLASHINFER_WORKSPACE_BASE",
+    "NUMBA_CACHE_DIR",
+    "MPLCONFIGDIR",
+    "CUDA_CACHE_PATH",
+    "UV_CACHE_DIR",
+    "PIP_CACHE_DIR",
+    "RAY_TMPDIR",
+    "PYTHONPYCACHEPREFIX",
 )
 
 
@@ -24,6 +39,8 @@ def user_problems() -> list[str]:
     problems = []
     if os.getuid() == 0:
         problems.append("the user is root (user id 0)")
+    elif single_user():
+        print("one user id alone is mapped here, so root's files cannot be told from the user's")
     elif os.access(site_packages(), os.W_OK):
         problems.append(f"{site_packages()} can be written by user id {os.getuid()}")
     try:
@@ -31,6 +48,12 @@ def user_problems() -> list[str]:
     except (KeyError, OSError) as error:
         problems.append(f"user id {os.getuid()} has no name, and torch asks for one: {error!r}")
     return problems
+
+
+def single_user() -> bool:
+    """Whether this is a user namespace with one user id (as_user.py)."""
+    rows = Path("/proc/self/uid_map").read_text("ascii").splitlines()
+    return sum(int(row.split()[2]) for row in rows) == 1
 
 
 def cache_problems() -> list[str]:

@@ -11,7 +11,10 @@ neither (the case "system"), and the link is made by whoever brings the driver.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import importlib.util
+import inspect
 import os
 import re
 import subprocess
@@ -39,8 +42,17 @@ def stub_driver(folder: Path, sources: list[str]) -> None:
     stub = folder / "stub.c"
     stub.write_text("".join(f"int {name}(void) {{ return 100; }}\n" for name in names))
     library = folder / "libcuda.so.1"
-    command = [os.environ.get("CC", "gcc"), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", str(stub)]
-    subprocess.run([*command, "-o", str(library)], check=True)
+    compiler = os.environ.get("CC", "gcc")
+    command = [
+        compiler,
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libcuda.so.1",
+        str(stub),
+        "-o",
+        str(library),
+    ]
+    subprocess.run(command, check=True)
     (folder / "libcuda.so").symlink_to("libcuda.so.1")
 
 
@@ -49,19 +61,18 @@ def compiled(triton: Any, capability: int) -> Any:
     Path("smoke_kernel.py").write_text(KERNEL)
     spec = importlib.util.spec_from_file_location("smoke_kernel", "smoke_kernel.py")
     if spec is None or spec.loader is None:
-        raise ImportError("smoke_kernel.py")
+        message = "smoke_kernel.py"
+        raise ImportError(message)
     kernels = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(kernels)
     compiler = importlib.import_module("triton.compiler.compiler")
     target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", capability, 32)
     signature = {"left": "*fp32", "right": "*fp32", "out": "*fp32", "count": "i32"}
-    # Triton 3.3 wants constants in the signature too; 3.2 refuses them there.
-    newer = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 3)
-    if newer:
+    constants: dict[str, Any] = {"constants": {"BLOCK": 128}}
+    if "constexprs" in inspect.signature(compiler.ASTSource).parameters:  # since Triton 3.3
+        constants = {"constexprs": {"BLOCK": 128}}
         signature["BLOCK"] = "constexpr"
-    source = compiler.ASTSource(fn=kernels.add, signature=signature, constexprs={"BLOCK": 128}) if (
-        newer
-    ) else compiler.ASTSource(fn=kernels.add, signature=signature, constants={"BLOCK": 128})
+    source = compiler.ASTSource(fn=kernels.add, signature=signature, **constants)
     return triton.compile(source, target=target)
 
 
@@ -77,8 +88,6 @@ def main() -> None:
     bindings = Path(str(driver.__file__)).with_name("driver.c").read_text("utf-8")
     stub_driver(Path.cwd(), [text, bindings])
     # The stub is found by the link, not by the loader: it is opened here, as the driver would be.
-    import ctypes
-
     ctypes.CDLL(str(Path("libcuda.so.1").absolute()), mode=ctypes.RTLD_GLOBAL)
     utils = driver.CudaUtils()
     kernel = compiled(triton, 90)
@@ -88,7 +97,7 @@ def main() -> None:
         problems.append("Triton's compiled modules lack load_binary or launch")
     if not kernel.asm.get("cubin"):
         problems.append("Triton's ptxas made no cubin for sm_90")
-    finish(problems, f"triton {triton.__version__}: bindings, launcher and a kernel for sm_90 compiled")
+    finish(problems, f"triton {triton.__version__}: bindings, a kernel for sm_90, its launcher")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A tiny Qwen3 with random weights and its own tokenizer, made on the spot and without a network."""
+"""A tiny Qwen3 with random weights and its own tokenizer, made on the spot, with no network."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ LINES = [
     "Name a colour of the sky: the sky is blue, and grey when it rains.",
 ] * 8
 CHAT = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 

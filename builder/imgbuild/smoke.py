@@ -1,0 +1,280 @@
+"""Runs the smoke tests inside a built image, and says how they went.
+
+Comes in: a lock and the layout that was built from it. Goes out: a `Report`, and from that a table
+or JUnit XML. The tests themselves are scripts that import nothing of imgbuild; they are copied into
+a container (no shared folder, so an engine on another machine works alike), or shown to a root
+folder, which needs no engine. They have no network and are not root.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+from xml.etree import ElementTree
+
+import msgspec
+
+from imgbuild import codec, engine, runner, sandbox
+from imgbuild.console import console
+from imgbuild.errors import InputError, WorkFailed
+from imgbuild.lock import Lock
+from imgbuild.oci.layout import Layout
+from imgbuild.oci.tar import Kind, Member, header, padding
+from imgbuild.plan import installed_wheels
+from imgbuild.report import Case, Report
+from imgbuild.run import Result
+from imgbuild.store import Store
+from imgbuild.values import Arch
+
+# In a checkout this is a link to smoke_tests/ beside builder/; a wheel holds the files themselves.
+TESTS = Path(__file__).parent / "data" / "smoke_tests"
+PLACE = "/smoke_tests"
+EXPECT = "expect.json"
+FORMAT = 1
+Tier = Literal["static", "cpu"]
+COLUMNS = ("case", "outcome", "seconds", "message")
+# What XML 1.0 cannot carry, escaped or not.
+UNPRINTABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class Expectation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tests are to find in the image: smoke_tests/README.md describes it."""
+
+    format: int
+    target: str
+    arch: Arch
+    prefix: str
+    cache: str
+    workdir: str
+    packages: dict[str, str]
+    debian: tuple[str, ...]
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tests' own runner writes to stdout."""
+
+    format: int
+    tier: str
+    python: str
+    cases: tuple[Case, ...]
+
+
+def expectation(lock: Lock, arch: Arch) -> Expectation:
+    """What an image of `lock` on `arch` holds."""
+    if arch not in lock.arch:
+        message = f"the lock of {lock.target} has no {arch}, only {', '.join(sorted(lock.arch))}"
+        raise InputError(message, hint="name another architecture with --arch")
+    wheels = installed_wheels(lock.arch[arch])
+    return Expectation(
+        format=FORMAT,
+        target=lock.target,
+        arch=arch,
+        prefix=lock.settings.prefix,
+        cache=lock.settings.cache,
+        workdir=lock.settings.workdir,
+        packages={wheel.package: wheel.version for wheel in wheels},
+        debian=tuple(sorted(deb.package for deb in lock.arch[arch].debs)),
+    )
+
+
+def smoke(
+    lock: Lock,
+    layout: Layout,
+    arch: Arch,
+    tier: Tier,
+    *,
+    through: str | None,
+    store: Store,
+    patience: float = 1.0,
+) -> Report:
+    """Run `tier` in the image of `layout` on `arch`.
+
+    `through` is "docker", "podman" or "root"; None takes the engine that answers, else a root
+    folder. `patience` multiplies the time limits, for emulated or loaded machines. InputError if
+    the layout has no such image, ToolMissing if what `through` names is not there, WorkFailed if
+    the tests could not be run.
+    """
+    expected = expectation(lock, arch)
+    layout.image(arch)
+    found = None if through == "root" else engine.find(through)
+    if found is None and through in ("docker", "podman"):
+        engine.require(through)
+    command = test_command(lock.settings.prefix, tier, patience)
+    if found is not None:
+        reference = engine.load(found, layout, arch, lock.target).reference
+        with console.step(f"{lock.target}: smoke tests, tier {tier}, in {found.kind}"):
+            result = _in_container(found, reference, command, expected)
+        return read_report(result, expected, tier)
+    with runner.root_folder(layout, arch, store) as root:
+        settings = runner.running(layout, arch)
+        return smoke_root(lock, root, arch, tier, settings=settings, store=store, patience=patience)
+
+
+def smoke_root(
+    lock: Lock,
+    root: Path,
+    arch: Arch,
+    tier: Tier,
+    *,
+    settings: runner.Running,
+    store: Store,
+    patience: float = 1.0,
+) -> Report:
+    """Run `tier` in the folder `root`, into which the image with `settings` was unpacked."""
+    expected = expectation(lock, arch)
+    user = lock.settings.user
+    python = lock.base.interpreter
+    become = (python, "-IS", f"{PLACE}/as_user.py", str(user.uid), str(user.gid))
+    command = test_command(lock.settings.prefix, tier, patience)
+    with store.scratch() as scratch:
+        folder = scratch / "smoke_tests"
+        for member in members(expected):
+            path = scratch / member.path
+            if member.kind is Kind.FOLDER:
+                path.mkdir()
+            else:
+                path.write_bytes(member.content if isinstance(member.content, bytes) else b"")
+                path.chmod(0o644)
+        folder.chmod(0o755)
+        with console.step(f"{lock.target}: smoke tests, tier {tier}, in a root folder"):
+            result = sandbox.run(
+                root,
+                [*become, *settings.entrypoint, *command],
+                env={**dict(item.split("=", 1) for item in settings.env), "HOME": user.home},
+                binds=[sandbox.Bind(source=folder, target=PLACE)],
+                cwd=settings.workdir,
+                network=False,
+            )
+    return read_report(result, expected, tier)
+
+
+def test_command(prefix: str, tier: Tier, patience: float) -> list[str]:
+    """The command line of the tests' own runner."""
+    runner_ = (f"{prefix}/bin/python", f"{PLACE}/run.py")
+    return [*runner_, "--json", f"--tier={tier}", f"--expect={PLACE}/{EXPECT}",
+            f"--patience={patience}"]  # fmt: skip
+
+
+def members(expected: Expectation) -> tuple[Member, ...]:
+    """The tests and what they are to find, as members of an archive."""
+    name = PLACE.strip("/")
+    files = {path.name: path.read_bytes() for path in sorted(TESTS.iterdir()) if path.is_file()}
+    if "run.py" not in files:
+        message = f"{TESTS} holds no smoke tests"
+        raise WorkFailed(message, hint="install imgbuild again")
+    files[EXPECT] = codec.encode(expected)
+    return (
+        Member(path=name, kind=Kind.FOLDER, mode=0o755),
+        *(Member(path=f"{name}/{file}", size=len(data), content=data)
+          for file, data in sorted(files.items())),
+    )  # fmt: skip
+
+
+def read_report(result: Result, expected: Expectation, tier: Tier) -> Report:
+    """The report that the tests' runner wrote; WorkFailed if it wrote none, or lied.
+
+    Its exit status must agree with its cases, and a report without a passed case is no report.
+    """
+    for line in result.stderr.splitlines():
+        console.detail(line)
+    try:
+        document = msgspec.json.decode(result.stdout, type=Document)
+    except msgspec.DecodeError as error:
+        tail = "\n".join((result.stderr or result.stdout).strip().splitlines()[-20:])
+        message = (
+            f"{expected.target}: the smoke tests did not run (status {result.status}):\n{tail}"
+        )
+        hint = f"look into the image: imgbuild run {expected.target} -- sh"
+        raise WorkFailed(message, hint=hint) from error
+    if document.format != FORMAT or document.tier != tier:
+        message = (
+            f"{expected.target}: the smoke tests answered tier {document.tier} in format"
+            f" {document.format}, not tier {tier} in format {FORMAT}"
+        )
+        raise WorkFailed(message, hint="install imgbuild again")
+    report = Report(target=expected.target, arch=expected.arch, tier=tier, cases=document.cases)
+    passed = any(case.outcome == "passed" for case in report.cases)
+    if (result.status == 0) != (report.ok and passed):
+        message = (
+            f"{expected.target}: the smoke tests ended with status {result.status}, and their"
+            f" report has {_counts(report.cases)}"
+        )
+        raise WorkFailed(message)
+    return report
+
+
+def show(report: Report) -> None:
+    """Tell people: a table of what failed and what was skipped, and how many passed.
+
+    With `-v` every case is in the table, and the logs of failed cases follow.
+    """
+    title = f"{report.target} {report.arch}, tier {report.tier}: {_counts(report.cases)}"
+    shown = [case for case in report.cases if case.outcome != "passed" or console.verbosity > 0]
+    if shown:
+        rows = [(case.name, case.outcome, f"{case.seconds:.1f}", case.message) for case in shown]
+        console.table(title, COLUMNS, rows)
+    else:
+        console.info(title)
+    for case in report.cases:
+        if case.outcome == "failed":
+            console.detail(f"--- log of {case.name}\n{case.log}")
+
+
+def junit(reports: Sequence[Report]) -> bytes:
+    """The reports as JUnit XML: a suite for each target, architecture and tier."""
+    top = ElementTree.Element("testsuites")
+    for report in reports:
+        name = f"{report.target} {report.arch} {report.tier}"
+        suite = ElementTree.SubElement(top, "testsuite", {
+            "name": name,
+            "tests": str(len(report.cases)),
+            "failures": str(_count(report.cases, "failed")),
+            "skipped": str(_count(report.cases, "skipped")),
+            "time": f"{sum(case.seconds for case in report.cases):.3f}",
+        })  # fmt: skip
+        for case in report.cases:
+            fields = {"classname": name, "name": _plain(case.name), "time": f"{case.seconds:.3f}"}
+            element = ElementTree.SubElement(suite, "testcase", fields)
+            if case.outcome != "passed":
+                tag = "skipped" if case.outcome == "skipped" else "failure"
+                ElementTree.SubElement(element, tag, {"message": _plain(case.message)})
+            if case.log:
+                ElementTree.SubElement(element, "system-out").text = _plain(case.log)
+    ElementTree.indent(top)
+    text: bytes = ElementTree.tostring(top, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"
+
+
+def _in_container(
+    found: engine.Engine, reference: str, command: Sequence[str], expected: Expectation
+) -> Result:
+    """Run `command` in a new container that holds the tests."""
+    container = engine.create(found, reference, command, engine.Running(network=False))
+    try:
+        engine.copy_in(found, container, _tar(members(expected)))
+        return engine.start(found, container)
+    finally:
+        engine.discard(found, container)
+
+
+def _tar(entries: Sequence[Member]) -> Iterator[bytes]:
+    for member in entries:
+        yield header(member)
+        if isinstance(member.content, bytes):
+            yield member.content + bytes(padding(member.size))
+    yield bytes(1024)
+
+
+def _count(cases: Sequence[Case], outcome: str) -> int:
+    return sum(case.outcome == outcome for case in cases)
+
+
+def _counts(cases: Sequence[Case]) -> str:
+    outcomes = ("passed", "failed", "skipped")
+    return ", ".join(f"{_count(cases, outcome)} {outcome}" for outcome in outcomes)
+
+
+def _plain(text: str) -> str:
+    return UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
