@@ -13,7 +13,7 @@ import re
 
 from imgbuild.deb.tree import Tree
 from imgbuild.errors import IntegrityError
-from imgbuild.oci.tar import Member, sort_key
+from imgbuild.oci.tar import Member
 
 SOURCE = "usr/share/ca-certificates"
 LINKS = "etc/ssl/certs"
@@ -118,10 +118,4 @@ def _wrap(tag: int, content: bytes) -> bytes:
 
 
 def _certificates(tree: Tree) -> list[Member]:
-    found = [
-        member
-        for folder in tree.below(SOURCE)
-        for member in (tree.below(folder.path) or [folder])
-        if member.path.endswith(".crt")
-    ]
-    return sorted(found, key=sort_key)
+    return [member for member in tree.below(SOURCE, deep=True) if member.path.endswith(".crt")]

@@ -97,13 +97,13 @@ class Tree:
                 return file.read(member.content.length)
         return member.content
 
-    def below(self, folder: str) -> list[Member]:
-        """The members directly in `folder`, sorted."""
+    def below(self, folder: str, *, deep: bool = False) -> list[Member]:
+        """The members directly in `folder`, or also in folders of it if `deep`, sorted."""
         prefix = merged(folder).rstrip("/") + "/"
         found = [
             member
             for path, member in self._members.items()
-            if path.startswith(prefix) and "/" not in path[len(prefix) :]
+            if path.startswith(prefix) and (deep or "/" not in path[len(prefix) :])
         ]
         return sorted(found, key=sort_key)
 

@@ -6,10 +6,11 @@ Comes in: version strings such as `1:2.36-9+deb12u10`. Goes out: keys that sort,
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable
 
-END = 0  # the end of a part sorts after "~" and before everything else
+END = 0  # the end of letters sorts after "~" and before everything else
 RELATIONS: dict[str, Callable[[int], bool]] = {
     "<<": lambda order: order < 0,
     "<=": lambda order: order <= 0,
@@ -18,13 +19,21 @@ RELATIONS: dict[str, Callable[[int], bool]] = {
     ">>": lambda order: order > 0,
 }
 
-Part = tuple[tuple[tuple[int, ...], int], ...]
+Piece = tuple[tuple[int, ...], int]  # ranks of letters, and the number after them
+EMPTY: Piece = ((END,), 0)  # what follows the last piece: no letters, and no digits count as 0
 
 
 def compare(left: str, right: str) -> int:
     """-1, 0 or 1 as `left` is older than, the same as, or newer than `right`."""
-    one, other = key(left), key(right)
-    return (one > other) - (one < other)
+    one, other = _parts(left), _parts(right)
+    for mine, theirs in zip(one, other, strict=True):
+        for first, second in itertools.zip_longest(mine, theirs, fillvalue=EMPTY):
+            if first != second:
+                return 1 if first > second else -1
+    return 0
+
+
+key = functools.cmp_to_key(compare)
 
 
 def satisfies(version: str, relation: str, bound: str) -> bool:
@@ -39,21 +48,22 @@ def satisfies(version: str, relation: str, bound: str) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def key(version: str) -> tuple[int, Part, Part]:
-    """Epoch, upstream version and revision as values that sort; ValueError for a bad epoch."""
+def _parts(version: str) -> tuple[tuple[Piece, ...], ...]:
+    """Epoch, upstream version and revision; ValueError for an epoch that is no number."""
     epoch, colon, rest = version.partition(":")
     if not colon:
         epoch, rest = "0", version
     upstream, hyphen, revision = rest.rpartition("-")
     if not hyphen:
         upstream, revision = rest, ""
-    return int(epoch), _part(upstream), _part(revision)
+    return ((EMPTY[0], int(epoch)),), _pieces(upstream), _pieces(revision)
 
 
-def _part(text: str) -> Part:
-    pieces = re.findall(r"(\D*)(\d*)", text)
-    # findall ends with an empty match; it also says where the part ends, so one is always kept.
-    return tuple((_letters(letters), int(digits or "0")) for letters, digits in pieces)
+def _pieces(text: str) -> tuple[Piece, ...]:
+    return tuple(
+        (_letters(letters), int(digits or "0"))
+        for letters, digits in re.findall(r"(\D*)(\d*)", text)
+    )
 
 
 def _letters(text: str) -> tuple[int, ...]:

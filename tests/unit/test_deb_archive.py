@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from imgbuild.deb.archive import read
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.tar import MTIME, Kind, Member, Slice
+from tests import debs
+
+
+def everything(path: str, kind: Kind) -> bool:
+    del path, kind
+    return True
+
+
+def content(member: Member) -> bytes:
+    assert isinstance(member.content, Slice)
+    assert not member.content.deflated
+    data = member.content.path.read_bytes()
+    return data[member.content.offset : member.content.offset + member.content.length]
+
+
+MEMBERS = [
+    debs.folder("./"),
+    debs.folder("./usr/", 0o755),
+    debs.file("./usr/a", b"alpha" * 1000, 0o4755),
+    debs.file("./usr/b", b"", 0o640, gid=42),
+    debs.file("./usr/c", b"gamma"),
+    debs.symlink("./usr/link", "../a"),
+    debs.hardlink("./usr/hard", "./usr/a", 0o4755),
+]
+
+
+@pytest.mark.parametrize("packing", [".xz", ".gz", ""])
+def test_a_package_is_read(tmp_path: Path, packing: str) -> None:
+    path = tmp_path / "demo.deb"
+    scripts = {"postinst": "#!/bin/sh\n", "md5sums": "x"}
+    debs.make(path, "demo", MEMBERS, control=scripts, packing=packing, Depends="libc6")
+    package = read(path, tmp_path / "spool", everything)
+    assert (package.name, package.control["Depends"]) == ("demo", "libc6")
+    assert package.files == {"postinst": b"#!/bin/sh\n", "md5sums": b"x"}
+    assert package.listing == ("", "usr", "usr/a", "usr/b", "usr/c", "usr/link", "usr/hard")
+    by_path = {member.path: member for member in package.members}
+    assert list(by_path) == list(package.listing[1:])
+    assert by_path["usr"].mtime == MTIME
+    assert content(by_path["usr/a"]) == b"alpha" * 1000
+    assert by_path["usr/a"].mode == 0o4755
+    assert by_path["usr/a"].mtime == debs.TIME
+    assert content(by_path["usr/b"]) == b""
+    assert (by_path["usr/b"].gid, by_path["usr/b"].mode) == (42, 0o640)
+    assert content(by_path["usr/c"]) == b"gamma"
+    assert (by_path["usr/link"].kind, by_path["usr/link"].target) == (Kind.LINK, "../a")
+    assert (by_path["usr/hard"].kind, by_path["usr/hard"].target) == (Kind.HARD, "usr/a")
+
+
+def test_what_is_not_kept_is_listed_but_not_spooled(tmp_path: Path) -> None:
+    path = tmp_path / "demo.deb"
+    debs.make(path, "demo", MEMBERS)
+    package = read(path, tmp_path / "spool", lambda path, kind: path != "usr/a" and bool(kind))
+    assert "usr/a" in package.listing
+    assert "usr/a" not in {member.path for member in package.members}
+    assert (tmp_path / "spool").read_bytes() == b"gamma"
+
+
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        (debs.file("../etc/passwd"), "leaves the root"),
+        (debs.file("./usr/../../x"), "leaves the root"),
+        (debs.file("/etc/passwd"), "leaves the root"),
+        ((debs.info("./dev/null", kind=tarfile.CHRTYPE), b""), "neither file, folder nor link"),
+        ((debs.info("./fifo", kind=tarfile.FIFOTYPE), b""), "neither file, folder nor link"),
+        (
+            (debs.info("./ping", xattrs={"SCHILY.xattr.security.capability": "x"}), b""),
+            "extended attributes",
+        ),
+    ],
+)
+def test_unsafe_members_are_refused(
+    tmp_path: Path, member: tuple[tarfile.TarInfo, bytes], message: str
+) -> None:
+    path = tmp_path / "demo.deb"
+    debs.make(path, "demo", [member])
+    with pytest.raises(IntegrityError, match=message) as caught:
+        read(path, tmp_path / "spool", everything)
+    assert str(path) in caught.value.message
+    assert caught.value.hint
+
+
+def test_zstd_is_refused_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "demo.deb"
+    debs.make(path, "demo", packing=".zst")
+    with pytest.raises(IntegrityError, match=r"data\.tar\.zst has a compression"):
+        read(path, tmp_path / "spool", everything)
+
+
+def test_every_cut_is_noticed(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.deb"
+    debs.make(whole, "demo", MEMBERS)
+    data = whole.read_bytes()
+    for length in range(0, len(data) - 1, 37):
+        path = tmp_path / "cut.deb"
+        path.write_bytes(data[:length])
+        with pytest.raises(IntegrityError):
+            read(path, tmp_path / "spool", everything)
+
+
+def test_a_flipped_byte_in_the_data_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "demo.deb"
+    debs.make(path, "demo", MEMBERS)
+    data = bytearray(path.read_bytes())
+    data[-40] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(IntegrityError, match="damaged"):
+        read(path, tmp_path / "spool", everything)
+
+
+def test_what_is_no_package_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "demo.deb"
+    path.write_bytes(b"<html>404</html>")
+    with pytest.raises(IntegrityError, match="no ar header"):
+        read(path, tmp_path / "spool", everything)
+    path.write_bytes(debs.ar({"debian-binary": b"3.0\n"}))
+    with pytest.raises(IntegrityError, match="not a Debian package of format 2"):
+        read(path, tmp_path / "spool", everything)
+    path.write_bytes(debs.ar({"debian-binary": b"2.0\n"}))
+    with pytest.raises(IntegrityError, match=r"no control\.tar"):
+        read(path, tmp_path / "spool", everything)

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from imgbuild.deb.closure import Archive, close
+from imgbuild.errors import InputError, WorldImpossible
+
+
+def package(name: str, version: str = "1.0", **fields: str) -> dict[str, str]:
+    named = {key.replace("_", "-"): value for key, value in fields.items()}
+    return {"Package": name, "Version": version, "Priority": "optional", **named}
+
+
+def closed(*packages: dict[str, str], wanted: tuple[str, ...]) -> list[str]:
+    return [found["Package"] for found in close(Archive(packages), wanted, file="matrix.yaml")]
+
+
+def test_dependencies_are_followed_and_recommends_are_not() -> None:
+    names = closed(
+        package("app", Depends="lib (>= 1.0)", Recommends="extra"),
+        package("lib", Pre_Depends="base"),
+        package("base"),
+        package("extra"),
+        wanted=("app",),
+    )
+    assert names == ["app", "base", "lib"]
+
+
+def test_essential_packages_are_always_there() -> None:
+    assert closed(package("app"), package("sh", Essential="yes"), wanted=("app",)) == ["app", "sh"]
+
+
+def test_the_first_alternative_is_taken() -> None:
+    packages = (package("app", Depends="one | two"), package("one"), package("two"))
+    assert closed(*packages, wanted=("app",)) == ["app", "one"]
+
+
+def test_an_alternative_that_is_there_already_is_enough() -> None:
+    packages = (package("app", Depends="one | two"), package("one"), package("two"))
+    assert closed(*packages, wanted=("app", "two")) == ["app", "two"]
+
+
+def test_an_alternative_that_does_not_exist_is_passed_over() -> None:
+    packages = (
+        package("app", Depends="gone | two (>= 2) | three"),
+        package("two"),
+        package("three"),
+    )
+    assert closed(*packages, wanted=("app",)) == ["app", "three"]
+
+
+def test_of_several_providers_priority_decides_then_the_name() -> None:
+    app = package("app", Depends="awk")
+    gawk = package("gawk", Provides="awk")
+    mawk = package("mawk", Provides="awk", Priority="required")
+    busybox = package("busybox", Provides="awk")
+    assert closed(app, gawk, mawk, busybox, wanted=("app",)) == ["app", "mawk"]
+    assert closed(app, gawk, busybox, wanted=("app",)) == ["app", "busybox"]
+
+
+def test_a_versioned_dependency_wants_a_versioned_provides() -> None:
+    app = package("app", Depends="api (>= 3)")
+    plain, old = package("plain", Provides="api"), package("old", Provides="api (= 2)")
+    new = package("new", Provides="api (= 3.1)")
+    assert closed(app, plain, old, new, wanted=("app",)) == ["app", "new"]
+    with pytest.raises(WorldImpossible):
+        closed(app, plain, old, wanted=("app",))
+
+
+def test_cycles_end() -> None:
+    packages = (package("a", Depends="b"), package("b", Depends="a"))
+    assert closed(*packages, wanted=("a",)) == ["a", "b"]
+
+
+def test_of_several_versions_the_newest_counts() -> None:
+    archive = Archive([package("a", "1.10"), package("a", "1.9")])
+    assert archive.packages["a"]["Version"] == "1.10"
+
+
+def test_the_order_of_the_index_does_not_matter() -> None:
+    packages = [
+        package("app", Depends="awk, one | two"),
+        *(package(f"awk{number}", Provides="awk") for number in range(9)),
+        package("one", Depends="two"),
+        package("two"),
+    ]
+    expected = closed(*packages, wanted=("app",))
+    for seed in range(5):
+        shuffled = random.Random(seed).sample(packages, len(packages))
+        assert closed(*shuffled, wanted=("app",)) == expected
+
+
+def test_unknown_names_are_all_reported_with_the_nearest() -> None:
+    with pytest.raises(InputError) as caught:
+        closed(package("libnuma1"), package("git"), wanted=("libnuma", "gti", "git"))
+    assert [(p.value, p.nearest) for p in caught.value.problems] == [
+        ("libnuma", "libnuma1"),
+        ("gti", "git"),
+    ]
+    assert "matrix.yaml" in str(caught.value.problems[0])
+
+
+def test_what_nothing_satisfies_is_explained_up_to_the_wish() -> None:
+    with pytest.raises(WorldImpossible) as caught:
+        closed(
+            package("app", Depends="middle"),
+            package("middle", Depends="lib (>= 2) | other"),
+            package("lib", "1.0"),
+            wanted=("app",),
+        )
+    assert caught.value.reasons == (
+        "middle depends on lib (>= 2) | other, which no package of the archive satisfies",
+        "middle is there because app depends on it",
+        "app: wanted by the base",
+    )
+
+
+@pytest.mark.parametrize("field", ["Conflicts", "Breaks"])
+def test_packages_that_exclude_each_other_are_reported(field: str) -> None:
+    one, two = package("one", **{field: "two (<< 2)"}), package("two", "1.5")
+    with pytest.raises(WorldImpossible) as caught:
+        closed(one, two, wanted=("one", "two"))
+    assert caught.value.reasons == (f"one {field.lower()} two (<< 2), which two 1.5 is",)
+    assert closed(one, package("two", "2.0"), wanted=("one", "two")) == ["one", "two"]
+
+
+def test_a_package_may_conflict_with_what_it_provides_itself() -> None:
+    server = package("server", Provides="mail", Conflicts="mail")
+    assert closed(server, wanted=("server",)) == ["server"]

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.deb.control import Relation, clauses, fields, paragraphs
+
+
+def test_fields_keep_their_order_and_continuation_lines() -> None:
+    read = fields("Package: demo\nDescription: short \n long\n .\n more\nConffiles:\n /etc/x abc\n")
+    assert list(read) == ["Package", "Description", "Conffiles"]
+    assert (
+        read["Description"] == "short \n long\n .\n more"
+    )  # dpkg keeps the blank at a line's end too
+    assert read["Conffiles"] == "\n /etc/x abc"
+
+
+def test_paragraphs_are_split_at_empty_lines() -> None:
+    found = list(paragraphs("A: 1\n\n\nA: 2\nB: x\n\n"))
+    assert found == [{"A": "1"}, {"A": "2", "B": "x"}]
+
+
+def test_a_line_that_is_no_field_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a field of a control file: 'nonsense'"):
+        fields("Package: demo\nnonsense\n")
+
+
+def test_clauses() -> None:
+    read = clauses("libc6 (>= 2.36), debconf (>= 0.5) | debconf-2.0,\n python3:any (<<3.12)")
+    assert read == (
+        (Relation("libc6", ">=", "2.36"),),
+        (Relation("debconf", ">=", "0.5"), Relation("debconf-2.0")),
+        (Relation("python3", "<<", "3.12"),),
+    )
+    assert clauses("") == ()
+    assert str(read[0][0]) == "libc6 (>= 2.36)"
+
+
+@pytest.mark.parametrize("text", ["libc6 (2.36)", "LibC", "a (>= 1", "a || b"])
+def test_what_is_no_relation_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a package relation"):
+        clauses(text)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imgbuild.deb.libraries import HEADER, cache, compare, encode, folders, soname
+from imgbuild.deb.tree import Tree
+from imgbuild.oci.tar import Kind, Member
+from imgbuild.values import Arch
+
+VERSION = "2.36-9+deb12u14"
+
+
+def library(name: str) -> bytes:
+    """A small but true ELF file: two segments, a dynamic section with a SONAME or without."""
+    strings = b"\0" + name.encode() + b"\0"
+    tags = [(14, 1)] if name else []
+    start = 64 + 2 * 56
+    dynamic_size = (len(tags) + 3) * 16
+    tags += [(5, start + dynamic_size), (10, len(strings)), (0, 0)]
+    dynamic = b"".join(struct.pack("<QQ", *tag) for tag in tags)
+    size = start + len(dynamic) + len(strings)
+    ident = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
+    head = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 64, 0, 0)
+    load = struct.pack("<IIQQQQQQ", 1, 4, 0, 0, 0, size, size, 4096)
+    segment = struct.pack("<IIQQQQQQ", 2, 4, start, start, start, len(dynamic), len(dynamic), 8)
+    return head + load + segment + dynamic + strings
+
+
+def decoded(data: bytes) -> list[tuple[int, str, str]]:
+    magic, count, size, flags, extension = HEADER.unpack_from(data)
+    assert (magic, flags) == (b"glibc-ld.so.cache1.1", 2)
+    assert struct.unpack_from("<I", data, extension) == (0xEAA42174,)
+    assert 48 + 24 * count + size <= extension <= 48 + 24 * count + size + 3
+    rows = []
+    for number in range(count):
+        kind, name, path, system, hardware = struct.unpack_from("<iIIIQ", data, 48 + 24 * number)
+        assert (system, hardware) == (0, 0)
+        texts = [data[place : data.index(b"\0", place)].decode() for place in (name, path)]
+        rows.append((kind, *texts))
+    return rows
+
+
+def put(tree: Tree, path: str, data: bytes) -> None:
+    tree.add(Member(path=path, size=len(data), content=data), "demo")
+
+
+def root() -> Tree:
+    tree = Tree()
+    put(tree, "etc/ld.so.conf", b"# comment\ninclude /etc/ld.so.conf.d/*.conf\n")
+    put(
+        tree,
+        "etc/ld.so.conf.d/z.conf",
+        b"/lib/x86_64-linux-gnu  # ours\n/usr/lib/x86_64-linux-gnu\n",
+    )
+    put(tree, "etc/ld.so.conf.d/a.conf", b"/usr/local/lib\n")
+    put(tree, "etc/ld.so.conf.d/ignored", b"/opt\n")
+    for folder in ("usr", "usr/lib", "usr/lib/x86_64-linux-gnu", "usr/local/lib", "opt"):
+        tree.add(Member(path=folder, kind=Kind.FOLDER, mode=0o755), "demo")
+    return tree
+
+
+def names(tree: Tree) -> list[tuple[str, str]]:
+    data, _ = cache(tree, Arch.X86_64, VERSION)
+    return [(name, path) for _, name, path in decoded(data)]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        ("liba.so.9", "liba.so.10"),
+        ("liba.so", "liba.so.1"),
+        ("libz.so.1", "libzstd.so.1"),
+        ("libstdc++.so.6", "libstdc1.so"),  # a digit is above every other character
+        ("libB.so", "liba.so"),
+    ],
+)
+def test_order_of_names(low: str, high: str) -> None:
+    assert compare(low, high) < 0 < compare(high, low)
+    assert compare(low, low) == 0
+
+
+@given(st.text("ab.0129", max_size=8), st.text("ab.0129", max_size=8))
+def test_order_has_two_sides(left: str, right: str) -> None:
+    one, other = compare(left, right), compare(right, left)
+    assert (one > 0) == (other < 0)
+    assert (one == 0) == (other == 0)
+
+
+def test_soname() -> None:
+    assert soname(library("libdemo.so.1")) == "libdemo.so.1"
+    assert soname(library("")) == ""
+    assert soname(b"/* GNU ld script */ GROUP ( libc.so.6 )") is None
+    assert soname(library("libdemo.so.1")[:80]) is None
+
+
+def test_configured_folders_come_first_and_aliases_count_once() -> None:
+    assert folders(root(), Arch.X86_64) == ["usr/local/lib", "lib/x86_64-linux-gnu", "lib"]
+
+
+def test_names_in_the_cache() -> None:
+    tree = root()
+    place = "usr/lib/x86_64-linux-gnu"
+    put(tree, f"{place}/libone.so.1.2", library("libone.so.1"))
+    tree.link(f"{place}/libone.so.1", "libone.so.1.2")
+    tree.link(f"{place}/libone.so", "libone.so.1")
+    put(tree, f"{place}/libtwo.so", library(""))
+    put(tree, f"{place}/libc.so", b"GROUP ( libc.so.6 )")  # a script for the linker
+    put(tree, f"{place}/plugin.so", library("plugin.so"))  # no library's name
+    tree.link(f"{place}/libgone.so.1", "libgone.so.1.0")
+    put(tree, "usr/local/lib/libnine.so.9", library("libnine.so.9"))
+    assert names(tree) == [
+        ("libtwo.so", "/lib/x86_64-linux-gnu/libtwo.so"),
+        ("libone.so.1", "/lib/x86_64-linux-gnu/libone.so.1"),
+        ("libone.so", "/lib/x86_64-linux-gnu/libone.so"),
+        ("libnine.so.9", "/usr/local/lib/libnine.so.9"),
+    ]
+
+
+def test_a_missing_link_from_the_soname_is_made() -> None:
+    tree = root()
+    put(tree, "usr/lib/libone.so.1.2", library("libone.so.1"))
+    put(tree, "usr/lib/libone.so.1.10", library("libone.so.1"))
+    data, links = cache(tree, Arch.X86_64, VERSION)
+    assert [(link.path, link.target) for link in links] == [("lib/libone.so.1", "libone.so.1.10")]
+    assert decoded(data) == [(0x0303, "libone.so.1", "/lib/libone.so.1")]
+
+
+def test_arm64_has_its_own_flags() -> None:
+    data = encode([("liba.so.1", "/lib/liba.so.1")], Arch.ARM64, VERSION)
+    assert decoded(data) == [(0x0A03, "liba.so.1", "/lib/liba.so.1")]
+
+
+def test_a_name_shares_the_bytes_of_the_path_that_ends_with_it() -> None:
+    data = encode([("liba.so.1", "/lib/liba.so.1")], Arch.X86_64, VERSION)
+    assert data.count(b"liba.so.1") == 1
+    line = b"ldconfig (Debian GLIBC 2.36-9+deb12u14) stable release version 2.36"
+    assert data.endswith(line)

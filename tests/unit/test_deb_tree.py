@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.deb.tree import Tree, merged
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.tar import Kind, Member
+
+
+def file(path: str, data: bytes = b"x", mode: int = 0o644) -> Member:
+    return Member(path=path, mode=mode, size=len(data), content=data)
+
+
+def hard(path: str, target: str) -> Member:
+    return Member(path=path, kind=Kind.HARD, target=target)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/bin/sh", "usr/bin/sh"),
+        ("lib64/ld.so", "usr/lib64/ld.so"),
+        ("libexec/x", "libexec/x"),
+        ("bin", "usr/bin"),
+        ("usr/bin/sh", "usr/bin/sh"),
+        ("etc/lib/x", "etc/lib/x"),
+    ],
+)
+def test_merged(path: str, expected: str) -> None:
+    assert merged(path) == expected
+
+
+def test_usr_is_merged_with_links_for_folders_that_are_used() -> None:
+    tree = Tree()
+    tree.add(file("bin/sh"), "dash")
+    tree.add(file("lib64/ld.so"), "libc6")
+    found = {member.path: member for member in tree.members()}
+    links = {path: item.target for path, item in found.items() if item.kind is Kind.LINK}
+    assert links == {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
+    assert found["usr/bin/sh"].content == b"x"
+
+
+def test_members_come_in_byte_order() -> None:
+    tree = Tree()
+    for path in ("b", "a/z", "a", "a-b", "ä", "B"):
+        tree.add(file(path), "demo")
+    paths = [member.path for member in tree.members()]
+    assert paths == sorted(paths, key=str.encode)
+
+
+def test_packages_share_folders_but_not_files() -> None:
+    tree = Tree()
+    tree.add(Member(path="bin", kind=Kind.FOLDER, mode=0o755), "one")
+    tree.add(Member(path="usr/bin", kind=Kind.FOLDER, mode=0o755), "two")
+    tree.add(file("bin/tool", b"1"), "one")
+    with pytest.raises(IntegrityError, match="two and one both ship /usr/bin/tool"):
+        tree.add(file("usr/bin/tool", b"2"), "two")
+    with pytest.raises(IntegrityError, match="folder 0700 and folder 0755"):
+        tree.add(Member(path="usr/bin", kind=Kind.FOLDER, mode=0o700), "three")
+
+
+def test_the_first_path_of_a_hard_linked_file_carries_it() -> None:
+    tree = Tree()
+    tree.add(file("usr/z", b"data", 0o755), "demo")
+    tree.add(hard("usr/a", "usr/z"), "demo")
+    tree.add(hard("bin/m", "usr/z"), "demo")
+    found = {member.path: member for member in tree.members() if member.kind is not Kind.LINK}
+    assert (found["usr/a"].kind, found["usr/a"].content) == (Kind.FILE, b"data")
+    for path in ("usr/bin/m", "usr/z"):
+        assert (found[path].kind, found[path].target) == (Kind.HARD, "usr/a")
+        assert (found[path].mode, found[path].size, found[path].content) == (0o755, 0, None)
+
+
+def test_a_hard_link_to_nothing_is_refused() -> None:
+    tree = Tree()
+    tree.add(hard("usr/a", "usr/gone"), "demo")
+    with pytest.raises(IntegrityError, match="/usr/a is a hard link to /usr/gone"):
+        tree.members()
+
+
+def test_links_are_followed_inside_the_root() -> None:
+    tree = Tree()
+    tree.add(file("usr/lib/x/data", b"found"), "demo")
+    tree.link("etc/absolute", "/lib/x")
+    tree.link("etc/relative", "../etc/absolute/data")
+    tree.link("etc/loop", "loop")
+    tree.link("etc/outside", "../../../usr/lib/x/data")
+    assert tree.read("etc/absolute/data") == b"found"
+    assert tree.read("/etc/relative") == b"found"
+    assert tree.read("etc/outside") == b"found"
+    assert tree.real("etc/loop") is None
+    assert tree.real("etc/nothing") is None
+    with pytest.raises(IntegrityError, match="no file /etc/loop"):
+        tree.read("etc/loop")
+
+
+def test_below_lists_one_folder_only() -> None:
+    tree = Tree()
+    for path in ("lib/b", "lib/a", "lib/c/d", "libx"):
+        tree.add(file(path), "demo")
+    assert [member.path for member in tree.below("/lib")] == ["usr/lib/a", "usr/lib/b"]
+    deep = [member.path for member in tree.below("/lib", deep=True)]
+    assert deep == ["usr/lib/a", "usr/lib/b", "usr/lib/c/d"]

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imgbuild.deb.version import compare, satisfies
+
+# From Debian policy 5.6.12 and from the versions of real packages, oldest first.
+ASCENDING = [
+    ["1.0~~", "1.0~~a", "1.0~", "1.0", "1.0a", "1.0+b1", "1.0.1"],
+    ["0.9", "0.10", "0.010.1", "1:0.1"],
+    ["2.36-9", "2.36-9+deb12u9", "2.36-9+deb12u10", "2.36-10"],
+    ["1.0-1", "1.0-1.1", "1.0-2~bpo12+1", "1.0-2"],
+    ["1.2.3~rc1-1", "1.2.3-1", "1.2.3a-1", "1.2.3+dfsg-1"],
+]
+
+VERSIONS = st.from_regex(
+    r"([0-9]:)?[0-9][0-9A-Za-z.+~]{0,6}(-[0-9A-Za-z.+~]{1,4})?", fullmatch=True
+)
+
+
+@pytest.mark.parametrize("versions", ASCENDING, ids=lambda versions: versions[0])
+def test_order(versions: list[str]) -> None:
+    for i, left in enumerate(versions):
+        for j, right in enumerate(versions):
+            assert compare(left, right) == (i > j) - (i < j), (left, right)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [("1.0", "0:1.0"), ("1.0", "1.0-0"), ("1.00", "1.0"), ("1.a0", "1.a")]
+)
+def test_other_spellings_of_the_same(left: str, right: str) -> None:
+    assert compare(left, right) == 0
+
+
+@given(VERSIONS, VERSIONS)
+def test_order_has_two_sides(left: str, right: str) -> None:
+    assert compare(left, right) == -compare(right, left)
+
+
+@given(VERSIONS)
+def test_tilde_sorts_before_the_end(version: str) -> None:
+    assert compare(version + "~", version) == -1
+
+
+@pytest.mark.parametrize(
+    ("version", "relation", "bound", "expected"),
+    [
+        ("1.0", "<<", "1.0", False),
+        ("1.0", "<=", "1.0", True),
+        ("1.0", "=", "1.0-1", False),
+        ("1.1", ">=", "1.0", True),
+        ("1.0", ">>", "1.0~", True),
+    ],
+)
+def test_relations(version: str, relation: str, bound: str, *, expected: bool) -> None:
+    assert satisfies(version, relation, bound) is expected
+
+
+def test_an_unknown_relation_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown version relation '<'"):
+        satisfies("1", "<", "2")
