@@ -181,8 +181,9 @@ def create(
 
 def copy_in(engine: Engine, container: str, tar: Iterable[bytes], folder: str = "/") -> None:
     """Unpack a tar stream into `folder` of a container, with the owners that the tar names."""
-    archived = ("--archive",) if engine.kind == "docker" else ()
-    processes.feed(engine.command("cp", *archived, "-", f"{container}:{folder}"), tar)
+    # What both call archive mode gives all files to the container's own user.
+    owners = ("--archive=false",) if engine.kind == "podman" else ()
+    processes.feed(engine.command("cp", *owners, "-", f"{container}:{folder}"), tar)
 
 
 def copy_out(engine: Engine, container: str, path: str, destination: Path) -> None:

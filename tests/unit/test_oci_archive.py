@@ -62,7 +62,8 @@ def test_an_oci_archive_of_one_architecture_has_no_other(two, tmp_path):
     assert json.loads(found["index.json"])["manifests"][0]["digest"] == manifest
     blobs = {name for name in found if name.startswith("blobs/")}
     other = two.image(Arch.X86_64)
-    assert not blobs & {f"blobs/sha256/{d[7:]}" for d in (other.manifest.digest, other.config.digest)}
+    for digest in (other.manifest.digest, other.config.digest):
+        assert f"blobs/sha256/{digest.removeprefix('sha256:')}" not in blobs
     assert archive.size(two, Arch.ARM64, "oci-archive") == sum(len(found[name]) for name in blobs)
 
 

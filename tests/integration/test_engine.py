@@ -1,0 +1,152 @@
+"""Real engines take our image, have the very same one, and run it."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild import engine, run
+from imgbuild.engine import Engine, Running
+from imgbuild.errors import ToolMissing
+from imgbuild.oci import layout
+from imgbuild.values import Arch
+from tests import images, needs
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module", name="folder")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("engine")
+
+
+@pytest.fixture(params=["docker", "docker20", "podman"], name="found")
+def _found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    kind = request.param
+    if kind == "docker20":
+        for name, value in needs.docker20().items():
+            monkeypatch.setenv(name, value)
+        kind = "docker"
+    else:
+        getattr(needs, kind)()
+    return engine.require(kind)
+
+
+@pytest.fixture(name="tag")
+def _tag(found: Engine) -> Iterator[str]:
+    tag = f"imgbuild-test-{uuid.uuid4().hex[:12]}"
+    yield tag
+    engine.remove(found, f"{tag}:latest")
+
+
+@pytest.fixture(name="loaded")
+def _loaded(found: Engine, folder: Path, tag: str) -> str:
+    return engine.load(found, layout.read(images.tiny(folder)), Arch.X86_64, tag).reference
+
+
+def test_the_engine_has_the_very_image_and_runs_it(found, folder, tag):
+    read = layout.read(images.tiny(folder))
+    loaded = engine.load(found, read, Arch.X86_64, tag)
+    stored = read.image(Arch.X86_64)
+    assert loaded.id in (stored.manifest.digest, stored.config.digest)
+    said = engine.run(found, loaded.reference, [])
+    assert (said.status, said.stdout) == (0, "hello\n"), said
+    said = engine.run(found, tag, ["sh", "-c", "id -u; pwd; echo $WORD; exit 7"])
+    assert (said.status, said.stdout) == (7, "1000\n/opt\ntwo words\n"), said
+
+
+def test_docker_with_the_containerd_store_keeps_the_published_digest(folder, monkeypatch):
+    needs.docker()
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    found = engine.require("docker")
+    read = layout.read(images.tiny(folder, (Arch.X86_64, Arch.ARM64), "digest"))
+    for arch in read.images:
+        loaded = engine.load(found, read, arch, f"imgbuild-test-{arch}")
+        assert loaded.id == read.image(arch).manifest.digest
+        engine.remove(found, loaded.reference)
+
+
+def test_a_second_load_sends_nothing(found, folder, tag):
+    read = layout.read(images.tiny(folder, word="once"))
+    first = engine.load(found, read, Arch.X86_64, tag)
+    path = read.blob(read.image(Arch.X86_64).layers[0].digest)
+    path.unlink()  # what is not there cannot be sent
+    assert engine.load(found, read, Arch.X86_64, tag).id == first.id
+
+
+def test_a_new_image_takes_the_tag(found, folder, tag):
+    old, _ = (
+        engine.load(found, layout.read(images.tiny(folder, word=word)), Arch.X86_64, tag)
+        for word in ("old", "new")
+    )
+    assert engine.run(found, tag, []).stdout == "new\n"
+    engine.remove(found, old.id)
+
+
+def test_an_image_goes_with_its_name(found, loaded):
+    engine.remove(found, loaded)
+    engine.remove(found, loaded)
+    assert run.run(found.command("image", "inspect", loaded), check=False).status != 0
+
+
+def test_settings_reach_the_command(found, loaded):
+    settings = Running(
+        env={"MORE": "a b"}, user="4321", network=False, options=("--workdir=/bin",)
+    )
+    said = engine.run(
+        found, loaded, ["sh", "-c", "id -u; echo $MORE; pwd; ls /sys/class/net"], settings
+    )
+    assert said.stdout.split("\n")[:3] == ["4321", "a b", "/bin"], said
+    assert said.stdout.split()[-1] == "lo"
+    said = engine.run(found, loaded, ["/opt/hello"], Running(entrypoint="/bin/ls"))
+    assert said.stdout == "/opt/hello\n"
+
+
+def test_files_go_in_and_out_without_shared_folders(found, loaded, tmp_path):
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        info = tarfile.TarInfo("given/word")
+        info.size, info.uid, info.gid = 4, 1000, 1000
+        tar.addfile(info, io.BytesIO(b"in\nx"))
+    command = ["sh", "-c", "stat -c %u /opt/given/word; cat /opt/given/word >/opt/given/out; cat"]
+    settings = Running(user="0", network=False)
+    container = engine.create(found, loaded, command, settings)
+    try:
+        engine.copy_in(found, container, [data.getvalue()], "/opt")
+        said = engine.start(found, container)
+        assert (said.status, said.stdout) == (0, "1000\n"), said
+        engine.copy_out(found, container, "/opt/given/out", tmp_path / "out")
+        assert (tmp_path / "out").read_bytes() == b"in\nx"
+    finally:
+        engine.discard(found, container)
+    engine.discard(found, container)
+
+
+def test_an_engine_that_does_not_answer_is_told_with_a_remedy(monkeypatch):
+    needs.tool("docker", "docker.io docker-cli")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+    assert engine.find("docker") is None
+    with pytest.raises(ToolMissing, match="docker does not answer") as caught:
+        engine.require("docker")
+    assert "DOCKER_HOST" in str(caught.value.hint)
+
+
+def test_with_no_engine_installed_none_is_found(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert engine.find() is None
+    with pytest.raises(ToolMissing, match="no container engine answers"):
+        engine.require()
+
+
+def test_container_host_puts_podman_first(monkeypatch):
+    needs.podman()
+    needs.docker()
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    assert engine.require().kind == "docker"
+    monkeypatch.setenv("CONTAINER_HOST", "unix:///nonexistent/podman.sock")
+    assert engine.require().kind == "docker"  # podman does not answer there

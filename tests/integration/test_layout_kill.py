@@ -1,0 +1,77 @@
+"""A writer that is killed at any moment leaves one whole image, the old or the new."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from imgbuild.oci import layout
+from imgbuild.values import Arch
+from tests import images
+
+WRITER = """
+import sys
+from pathlib import Path
+from imgbuild.oci import layout
+from imgbuild.values import Arch
+out, *sources = map(Path, sys.argv[1:])
+read = [layout.read(source) for source in sources]
+print("ready", flush=True)
+while True:
+    for found in read:
+        stored = found.image(Arch.X86_64)
+        image = layout.Image(
+            config=found.blob(stored.config.digest).read_bytes(),
+            manifest=found.blob(stored.manifest.digest).read_bytes(),
+            layers={layer.digest: found.blob(layer.digest) for layer in stored.layers},
+        )
+        layout.write(out, {Arch.X86_64: image}, "tiny")
+"""
+
+
+def source(folder: Path, word: str) -> Path:
+    blobs = folder / "blobs"
+    texts = ["shared", *(f"{word} {number}" for number in range(8))]
+    made = [images.layer(blobs, [images.text("word", text)]) for text in texts]
+    layout.write(folder / word, {Arch.X86_64: images.picture(made)}, "tiny")
+    return folder / word
+
+
+def test_a_killed_writer_leaves_a_whole_image(tmp_path):
+    sources = [source(tmp_path, word) for word in ("one", "two")]
+    digests = {layout.read(path).digest for path in sources}
+    out = tmp_path / "out"
+    seen = set()
+    spread = random.Random(20250620)
+    for _ in range(25):
+        command = [sys.executable, "-c", WRITER, str(out), *map(str, sources)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            while not (out / "index.json").exists():
+                time.sleep(0.001)
+            time.sleep(spread.uniform(0, 0.03))
+            process.kill()
+        found = layout.verify(out)
+        assert layout.check(out, found.digest)
+        seen.add(found.digest)
+    assert seen <= digests
+
+
+def test_two_writers_do_not_mix(tmp_path):
+    sources = [source(tmp_path, word) for word in ("one", "two")]
+    out = tmp_path / "out"
+    commands = [[sys.executable, "-c", WRITER, str(out), str(path)] for path in sources]
+    writers = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for command in commands]
+    try:
+        while not (out / "index.json").exists():
+            time.sleep(0.001)
+        time.sleep(1)
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait()
+    assert layout.verify(out).digest in {layout.read(path).digest for path in sources}

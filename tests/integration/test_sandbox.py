@@ -1,0 +1,224 @@
+"""Commands in a root folder, as root and as an ordinary user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild import sandbox
+from imgbuild.errors import WorkFailed
+from imgbuild.oci.tree import remove
+from imgbuild.oci.unpack import unpack
+from imgbuild.run import Result
+from imgbuild.sandbox import Bind
+from tests import images, needs
+
+pytestmark = pytest.mark.engine
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", name="root")
+def _root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    needs.user_namespaces()
+    folder = tmp_path_factory.mktemp("sandbox")
+    _, blob = images.shell_layer(folder / "blobs")
+    unpack([blob], folder / "root")
+    yield folder / "root"
+    remove(folder / "root")
+
+
+@pytest.fixture(name="shell")
+def _shell(root: Path) -> Callable[..., Result]:
+    def shell(script: str, **options: object) -> Result:
+        return sandbox.run(root, ["sh", "-c", script], **options)  # type: ignore[arg-type]
+
+    return shell
+
+
+def test_the_command_sees_the_image_alone(shell, root):
+    found = shell("ls /; pwd; cat /etc/passwd; id -u; hostname", cwd="/bin")
+    assert found.status == 0, found
+    assert found.stdout.split() == [
+        *("bin", "dev", "etc", "proc", "sys", "tmp"),
+        *("/bin", "root:x:0:0::/:/bin/sh", "0", "imgbuild"),
+    ]
+
+
+def test_status_and_streams_are_the_commands(shell):
+    found = shell("cat; echo bad >&2; exit 7", stdin="in\n")
+    assert (found.status, found.stdout, found.stderr) == (7, "in\n", "bad\n")
+    assert shell("kill -9 $$").status == 128 + signal.SIGKILL
+
+
+def test_only_the_given_environment_is_seen(shell, monkeypatch):
+    monkeypatch.setenv("SECRET", "s3cr3t")
+    found = shell("env", env={"A": "two words", "PATH": "/bin"})
+    variables = dict(line.split("=", 1) for line in found.stdout.splitlines())
+    assert variables["A"] == "two words"
+    assert variables["HOME"] == "/root"
+    assert "SECRET" not in variables
+
+
+def test_processes_are_its_own(shell):
+    found = shell("ls -d /proc/[0-9]* | cat")
+    # The waiting first process, the shell, and the two of the pipe.
+    assert 1 < len(found.stdout.split()) <= 4
+
+
+def test_without_network_there_is_a_loopback_only(shell):
+    found = shell("ls /sys/class/net /proc/sys/net/ipv4/conf; ip -o addr; ping -c1 -w5 imgbuild")
+    assert found.status == 0, found
+    lines = [line for line in found.stdout.splitlines() if line.startswith(("1:", "2:", "3:"))]
+    assert {line.split()[1] for line in lines} == {"lo"}
+    assert "127.0.0.1/8" in found.stdout
+
+
+def test_with_network_it_has_the_hosts(shell):
+    found = shell("ls /proc/sys/net/ipv4/conf; cat /etc/resolv.conf", network=True)
+    hosts = {path.name for path in Path("/proc/sys/net/ipv4/conf").iterdir()}
+    assert hosts <= set(found.stdout.split())
+    assert Path("/etc/resolv.conf").read_text() in found.stdout
+
+
+def test_scratch_folders_are_fresh_and_do_not_stay(shell, root):
+    for _ in range(2):
+        found = shell(
+            "ls /tmp /dev/shm; touch /tmp/imgbuild-x /dev/shm/imgbuild-x; stat -c %a /tmp /dev/shm"
+        )
+        assert sorted(found.stdout.split()) == ["/dev/shm:", "/tmp:", "1777", "1777"]
+    assert not (root / "tmp/imgbuild-x").exists()
+    assert not Path("/dev/shm/imgbuild-x").exists()
+
+
+def test_binds_are_read_only_unless_said(shell, tmp_path):
+    (tmp_path / "file").write_text("from the host")
+    tmp_path.chmod(0o755)
+    bound = Bind(source=tmp_path, target="/mnt/in")
+    reading = shell("cat /mnt/in/file; touch /mnt/in/new", binds=[bound])
+    assert reading.stdout == "from the host"
+    assert reading.status != 0
+    assert not (tmp_path / "new").exists()
+    writing = Bind(source=tmp_path, target="/tmp/work/in", writable=True)
+    assert shell("echo done >/tmp/work/in/new", binds=[writing]).status == 0
+    assert (tmp_path / "new").read_text() == "done\n"
+
+
+def test_a_file_is_bound_too(shell, tmp_path):
+    (tmp_path / "file").write_text("one file")
+    for target in ("/opt/file", "/tmp/file"):
+        found = shell(f"cat {target}", binds=[Bind(source=tmp_path / "file", target=target)])
+        assert found.stdout == "one file"
+
+
+def test_the_machine_cannot_be_reconfigured(shell):
+    found = shell("touch /sys/new; echo 1 >/sys/kernel/profiling")
+    assert found.status != 0
+    assert "Read-only" in found.stderr
+
+
+def test_devices_work(shell):
+    found = shell("echo gone >/dev/null; stat -c %F /dev/null /dev/urandom")
+    assert found.stdout.splitlines() == ["character special file"] * 2
+
+
+def test_a_folder_that_is_missing_fails_in_words(shell):
+    found = shell("true", cwd="/absent")
+    assert found.status != 0
+    assert "absent" in found.stderr
+
+
+def mounts(root: Path) -> list[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line for line in lines if str(root) in line]
+
+
+def test_nothing_stays_mounted_or_running_after_a_kill(root):
+    mark = "3.14159265"
+    script = (
+        "from pathlib import Path; from imgbuild import sandbox\n"
+        f"sandbox.run(Path({str(root)!r}), ['sh', '-c', 'sleep {mark}1 & sleep {mark}0000'])"
+    )
+    with subprocess.Popen([sys.executable, "-c", script]) as process:
+        wait(lambda: len(running(mark)) >= 2)
+        assert not mounts(root)  # nor during the run: the mounts are the command's alone
+        process.send_signal(signal.SIGKILL)
+    wait(lambda: not running(mark))
+    assert not mounts(root)
+
+
+def running(mark: str) -> list[str]:
+    """The processes with `mark` in an argument."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if words[0] == "sleep" and any(mark in word for word in words):
+            found.append(path.parent.name)
+    return found
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    for _ in range(300):
+        if condition():
+            return
+        time.sleep(0.1)
+    pytest.fail("waited for 30 seconds")
+
+
+@pytest.fixture(name="user_folder")
+def _user_folder() -> Iterator[Path]:
+    needs.root()
+    folder = Path(tempfile.mkdtemp(prefix="imgbuild-user-"))
+    nobody = pwd.getpwnam("nobody")
+    os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_an_ordinary_user_unpacks_and_runs(user_folder):
+    setpriv = needs.tool("setpriv", "util-linux")
+    _, blob = images.shell_layer(user_folder)
+    script = f"""
+from pathlib import Path
+import os
+from imgbuild import sandbox
+from imgbuild.oci.tree import remove
+from imgbuild.oci.unpack import unpack
+assert os.geteuid() != 0
+root = Path({str(user_folder)!r}) / "root"
+unpack([Path({str(blob)!r})], root)
+print(sandbox.run(root, ["sh", "-c", "id -u; ip -o addr; touch /mine; ls /proc/1/root/bin/sh"]))
+print(sandbox.run(root, ["sh", "-c", "echo net; cat /etc/resolv.conf"], network=True))
+remove(root)
+"""
+    become = [setpriv, "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+    done = subprocess.run(
+        [*become, sys.executable, "-B", "-c", script],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY / "builder")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert r"status=0, stdout='0\n1: lo" in done.stdout
+    assert r"status=0, stdout='net\n" in done.stdout
+    assert not (user_folder / "root").exists()
+
+
+def test_a_failing_set_up_is_told_apart_from_a_failing_command(root, shell, monkeypatch):
+    assert shell("exit 125").status == 125
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(WorkFailed, match="start the loopback"):
+        shell("true")
