@@ -13,6 +13,7 @@ Rules, each from logs of these stacks:
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 TRACEBACK = "Traceback (most recent call last):"
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -29,38 +30,66 @@ FATAL = re.compile(
     r"|.*: symbol lookup error: |.*: error while loading shared libraries: |terminate called )"
 )
 ERROR_LINE = re.compile(r"^(?:\S+: )?(?:error|ERROR|Error)\b[: ]")
+CHAINED = re.compile(
+    r"During handling of the above exception|The above exception was the direct cause"
+)
 SURVIVED = re.compile(r"\b(?:WARN|WARNING|INFO|DEBUG)\b")
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 LONGEST = 600
 
 
+class Found(NamedTuple):
+    """A traceback (`start` to `end`, line numbers) or a line that tells of an error."""
+
+    message: str
+    start: int
+    end: int
+    traceback: bool
+
+
 def first_error(log: str) -> str:
     """The line of `log` that names the cause; its last line if it holds no error; "" if empty."""
     lines = [ESCAPE.sub("", line.rstrip()) for line in log.splitlines()]
-    survived = ""
-    weak = ""
+    chains = _chains(lines)
+    for number, chain in enumerate(chains):
+        if not _survived(lines, chain, is_last=number == len(chains) - 1):
+            return chain.message[:LONGEST]
+    weak = next((line.strip() for line in lines if ERROR_LINE.match(line)), "")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return (weak or (chains[0].message if chains else "") or last)[:LONGEST]
+
+
+def _chains(lines: list[str]) -> list[Found]:
+    """Every chain of tracebacks, by its first, and every compiler's and loader's error."""
+    chains: list[Found] = []
     number = 0
     while number < len(lines):
         line = lines[number]
         if TRACEBACK in line:
-            message, end = _traceback(lines, number)
-            prefix = line[: line.index(TRACEBACK)]
-            before = lines[number - 1] if number else ""
-            if not (SURVIVED.search(prefix) or (not prefix.strip() and SURVIVED.search(before))):
-                return message[:LONGEST]
-            survived = survived or message
-            number = end
+            found = _traceback(lines, number)
+            before = [text for text in lines[:number] if text.strip()][-1:]
+            if chains and chains[-1].traceback and before and CHAINED.search(before[0]):
+                found = found._replace(message=chains[-1].message, start=chains[-1].start)
+                chains.pop()
+            chains.append(found)
+            number = found.end
         elif COMPILER.match(line) or FATAL.match(line):
-            return line.strip()[:LONGEST]
-        elif not weak and ERROR_LINE.match(line):
-            weak = line.strip()
+            chains.append(Found(line.strip(), number, number, traceback=False))
         number += 1
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return (weak or survived or last)[:LONGEST]
+    return chains
 
 
-def _traceback(lines: list[str], start: int) -> tuple[str, int]:
-    """The exception of the traceback at `start`, with its innermost place, and its last line."""
+def _survived(lines: list[str], chain: Found, *, is_last: bool) -> bool:
+    """Whether somebody logged this traceback as a mere warning and went on."""
+    if not chain.traceback or is_last:
+        return False
+    prefix = lines[chain.start].partition(TRACEBACK)[0]
+    before = lines[chain.start - 1] if chain.start else ""
+    return bool(SURVIVED.search(prefix or before))
+
+
+def _traceback(lines: list[str], start: int) -> Found:
+    """The traceback at `start`: its exception, with its innermost place."""
     column = lines[start].index(TRACEBACK)
     place = ""
     number = start
@@ -71,8 +100,8 @@ def _traceback(lines: list[str], start: int) -> tuple[str, int]:
             place = f" ({_short(frame['file'])}:{frame['line']})"
         exception = EXCEPTION.match(text)
         if exception:
-            return exception[0] + place, number
-    return lines[number][column:].strip() + place, number
+            return Found(exception[0] + place, start, number, traceback=True)
+    return Found(lines[number][column:].strip() + place, start, number, traceback=True)
 
 
 def _short(path: str) -> str:

@@ -172,10 +172,19 @@ def members(expected: Expectation) -> tuple[Member, ...]:
     )  # fmt: skip
 
 
+def tar(expected: Expectation) -> Iterator[bytes]:
+    """The tests and what they are to find, as a tar stream."""
+    for member in members(expected):
+        yield header(member)
+        if isinstance(member.content, bytes):
+            yield member.content + bytes(padding(member.size))
+    yield bytes(1024)
+
+
 def read_report(result: Result, expected: Expectation, tier: Tier) -> Report:
     """The report that the tests' runner wrote; WorkFailed if it wrote none, or lied.
 
-    Its exit status must agree with its cases, and a report without a passed case is no report.
+    Its exit status must agree with its cases.
     """
     for line in result.stderr.splitlines():
         console.detail(line)
@@ -195,14 +204,18 @@ def read_report(result: Result, expected: Expectation, tier: Tier) -> Report:
         )
         raise WorkFailed(message, hint="install imgbuild again")
     report = Report(target=expected.target, arch=expected.arch, tier=tier, cases=document.cases)
-    passed = any(case.outcome == "passed" for case in report.cases)
-    if (result.status == 0) != (report.ok and passed):
+    if (result.status == 0) != succeeded(report):
         message = (
             f"{expected.target}: the smoke tests ended with status {result.status}, and their"
             f" report has {_counts(report.cases)}"
         )
         raise WorkFailed(message)
     return report
+
+
+def succeeded(report: Report) -> bool:
+    """No case failed and at least one passed: a skip is never a pass."""
+    return report.ok and any(case.outcome == "passed" for case in report.cases)
 
 
 def show(report: Report) -> None:
@@ -253,18 +266,10 @@ def _in_container(
     """Run `command` in a new container that holds the tests."""
     container = engine.create(found, reference, command, engine.Running(network=False))
     try:
-        engine.copy_in(found, container, _tar(members(expected)))
+        engine.copy_in(found, container, tar(expected))
         return engine.start(found, container)
     finally:
         engine.discard(found, container)
-
-
-def _tar(entries: Sequence[Member]) -> Iterator[bytes]:
-    for member in entries:
-        yield header(member)
-        if isinstance(member.content, bytes):
-            yield member.content + bytes(padding(member.size))
-    yield bytes(1024)
 
 
 def _count(cases: Sequence[Case], outcome: str) -> int:

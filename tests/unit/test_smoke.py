@@ -1,0 +1,286 @@
+"""Smoke tests: what the image must hold, reports, JUnit, and the scripts' own functions."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import tarfile
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from imgbuild import codec, smoke
+from imgbuild.console import console
+from imgbuild.errors import InputError, WorkFailed
+from imgbuild.report import Case, Report
+from imgbuild.run import Result
+from imgbuild.values import Arch
+from tests import samples
+
+SCRIPTS = Path(__file__).parents[2] / "smoke_tests"
+
+IMPORT_CHAIN = """\
+INFO 06-20 10:00:00 [__init__.py:239] Automatically detected platform cuda.
+Traceback (most recent call last):
+  File "/opt/venv/lib/python3.11/site-packages/trl/import_utils.py", line 144, in _get_module
+    return importlib.import_module("." + module_name, self.__name__)
+  File "<frozen importlib._bootstrap>", line 241, in _call_with_frames_removed
+  File "/opt/venv/lib/python3.11/site-packages/trl/trainer/grpo_trainer.py", line 75, in <module>
+    from vllm.sampling_params import GuidedDecodingParams
+ImportError: cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "<string>", line 1, in <module>
+RuntimeError: Failed to import trl.trainer.grpo_trainer because of the following error:
+cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params'
+"""
+ENGINE = """\
+(EngineCore_0 pid=88) ERROR 09-27 10:00:00 [core.py:700] EngineCore failed to start.
+(EngineCore_0 pid=88) ERROR 09-27 10:00:00 [core.py:700] Traceback (most recent call last):
+(EngineCore_0 pid=88) ERROR 09-27 10:00:00 [core.py:700]   File "/x/site-packages/vllm/a.py", line 9
+(EngineCore_0 pid=88) ERROR 09-27 10:00:00 [core.py:700]     raise ValueError("no blocks")
+(EngineCore_0 pid=88) ERROR 09-27 10:00:00 [core.py:700] ValueError: No memory for the cache blocks.
+Traceback (most recent call last):
+  File "/x/site-packages/vllm/v1/utils.py", line 5, in wait
+    raise RuntimeError("Engine core initialization failed.")
+RuntimeError: Engine core initialization failed. See root cause above.
+"""
+LINKER = """\
+/usr/bin/ld: cannot find -lcuda: No such file or directory
+collect2: error: ld returned 1 exit status
+Traceback (most recent call last):
+  File "/x/site-packages/triton/runtime/build.py", line 50, in _build
+    ret = subprocess.check_call(cc_cmd)
+subprocess.CalledProcessError: Command '['/usr/bin/gcc', 'main.c']' returned non-zero exit status 1.
+"""
+HEADERS = """\
+main.c:2:10: fatal error: Python.h: No such file or directory
+    2 | #include <Python.h>
+compilation terminated.
+subprocess.CalledProcessError: Command '['/usr/bin/gcc']' returned non-zero exit status 1.
+"""
+SURVIVED = """\
+WARNING 06-20 10:00:00 [x.py:1] Could not collect usage:
+Traceback (most recent call last):
+  File "/x/usage.py", line 1, in <module>
+OSError: no home
+Traceback (most recent call last):
+  File "/x/site-packages/torch/a.py", line 3, in <module>
+KeyError: 'getpwuid(): uid not found: 12345'
+"""
+CRASH = """\
+Fatal Python error: Segmentation fault
+
+Current thread 0x00007f (most recent call first):
+  File "<string>", line 1 in <module>
+"""
+
+
+def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module of the smoke tests, imported as it is there: from its own folder."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (
+            IMPORT_CHAIN,
+            "ImportError: cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params' (trl/trainer/grpo_trainer.py:75)",  # noqa: E501
+        ),
+        (ENGINE, "ValueError: No memory for the cache blocks. (vllm/a.py:9)"),
+        (LINKER, "/usr/bin/ld: cannot find -lcuda: No such file or directory"),
+        (HEADERS, "main.c:2:10: fatal error: Python.h: No such file or directory"),
+        (SURVIVED, "KeyError: 'getpwuid(): uid not found: 12345' (torch/a.py:3)"),
+        (CRASH, "Fatal Python error: Segmentation fault"),
+        ("\x1b[31merror: numpy 2.0 is locked, 1.26 is installed\x1b[0m\nmore\n",
+         "error: numpy 2.0 is locked, 1.26 is installed"),
+        ("all is well\n\n", "all is well"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_the_first_error_is_the_cause(log, cause, monkeypatch):
+    assert script("smoke_log", monkeypatch).first_error(log) == cause
+
+
+def test_a_traceback_without_an_end_is_no_crash(monkeypatch):
+    first_error = script("smoke_log", monkeypatch).first_error
+    assert "frame" in first_error(
+        'Traceback (most recent call last):\n  File "a.py", line 1\n frame'
+    )
+    assert first_error("Traceback (most recent call last):") == "Traceback (most recent call last):"
+
+
+def test_names_of_an_import_log_are_told_apart(monkeypatch):
+    parts = script("smoke_import", monkeypatch).parts
+    log = (
+        "smoke-import: begin a\nhello\nsmoke-import: ok a\nsmoke-import: begin b\nTraceback\n"
+        "no end of linesmoke-import: failed b\nsmoke-import: begin c\nboom\n"
+    )
+    assert parts(log) == {
+        "a": ("ok", "hello"),
+        "b": ("failed", "Traceback\nno end of line"),
+        "c": ("", "boom"),
+    }
+
+
+def test_an_entry_accepts_its_name_and_error_only(monkeypatch):
+    module = script("smoke_import", monkeypatch)
+    entry = {"name": "vllm.*_C", "error": "libcuda.so.1", "reason": "x"}
+    broken = module.Attempt("ImportError: libcuda.so.1: cannot open", "")
+    other = module.Attempt("ImportError: undefined symbol: _ZN5torch", "")
+    assert module.accepts(entry, "vllm._C", broken)
+    assert not module.accepts(entry, "vllm._C", other)
+    assert not module.accepts(entry, "vllm.other", broken)
+    assert module.idle([entry], {"vllm._C": broken}) == []
+    assert "nothing fails so" in module.idle([entry], {"vllm._C": module.Attempt("", "")})[0]
+
+
+def test_an_entry_for_want_of_a_driver_may_be_idle_beside_one(monkeypatch):
+    module = script("smoke_import", monkeypatch)
+    entry = {"name": "vllm._C", "error": "libcuda.so.1", "reason": "x", "needs": "driver"}
+    well = {"vllm._C": module.Attempt("", "")}
+    monkeypatch.setattr(module, "has_driver", lambda: True)
+    assert module.idle([entry], well) == []
+    monkeypatch.setattr(module, "has_driver", lambda: False)
+    assert len(module.idle([entry], well)) == 1
+
+
+def test_status_and_log_give_the_verdict(monkeypatch):
+    run = script("run", monkeypatch)
+    assert run.verdict(0, "noise\ndone\n", 1) == ("passed", "done")
+    assert run.verdict(run.SKIPPED, "no trl here", 1) == ("skipped", "no trl here")
+    assert run.verdict(1, LINKER, 1)[1].startswith("/usr/bin/ld: cannot find")
+    assert run.verdict(3, "", 1) == ("failed", "ended with status 3 and said nothing")
+    assert (
+        run.verdict(-11, CRASH, 1)[1] == "killed by SIGSEGV: Fatal Python error: Segmentation fault"
+    )
+    assert run.verdict(None, "step 1\n", 60)[1] == "not done after 60 s; last said: step 1"
+
+
+def test_a_long_log_keeps_both_ends(monkeypatch):
+    clipped = script("run", monkeypatch).clip("first" + "x" * 1000 + "last", 100)
+    assert clipped.startswith("first")
+    assert clipped.endswith("last")
+    assert len(clipped) < 200
+
+
+def test_every_case_has_its_script_and_every_script_its_case(monkeypatch):
+    run = script("run", monkeypatch)
+    named = [case.script for cases in run.TIERS.values() for case in cases]
+    assert len(named) == len(set(named))
+    assert sorted(named) == sorted(
+        path.name for tier in run.TIERS for path in SCRIPTS.glob(f"{tier}_*.py")
+    )
+
+
+def test_allowed_failures_carry_reasons():
+    document = json.loads((SCRIPTS / "allowed.json").read_text())
+    lists = {"requirements", "entry points", "imports"}
+    assert document.keys() == lists | {"about"}
+    for entry in [entry for name in lists for entry in document[name]]:
+        assert len(entry["reason"]) > 20, entry
+        assert entry["error"], entry
+        assert entry.keys() <= {"package", "versions", "name", "error", "needs", "reason"}
+        assert entry.get("needs", "driver") == "driver"
+
+
+def test_the_tests_import_nothing_of_imgbuild():
+    for path in SCRIPTS.glob("*.py"):
+        assert "imgbuild" not in path.read_text().replace("imgbuild smoke", ""), path
+
+
+def test_the_expectation_is_what_the_lock_has():
+    expected = smoke.expectation(samples.lock(samples.wheel("trl", "0.18.2")), Arch.X86_64)
+    assert expected.packages == {"pip": "1.0", "torch": "2.6.0", "trl": "0.18.2"}
+    assert expected.debian == ("bash", "python3")
+    assert (expected.prefix, expected.cache) == ("/opt/venv", "/var/cache/imgbuild")
+    with pytest.raises(InputError, match="no arm64"):
+        smoke.expectation(samples.lock(), Arch.ARM64)
+
+
+def test_the_tests_travel_as_a_tar_with_their_expectation():
+    expected = smoke.expectation(samples.lock(), Arch.X86_64)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(smoke.tar(expected)))) as archive:
+        names = archive.getnames()
+        written = archive.extractfile("smoke_tests/expect.json")
+        assert written is not None
+        read = codec.decode(written.read(), smoke.Expectation, file="expect.json")
+        assert all(member.uid == 0 and member.mode in (0o644, 0o755) for member in archive)
+    assert read == expected
+    assert {f"smoke_tests/{path.name}" for path in SCRIPTS.iterdir() if path.is_file()} < set(names)
+
+
+CASES = (
+    Case(name="import torch", outcome="passed", seconds=1.5, message="torch", log="log"),
+    Case(name="import vllm", outcome="failed", seconds=2.0, message="a < b", log="nul \x00 ]]>"),
+    Case(name="import vllm: vllm._C", outcome="skipped", seconds=0.0, message="no driver"),
+)
+
+
+def answer(cases: tuple[Case, ...], status: int, *, tier: str = "static") -> Result:
+    document = smoke.Document(format=smoke.FORMAT, tier=tier, python="3.11", cases=cases)
+    return Result(status, msgspec.json.encode(document).decode(), "talk")
+
+
+def test_a_report_is_read():
+    expected = smoke.expectation(samples.lock(), Arch.X86_64)
+    report = smoke.read_report(answer(CASES, 1), expected, "static")
+    assert report == Report(target="small", arch=Arch.X86_64, tier="static", cases=CASES)
+    assert not report.ok
+    assert smoke.read_report(answer(CASES[:1], 0), expected, "static").ok
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (Result(1, "", "python: not found\n"), "did not run.*\n.*python: not found"),
+        (Result(0, "{}", ""), "did not run"),
+        (answer(CASES[:1], 0, tier="cpu"), "answered tier cpu"),
+        (answer(CASES[:1], 1), "status 1, and their report has 1 passed, 0 failed"),
+        (answer(CASES, 0), "status 0, and their report has 1 passed, 1 failed"),
+        (answer((), 0), "status 0, and their report has 0 passed"),
+        (answer(CASES[2:], 0), "status 0, and their report has 0 passed, 0 failed, 1 skipped"),
+    ],
+)
+def test_a_report_that_lies_or_is_none_is_refused(result, words):
+    expected = smoke.expectation(samples.lock(), Arch.X86_64)
+    with pytest.raises(WorkFailed, match=words):
+        smoke.read_report(result, expected, "static")
+
+
+def test_nothing_but_skips_is_a_failure():
+    expected = smoke.expectation(samples.lock(), Arch.X86_64)
+    report = smoke.read_report(answer(CASES[2:], 1), expected, "static")
+    assert not smoke.succeeded(report)
+    assert smoke.succeeded(smoke.read_report(answer(CASES[:1], 0), expected, "static"))
+
+
+def test_junit_counts_and_escapes():
+    report = Report(target="small", arch="x86_64", tier="static", cases=CASES)
+    suite = ElementTree.fromstring(smoke.junit([report]))[0]
+    counts = {key: suite.attrib[key] for key in ("tests", "failures", "skipped", "time")}
+    assert counts == {"tests": "3", "failures": "1", "skipped": "1", "time": "3.500"}
+    failure = suite[1].find("failure")
+    assert failure is not None
+    assert failure.attrib["message"] == "a < b"
+    assert suite[1].findtext("system-out") == "nul \ufffd ]]>"
+    assert suite[2].find("skipped") is not None
+    assert [child.tag for child in suite[0]] == ["system-out"]
+
+
+def test_people_see_what_failed_and_was_skipped(capsys, monkeypatch):
+    report = Report(target="small", arch="x86_64", tier="static", cases=CASES)
+    monkeypatch.setattr(console, "verbosity", 0)
+    smoke.show(report)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "1 passed, 1 failed, 1 skipped" in said
+    assert "import vllm" in said
+    assert "import torch" not in said
