@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -71,6 +71,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         needs.network()
     for mark in item.iter_markers("disk"):
         needs.disk(*mark.args)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where skipping is not allowed, every skip is a failure, whoever asked for it."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and needs.strict():
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid}: skipping is not allowed here: {report.longreprtext}"
+    return report
 
 
 @pytest.fixture(autouse=True)

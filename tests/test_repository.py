@@ -263,7 +263,8 @@ def test_tools_can_be_started():
 
 
 def test_makefile_explains_itself():
-    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    command = ["make", "--silent", "--no-print-directory", "help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     phony = re.search(r"^\.PHONY: (.+)$", _text("Makefile"), re.MULTILINE)
     assert phony
     assert {line.partition(":")[0] for line in done.stdout.splitlines()} == set(phony[1].split())

@@ -1,0 +1,65 @@
+"""A missing thing skips a test with a remedy, or fails it where skipping is not allowed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.sourcecode import ROOT
+
+CASES = '''
+import pytest
+from tests import needs
+
+def test_tool():
+    needs.tool("no-such-tool", "its-package")
+
+@pytest.mark.disk(1e9)
+def test_disk():
+    pass
+
+def test_plain():
+    pytest.skip("some reason")
+
+@pytest.mark.skipif(True, reason="another reason")
+def test_marked():
+    pass
+'''
+
+
+@pytest.fixture
+def outcome(tmp_path):
+    """The text and the status of a pytest that runs CASES under this project's settings."""
+    (tmp_path / "test_cases.py").write_text(CASES)
+
+    def run(strict: str) -> tuple[str, int]:
+        command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-rA"]
+        done = subprocess.run(
+            [*command, "-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path)],
+            cwd=ROOT,
+            env={**os.environ, "IMGBUILD_NO_SKIP": strict, "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout, done.returncode
+
+    return run
+
+
+def test_what_is_missing_is_said_with_its_remedy(outcome):
+    text, status = outcome("")
+    assert status == 0
+    assert "4 skipped" in text
+    assert "no-such-tool is not installed; apt-get install its-package" in text
+    assert "GB needed; make room" in text
+
+
+def test_every_skip_is_a_failure_where_none_is_allowed(outcome):
+    text, status = outcome("1")
+    assert status == 1
+    assert "2 failed, 2 errors" in text
+    assert "skipping is not allowed here: no-such-tool is not installed" in text
