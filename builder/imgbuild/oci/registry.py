@@ -39,6 +39,7 @@ HUB = "docker.io"
 HUB_SERVER = "registry-1.docker.io"
 HUB_LOGIN = "https://index.docker.io/v1/"
 LOCAL = re.compile(r"^(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$")
+NAME = re.compile(r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*")
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 ACCEPT = f"{documents.INDEX}, {documents.MANIFEST}, {DOCKER_INDEX}, {DOCKER_MANIFEST}"
@@ -82,12 +83,12 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse(text: str) -> Reference:
     """Read `[host/]name[:tag]@sha256:…`; InputError if it is none or has no digest."""
-    named, at, digest = text.partition("@")
+    named, _, digest = text.partition("@")
     host, slash, name = named.partition("/")
     if not slash or not ("." in host or ":" in host or host == "localhost"):
         host, name = HUB, named if slash else f"library/{named}"
     name = re.sub(r":[^/]*$", "", name)
-    if not at or not re.fullmatch(DIGEST_PATTERN, digest) or not name:
+    if not (re.fullmatch(DIGEST_PATTERN, digest) and NAME.fullmatch(name)):
         message = f"{text!r} does not name an image by its digest"
         raise InputError(message, hint="write host/name@sha256:…, as `skopeo inspect` shows it")
     return Reference(host=host, name=name, digest=digest)
