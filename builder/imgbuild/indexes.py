@@ -201,7 +201,7 @@ def owner(name: str) -> str | None:
 
 def read_page(page: PageLike) -> list[File]:
     """The files of a project page or of a flat page of links, in its own order."""
-    if "json" in page.content_type:
+    if "json" in page.content_type or page.text.startswith("{"):
         return read_json(json.loads(page.text), page.url)
     return read_html(page.text, page.url)
 

@@ -17,14 +17,14 @@ LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 
 def platforms(glibc: str, arch: Arch) -> list[str]:
-    """Platform tags that run on glibc `glibc` ("2.36") and `arch`, newest first."""
+    """Platform tags that run on glibc `glibc` ("2.36") and `arch`, best first."""
     newest = int(glibc.split(".")[1])
-    found = []
+    found = [f"linux_{arch.wheel}"]  # first, as in packaging: it means "made for this machine"
     for minor in range(newest, OLDEST[arch] - 1, -1):
         found.append(f"manylinux_2_{minor}_{arch.wheel}")
         if minor in LEGACY:
             found.append(f"{LEGACY[minor]}_{arch.wheel}")
-    return [*found, f"linux_{arch.wheel}"]
+    return found
 
 
 class Tags:
