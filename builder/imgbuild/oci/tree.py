@@ -166,16 +166,15 @@ class Tree:
 
 def remove(root: Path) -> None:
     """Remove an unpacked tree, also folders that its owner may not write; nothing if it is gone."""
-
-    def open_up(_: object, path: str, __: object) -> None:
-        parent = Path(path).parent
-        with contextlib.suppress(FileNotFoundError):
-            parent.chmod(0o700)
-            if Path(path).is_dir() and not Path(path).is_symlink():
-                Path(path).chmod(0o700)
-                shutil.rmtree(path, onerror=open_up)
-            else:
-                Path(path).unlink()
-
-    if root.is_symlink() or root.exists():
-        shutil.rmtree(root, onerror=open_up)
+    try:
+        shutil.rmtree(root)
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        root.chmod(0o700)
+        for folder, names, _ in os.walk(root):  # which does not follow links
+            for name in names:
+                path = Path(folder, name)
+                if not path.is_symlink():
+                    path.chmod(0o700)
+        shutil.rmtree(root)
