@@ -141,6 +141,18 @@ def test_only_doors_call(banned):
     assert not wrong, f"{banned}() belongs to {CALLS[banned]}"
 
 
+def test_no_text_depends_on_the_locale():
+    wrong = [
+        f"{name}:{node.lineno} {ast.unparse(node.func)}"
+        for name, tree in KNOWN.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and re.search(r"\.(read_text|write_text)$|^tarfile\.open$", ast.unparse(node.func))
+        and not any(keyword.arg == "encoding" for keyword in node.keywords)
+    ]
+    assert not wrong, "say encoding='utf-8'"
+
+
 def test_digest_loads_nothing_heavy():
     script = (
         "import sys; import imgbuild.lock, imgbuild.plan, imgbuild.seal, imgbuild.codec;"
