@@ -92,12 +92,15 @@ def run(
     env: Mapping[str, str] | None = None,
     binds: Sequence[Bind] = (),
     cwd: str = "/",
+    user: tuple[int, int] | None = None,
     network: bool = False,
     stream: bool = False,
     stdin: str | None = None,
 ) -> processes.Result:
     """Run `command` with the folder `root` as its `/`, as root; its status is not judged.
 
+    `user`, a user and a group id, makes it run as them. Without real root there is one user id to
+    give, so that root's files seem to be that user's.
     It sees `/proc`, the host's `/dev`, `/sys` read-only, fresh `/tmp` and `/dev/shm`, and nothing
     of the host's environment but `env`. Without `network` it has a loopback of its own and no more.
     `stream` lets it use the terminal. ToolMissing if the kernel or the machine's owner forbids
@@ -113,7 +116,7 @@ def run(
         *_arguments(root.resolve(), binds, network=network),
         "--",
         *(f"{name}={value}" for name, value in variables.items()),
-        *(_unshare(), "--root", str(root.resolve()), "--wd", cwd, "--"),
+        *_enter(root.resolve(), cwd, user, network=network),
         *command,
     ]
     result = processes.run(full, check=False, stream=stream, stdin=stdin)
@@ -121,6 +124,16 @@ def run(
         message = f"the sandbox in {root} failed: {result.stderr.strip()}"
         raise WorkFailed(message, hint=REMEDY)
     return result
+
+
+def _enter(root: Path, cwd: str, user: tuple[int, int] | None, *, network: bool) -> list[str]:
+    """The command that goes into `root` and, if asked, gives up being root."""
+    become: list[str] = []
+    if user is not None and "--user" in _namespaces(network=network):
+        become = ["--user", f"--map-user={user[0]}", f"--map-group={user[1]}"]
+    elif user is not None:
+        become = [f"--setuid={user[0]}", f"--setgid={user[1]}"]
+    return [_unshare(), *become, "--root", str(root), "--wd", cwd, "--"]
 
 
 def _arguments(root: Path, binds: Sequence[Bind], *, network: bool) -> list[str]:

@@ -83,13 +83,13 @@ def smoke(
     lock: Lock,
     layout: Layout,
     arch: Arch,
-    tier: Tier,
+    tiers: Sequence[Tier],
     *,
     through: str | None,
     store: Store,
     patience: float = 1.0,
-) -> Report:
-    """Run `tier` in the image of `layout` on `arch`.
+) -> list[Report]:
+    """Run `tiers` in the image of `layout` on `arch`: a report for each.
 
     `through` is "docker", "podman" or "root"; None takes the engine that answers, else a root
     folder. `patience` multiplies the time limits, for emulated or loaded machines. InputError if
@@ -101,15 +101,21 @@ def smoke(
     found = None if through == "root" else engine.find(through)
     if found is None and through in ("docker", "podman"):
         engine.require(through)
-    command = test_command(lock.settings.prefix, tier, patience)
     if found is not None:
         reference = engine.load(found, layout, arch, lock.target).reference
-        with console.step(f"{lock.target}: smoke tests, tier {tier}, in {found.kind}"):
-            result = _in_container(found, reference, command, expected)
-        return read_report(result, expected, tier)
+        reports = []
+        for tier in tiers:
+            command = test_command(lock.settings.prefix, tier, patience)
+            with console.step(f"{lock.target}: smoke tests, tier {tier}, in {found.kind}"):
+                result = _in_container(found, reference, command, expected)
+            reports.append(read_report(result, expected, tier))
+        return reports
     with runner.root_folder(layout, arch, store) as root:
         settings = runner.running(layout, arch)
-        return smoke_root(lock, root, arch, tier, settings=settings, store=store, patience=patience)
+        return [
+            smoke_root(lock, root, arch, tier, settings=settings, store=store, patience=patience)
+            for tier in tiers
+        ]
 
 
 def smoke_root(
@@ -125,8 +131,6 @@ def smoke_root(
     """Run `tier` in the folder `root`, into which the image with `settings` was unpacked."""
     expected = expectation(lock, arch)
     user = lock.settings.user
-    python = lock.base.interpreter
-    become = (python, "-IS", f"{PLACE}/as_user.py", str(user.uid), str(user.gid))
     command = test_command(lock.settings.prefix, tier, patience)
     with store.scratch() as scratch:
         folder = scratch / "smoke_tests"
@@ -141,10 +145,11 @@ def smoke_root(
         with console.step(f"{lock.target}: smoke tests, tier {tier}, in a root folder"):
             result = sandbox.run(
                 root,
-                [*become, *settings.entrypoint, *command],
+                [*settings.entrypoint, *command],
                 env={**dict(item.split("=", 1) for item in settings.env), "HOME": user.home},
                 binds=[sandbox.Bind(source=folder, target=PLACE)],
                 cwd=settings.workdir,
+                user=(user.uid, user.gid),
                 network=False,
             )
     return read_report(result, expected, tier)
@@ -216,6 +221,11 @@ def read_report(result: Result, expected: Expectation, tier: Tier) -> Report:
 def succeeded(report: Report) -> bool:
     """No case failed and at least one passed: a skip is never a pass."""
     return report.ok and any(case.outcome == "passed" for case in report.cases)
+
+
+def verdict(report: Report) -> str:
+    """The report in a word and its counts, for a line of data."""
+    return f"{'passed' if succeeded(report) else 'failed'} ({_counts(report.cases)})"
 
 
 def show(report: Report) -> None:

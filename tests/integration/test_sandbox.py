@@ -222,3 +222,10 @@ def test_a_failing_set_up_is_told_apart_from_a_failing_command(root, shell, monk
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     with pytest.raises(WorkFailed, match="start the loopback"):
         shell("true")
+
+
+def test_the_command_can_be_an_ordinary_user(shell):
+    found = shell("id -u; id -g; touch /new", user=(1000, 1001))
+    assert found.stdout.split() == ["1000", "1001"]
+    if os.geteuid() == 0:
+        assert found.status != 0  # the folder is root's
