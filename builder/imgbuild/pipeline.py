@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import building, diff, history, sealing
+from imgbuild import building, diff, history, sealing, upkeep
 from imgbuild import project as projects
 from imgbuild.building import Built
 from imgbuild.console import console
@@ -66,7 +66,7 @@ def open_session(matrix: Path | None, options: Options) -> Session:
 def lock_all(session: Session, selected: Iterable[Selected], *, drop: bool) -> list[Seal]:
     """Lock and seal each target."""
     inputs = session.inputs()
-    return [
+    sealed = [
         sealing.lock_target(
             session.project,
             session.matrix,
@@ -77,6 +77,8 @@ def lock_all(session: Session, selected: Iterable[Selected], *, drop: bool) -> l
         )[1]
         for item in selected
     ]
+    upkeep.trim(inputs.store)
+    return sealed
 
 
 def check_all(session: Session, selected: Iterable[Selected]) -> list[Seal]:
@@ -130,6 +132,7 @@ def build_all(
             built = msgspec.structs.replace(built, output=place)
         _tell(built)
         made.append(built)
+    upkeep.trim(inputs.store)
     return made
 
 

@@ -15,6 +15,7 @@ import msgspec
 from imgbuild import engine, sandbox
 from imgbuild.console import console
 from imgbuild.errors import IntegrityError
+from imgbuild.oci import tree
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.unpack import unpack
 from imgbuild.run import Result
@@ -48,7 +49,10 @@ def root_folder(layout: Layout, arch: Arch, store: Store) -> Iterator[Path]:
         root = scratch / "root"
         with console.step(f"unpacking {layout.path.name}"):
             unpack(blobs, root)
-        yield root
+        try:
+            yield root
+        finally:
+            tree.remove(root)  # an image may hold folders that their owner may not write
 
 
 def run_in_root(

@@ -60,9 +60,6 @@ app.command("plan", rich_help_panel=LOOK)(build.plan)
 app.command("digest", rich_help_panel=LOOK)(build.digest)
 app.command("schema", rich_help_panel=LOOK)(matrix.schema)
 app.command("load", rich_help_panel=USE)(image.load)
-app.command(
-    "run",
-    rich_help_panel=USE,
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-)(image.run)
+app.command("run", rich_help_panel=USE)(image.run)
+app.command("smoke", rich_help_panel=USE)(image.smoke)
 app.add_typer(cache.app, name="cache", rich_help_panel=KEEP)

@@ -167,6 +167,90 @@ def run(
     raise typer.Exit(status)
 
 
+def smoke(
+    names: options.Names = None,
+    target: options.Targets = None,
+    everything: options.Everything = False,
+    tier: Annotated[
+        list[Tier] | None,
+        typer.Option(
+            "--tier",
+            help="static: versions, files, imports, compilers. cpu: a GRPO step. By default both.",
+            rich_help_panel=options.WORK,
+            show_default=False,
+        ),
+    ] = None,
+    arch: options.Arches = None,
+    layout: LayoutFolder = None,
+    through: Way = None,
+    junit: Annotated[
+        Path | None,
+        typer.Option(
+            "--junit",
+            metavar="FILE",
+            help="Write the report as JUnit XML too.",
+            rich_help_panel=options.TALK,
+            show_default=False,
+        ),
+    ] = None,
+    patience: Annotated[
+        float,
+        typer.Option(
+            "--patience",
+            metavar="N",
+            min=0.1,
+            help="Multiply the time limits: for emulated or loaded machines.",
+            rich_help_panel=options.WORK,
+        ),
+    ] = 1.0,
+    matrix: options.MatrixFile = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Test built images from the inside, without a GPU and without a network.
+
+    Exit status 1 if a test fails. A test that is skipped is said to be skipped, never passed.
+
+    Examples:
+
+        imgbuild smoke cu124-vllm
+
+        imgbuild smoke cu124-vllm --tier static --through root --junit report.xml
+    """
+    from imgbuild import lock, pipeline
+    from imgbuild import smoke as tests
+    from imgbuild.codec import write_bytes
+    from imgbuild.store import Store
+
+    options.configure(json=json, quiet=quiet, verbose=verbose)
+    session = pipeline.open_session(matrix, pipeline.Options())
+    selected = session.select(options.wanted(names, target), everything=everything, arches=[])
+    tiers: list[tests.Tier] = [each.value for each in tier or Tier]
+    reports = []
+    for item in selected:
+        built = pipeline.built_layout(session, item.name, layout)
+        locked = lock.read_lock(session.project.images, item.name)
+        for report in tests.smoke(
+            locked,
+            built,
+            _one(built, arch),
+            tiers,
+            through=through.value if through else None,
+            store=Store.open(),
+            patience=patience,
+        ):
+            tests.show(report)
+            reports.append(report)
+    if junit is not None:
+        write_bytes(junit, tests.junit(reports))
+    passed = all(tests.succeeded(report) for report in reports)
+    words = [f"{each.target} {each.arch} {each.tier} {tests.verdict(each)}" for each in reports]
+    options.answer(reports, words, json=json)
+    if not passed:
+        raise typer.Exit(1)
+
+
 def _one(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
     """The one architecture that is meant: the named one, else this machine's, else the only one."""
     from imgbuild.errors import NothingSelected
