@@ -107,7 +107,7 @@ class LocalIndex:
 
     def site_files(self, *, api: bool = True) -> dict[str, bytes]:
         """Pages, JSON API (unless not `api`) and files, by path."""
-        found = {f"packages/{item.file}": item.data for item in self.published}
+        found = {f"packages/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
             own = [item for item in self.published if item.package == package]
             found[f"simple/{package}/"] = _page(own, "../../packages/", hashes=True)
@@ -117,7 +117,7 @@ class LocalIndex:
 
     def pytorch_files(self, tag: str) -> dict[str, bytes]:
         """As the PyTorch index: links from the root of the server, `+` escaped, hashes, no API."""
-        found = {f"whl/{tag}/{item.file}": item.data for item in self.published}
+        found = {f"whl/{tag}/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
             own = [item for item in self.published if item.package == package]
             found[f"whl/{tag}/{package}/"] = _page(own, f"/whl/{tag}/", hashes=True)
@@ -125,7 +125,7 @@ class LocalIndex:
 
     def flashinfer_files(self, tag: str, torch: str) -> dict[str, bytes]:
         """As the FlashInfer index: a folder for each torch version, no hashes, no API."""
-        found = {f"releases/{item.file}": item.data for item in self.published}
+        found = {f"releases/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
             own = [item for item in self.published if item.package == package]
             page = _page(own, "../../../../releases/", hashes=False)

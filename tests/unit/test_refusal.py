@@ -69,8 +69,8 @@ def reason(index, tmp_path):
         ),
         (
             "x86only", "2.0",
-            ("x86only 2.0: no Linux aarch64 wheel (it has Linux x86_64, Python cp311, Windows amd64,"
-            " Python cp311); nearest that fits: 1.0"),
+            ("x86only 2.0: no Linux aarch64 wheel (it has Linux x86_64, Python cp311,"
+            " Windows amd64, Python cp311); nearest that fits: 1.0"),
         ),
         (
             "oldpython", "1.0",
@@ -116,8 +116,8 @@ def test_the_resolvers_tree_becomes_lines():
     )
     assert refusal.of_resolver(text) == (
         (
-            "Because a==1 depends on b>=2 and c==1 depends on b<2, we can conclude that a==1 and c==1"
-            " are incompatible."
+            "Because a==1 depends on b>=2 and c==1 depends on b<2, we can conclude that a==1 and"
+            " c==1 are incompatible."
         ),
         "And because you require a==1 and c==1, your requirements are unsatisfiable.",
     )

@@ -1,0 +1,307 @@
+"""A whole resolution by uv against indexes on this machine: private, PyTorch's, FlashInfer's."""
+
+import ssl
+from contextlib import ExitStack
+
+import msgspec
+import pytest
+import trustme
+
+from imgbuild import resolve, sources, uv
+from imgbuild.console import console
+from imgbuild.errors import FetchFailed, IntegrityError, WorldImpossible
+from imgbuild.fetch import Http
+from imgbuild.lock import make_lock
+from imgbuild.matrix.model import Index, Wanted
+from imgbuild.resolution import Resolution
+from imgbuild.store import Store
+from imgbuild.values import Arch, sha256
+from tests import samples
+from tests.localindex import LocalIndex
+from tests.servers import Site, serve
+
+CUDA_TOOLKIT = [
+    "nvidia-cublas-cu12==12.4.5.8.*; extra == \"all\"",
+    "nvidia-cuda-nvcc-cu12==12.4.131.*; extra == \"nvcc\"",
+    "nvidia-cuda-runtime-cu12==12.4.127.*; extra == \"cudart\"",
+]  # fmt: skip
+X86 = 'platform_machine == "x86_64"'
+
+
+def world():
+    """A small world in the shape of the real one; its newest files are after the cut-off."""
+    index = LocalIndex()
+    index.wheel("cuda-toolkit", "12.4.1", CUDA_TOOLKIT, uploaded="2026-01-01")  # rule data
+    index.wheel("torch", "2.6.0", [f"nvidia-cublas-cu12==12.4.5.8; {X86}", "numpy"])
+    index.wheel("nvidia-cublas-cu12", "12.4.5.8")
+    for version in ("12.4.131", "12.9.86"):
+        index.wheel("nvidia-cuda-nvcc-cu12", version)
+    index.wheel("numpy", "2.2.6", uploaded="2025-06-19T23:59:59Z")
+    index.wheel("numpy", "2.3.0", uploaded="2025-06-20T00:00:00Z")
+    index.wheel("numpy", "2.2.9", yanked=True)
+    index.wheel("pip", "25.1")
+    return index
+
+
+@pytest.fixture
+def stack():
+    with ExitStack() as opened:
+        yield opened
+
+
+@pytest.fixture
+def default(monkeypatch):
+    """Set uv's default index, as a user does."""
+
+    def choose(address):
+        monkeypatch.setenv("UV_DEFAULT_INDEX", address)
+        uv.default_index.cache_clear()
+
+    yield choose
+    uv.default_index.cache_clear()
+
+
+def no_root():
+    raise AssertionError("nothing here is built from an sdist")
+
+
+def wheels(matrix, folder, http=None, arch=Arch.X86_64):
+    store = Store.open(folder / "cache")
+    found, built = resolve.resolve_wheels(
+        matrix, "small", arch, "3.11.2", no_root, store, http or Http(attempts=1)
+    )
+    assert built == ()
+    return found
+
+
+def versions(found):
+    return {wheel.package: wheel.version for wheel in found}
+
+
+def test_cut_off_cuda_release_and_two_equal_answers(stack, default, tmp_path):
+    site = stack.enter_context(serve(Site(files=world().site_files())))
+    default(site.url("simple"))
+    matrix = samples.matrix(requires={"nvidia-cuda-nvcc-cu12": Wanted(reason="for the test")})
+    found = wheels(matrix, tmp_path / "a")
+    assert versions(found) == {
+        "numpy": "2.2.6",
+        "nvidia-cublas-cu12": "12.4.5.8",
+        "nvidia-cuda-nvcc-cu12": "12.4.131",
+        "pip": "25.1",
+        "torch": "2.6.0",
+    }
+    assert [wheel.package for wheel in found] == sorted(versions(found))
+    assert {wheel.index for wheel in found} == {"pypi"}
+    assert wheels(matrix, tmp_path / "b") == found
+
+
+@pytest.fixture
+def private(stack, tmp_path):
+    """A server with TLS of an own authority and a password; its certificate's path."""
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    site = Site(files=world().site_files(), login=("reader", "s3cret-word"))
+    stack.enter_context(serve(site, context))
+    path = tmp_path / "authority.pem"
+    authority.cert_pem.write_to_path(str(path))
+    return site, path
+
+
+def test_a_private_index_with_tls_and_a_password(private, default, tmp_path, monkeypatch, capfd):
+    site, authority = private
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    default(site.url("simple", login="reader:s3cret-word"))
+    console.configure(verbosity=1, json=False)
+    try:
+        found = wheels(samples.matrix(), tmp_path)
+    finally:
+        console.configure(verbosity=0, json=False)
+    assert versions(found)["torch"] == "2.6.0"
+    lock = make_lock(samples.matrix(), "small", {Arch.X86_64: Resolution(wheels=found)})
+    store = Store.open(tmp_path / "cache")
+    due = {wheel.sha256 for wheel in found}
+    sources.fetch(lock, due, samples.matrix(), store, Http(attempts=1))
+    assert all(store.file(wheel.sha256) for wheel in found)
+    said = capfd.readouterr()
+    everything = said.out + said.err + msgspec.json.encode(lock).decode()
+    assert "s3cret-word" not in everything
+    assert str(site.port) not in msgspec.json.encode(lock).decode()
+
+
+def test_a_login_from_netrc(private, default, tmp_path, monkeypatch):
+    site, authority = private
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine localhost login reader password s3cret-word\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    default(site.url("simple"))
+    assert versions(wheels(samples.matrix(), tmp_path))["numpy"] == "2.2.6"
+
+
+def test_a_wrong_password_is_told_without_it(private, default, tmp_path, monkeypatch, capfd):
+    site, authority = private
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    default(site.url("simple", login="reader:wr0ng-word"))
+    with pytest.raises(FetchFailed, match="401") as caught:
+        wheels(samples.matrix(), tmp_path)
+    said = capfd.readouterr()
+    assert "wr0ng-word" not in f"{caught.value.message}{caught.value.hint}{said.out}{said.err}"
+
+
+def assigned(url, *, flat=False, **indexes):
+    matrix = samples.matrix(indexes=indexes)
+    own = Index(url=url, upload_times="none", flat=flat)
+    return msgspec.structs.replace(matrix, indexes={**matrix.indexes, "own": own})
+
+
+def test_pytorch_style_index_for_a_cuda_tag(stack, default, tmp_path):
+    own, public = LocalIndex(), world()
+    tag = "cp311-cp311-linux_x86_64"
+    own.wheel("torch", "2.6.0+cu124", ["nvidia-cublas-cu12==12.4.5.8", "numpy"], tag=tag)
+    own.wheel("torch", "2.6.0+cu124", ["numpy"], tag="cp311-cp311-win_amd64")
+    own.wheel("numpy", "99.0")  # the PyTorch index has such copies: none of them may win
+    first = stack.enter_context(serve(Site(files=own.pytorch_files("cu124"))))
+    default(stack.enter_context(serve(Site(files=public.site_files()))).url("simple"))
+    found = wheels(assigned(first.url("whl/{cuda_tag}"), torch="own"), tmp_path)
+    torch = next(wheel for wheel in found if wheel.package == "torch")
+    assert (torch.version, torch.index) == ("2.6.0+cu124", "own")
+    assert torch.file == "torch-2.6.0+cu124-cp311-cp311-linux_x86_64.whl"
+    assert versions(found)["numpy"] == "2.2.6"
+    assert not first.asked("whl/cu124/numpy/")
+
+
+def test_flashinfer_style_index_for_a_cuda_tag_and_a_torch(stack, default, tmp_path):
+    own = LocalIndex()
+    made = own.wheel("flashinfer-python", "0.2.5+cu124torch2.6", ["numpy", "torch==2.6.*"],
+                     tag="cp38-abi3-linux_x86_64")  # fmt: skip
+    first = stack.enter_context(serve(Site(files=own.flashinfer_files("cu124", "2.6"))))
+    default(stack.enter_context(serve(Site(files=world().site_files()))).url("simple"))
+    matrix = assigned(first.url("whl/{cuda_tag}/torch{torch}/"), **{"flashinfer-python": "own"})
+    matrix.targets["small"] = msgspec.structs.replace(
+        matrix.targets["small"], pins={"torch": "2.6.0", "flashinfer-python": "0.2.5"}
+    )
+    found = wheels(matrix, tmp_path)
+    wheel = next(wheel for wheel in found if wheel.package == "flashinfer-python")
+    assert wheel.version == "0.2.5+cu124torch2.6"
+    assert wheel.size == len(made.data)  # neither size nor hash stands on such a page
+    assert wheel.sha256 == sha256(made.data)
+
+
+def test_a_flat_index(stack, default, tmp_path):
+    own = LocalIndex()
+    own.wheel("trl", "0.18.2", ["torch"])
+    links = "".join(f'<a href="packages/{item.file}">x</a>' for item in own.published).encode()
+    files = own.site_files() | {"links.html": links}
+    first = stack.enter_context(serve(Site(files=files)))
+    default(stack.enter_context(serve(Site(files=world().site_files()))).url("simple"))
+    matrix = assigned(first.url("links.html"), flat=True, trl="own")
+    matrix.targets["small"] = msgspec.structs.replace(
+        matrix.targets["small"], pins={"torch": "2.6.0", "trl": "0.18.2"}
+    )
+    assert versions(wheels(matrix, tmp_path))["trl"] == "0.18.2"
+
+
+def test_a_hostile_default_index_cannot_win_an_assigned_package(stack, default, tmp_path):
+    own, public = LocalIndex(), world()
+    own.wheel("company-kernels", "1.0", ["torch"])
+    public.wheel("company-kernels", "99.0", ["torch"])
+    first = stack.enter_context(serve(Site(files=own.site_files(api=False))))
+    hostile = stack.enter_context(serve(Site(files=public.site_files())))
+    default(hostile.url("simple"))
+    matrix = assigned(first.url("simple"), **{"company-kernels": "own"})
+    wanted = {"company-kernels": Wanted(reason="for the test")}
+    matrix.targets["small"] = msgspec.structs.replace(matrix.targets["small"], requires=wanted)
+    found = wheels(matrix, tmp_path)
+    kernels = next(wheel for wheel in found if wheel.package == "company-kernels")
+    assert (kernels.version, kernels.index) == ("1.0", "own")
+    assert kernels.sha256 == sha256(own.published[0].data)
+    assert not hostile.asked("simple/company-kernels/")
+
+
+def test_a_package_that_left_its_index_is_not_taken_from_another(stack, default, tmp_path):
+    public = world()
+    public.wheel("company-kernels", "1.0")
+    first = stack.enter_context(serve(Site()))
+    default(stack.enter_context(serve(Site(files=public.site_files()))).url("simple"))
+    matrix = assigned(first.url("simple"), **{"company-kernels": "own"})
+    matrix.targets["small"] = msgspec.structs.replace(
+        matrix.targets["small"], pins={"torch": "2.6.0", "company-kernels": "1.0"}
+    )
+    with pytest.raises(WorldImpossible) as caught:
+        wheels(matrix, tmp_path)
+    assert caught.value.reasons == ("company-kernels: the index own has no such package",)
+
+
+def test_a_cpu_build_is_refused_in_a_cuda_world(stack, default, tmp_path):
+    default(stack.enter_context(serve(Site(files=world().site_files()))).url("simple"))
+    with pytest.raises(WorldImpossible, match="small is impossible on arm64") as caught:
+        wheels(samples.matrix(), tmp_path, arch=Arch.ARM64)
+    assert caught.value.reasons[0] == (
+        "torch 2.6.0 for aarch64 on the index pypi requires no CUDA library: a CPU build"
+        " (torch-2.6.0-py3-none-any.whl)"
+    )
+
+
+def test_packages_that_cannot_be_together(stack, default, tmp_path):
+    index = world()
+    index.wheel("trl", "0.18.2", ["numpy>=2.3"])
+    default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
+    matrix = samples.matrix(pins={"torch": "2.6.0", "trl": "0.18.2"})
+    with pytest.raises(WorldImpossible, match="no set of packages satisfies small") as caught:
+        wheels(matrix, tmp_path)
+    assert any("trl" in reason and "numpy" in reason for reason in caught.value.reasons)
+
+
+def test_a_mixed_cuda_world_is_refused(stack, default, tmp_path):
+    index = world()
+    index.wheel("kernels", "1.0", ["nvidia-cublas-cu11"])
+    index.wheel("nvidia-cublas-cu11", "11.11.3.6")
+    default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
+    matrix = samples.matrix(pins={"torch": "2.6.0", "kernels": "1.0"})
+    with pytest.raises(WorldImpossible, match="would mix CUDA releases") as caught:
+        wheels(matrix, tmp_path)
+    assert caught.value.reasons == (
+        "nvidia-cublas-cu11 11.11.3.6 is of CUDA 11, the target of CUDA 12",
+    )
+
+
+def test_a_torch_of_another_cuda_is_refused(stack, default, tmp_path):
+    index = world()
+    index.wheel("torch", "2.7.0", [f"nvidia-cublas-cu12==12.6.4.1; {X86}"])
+    default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
+    matrix = samples.matrix(pins={"torch": "2.7.0"})
+    with pytest.raises(WorldImpossible, match=r"agrees with no release of CUDA 12\.4") as caught:
+        wheels(matrix, tmp_path)
+    assert "12.6.4.1" in caught.value.reasons[0]
+
+
+def test_pips_index_counts_where_uv_has_none(default, tmp_path, monkeypatch):
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "PIP_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    uv.default_index.cache_clear()
+    monkeypatch.setenv("PIP_INDEX_URL", "https://mirror.example/simple")
+    assert uv.default_index() == "https://mirror.example/simple"
+    default("https://own.example/simple")
+    assert uv.default_index() == "https://own.example/simple"
+
+
+def test_a_replaced_file_is_not_fetched(stack, default, tmp_path):
+    index = world()
+    site = stack.enter_context(serve(Site(files=index.site_files())))
+    default(site.url("simple"))
+    found = wheels(samples.matrix(), tmp_path)
+    other = LocalIndex()
+    other.wheel("numpy", "2.2.6", files={"numpy/evil.py": b"import os\n"})
+    site.files |= other.site_files()
+    lock = make_lock(samples.matrix(), "small", {Arch.X86_64: Resolution(wheels=found)})
+    store = Store.open(tmp_path / "cache")
+    due = {wheel.sha256 for wheel in found if wheel.package == "numpy"}
+    with pytest.raises(IntegrityError, match="the lock says"):
+        sources.fetch(lock, due, samples.matrix(), store, Http(attempts=1))
+    assert not any(store.file(key) for key in due)

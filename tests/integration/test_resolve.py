@@ -1,0 +1,124 @@
+"""The targets of the repository's matrix, resolved against the real index."""
+
+import functools
+import os
+
+import msgspec
+import pytest
+from packaging.version import Version
+
+from imgbuild import resolve
+from imgbuild.errors import WorldImpossible
+from imgbuild.fetch import Http
+from imgbuild.matrix.load import load
+from imgbuild.matrix.model import Matrix
+from imgbuild.resolution import Wheel
+from imgbuild.roots import host_root
+from imgbuild.sdists import host_arch
+from imgbuild.store import Store
+from imgbuild.values import Arch
+from tests import needs
+from tests.sourcecode import ROOT
+
+pytestmark = pytest.mark.network
+
+# Of the set that ran on a GPU; a resolution that moves one of them is another world.
+PROVEN = {
+    "torch": "2.6.0",
+    "vllm": "0.8.5.post1",
+    "trl": "0.18.2",
+    "tensordict": "0.6.2",
+    "transformers": "4.52.4",
+    "ray": "2.47.1",
+    "numpy": "2.2.6",
+    "xformers": "0.0.29.post2",
+    "nvidia-cublas-cu12": "12.4.5.8",
+    "nvidia-cuda-runtime-cu12": "12.4.127",
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return Store.open(tmp_path_factory.mktemp("cache"))
+
+
+def no_root():
+    raise AssertionError("a pure-wheel world unpacked a root folder")
+
+
+def ask(matrix: Matrix, name: str, arch: Arch, store: Store) -> tuple[Wheel, ...]:
+    found, _ = resolve.resolve_wheels(matrix, name, arch, "3.11.2", no_root, store, Http())
+    return found
+
+
+@functools.cache
+def matrix() -> Matrix:
+    return load(ROOT / "matrix.yaml")
+
+
+def test_cu124_is_the_proven_world_and_twice_the_same(store, tmp_path):
+    found = ask(matrix(), "cu124-vllm", Arch.X86_64, store)
+    versions = {wheel.package: wheel.version for wheel in found}
+    assert {package: versions.get(package) for package in PROVEN} == PROVEN
+    assert {"pip", "uv", "setuptools"} <= versions.keys()
+    assert 155 <= len(found) <= 162
+    assert all(wheel.size > 0 and len(wheel.sha256) == 64 for wheel in found)
+    assert ask(matrix(), "cu124-vllm", Arch.X86_64, Store.open(tmp_path / "other")) == found
+
+
+def test_cu124_has_no_arm64_and_says_why(store):
+    with pytest.raises(WorldImpossible) as caught:
+        resolve.resolve(matrix(), "cu124-vllm", Arch.ARM64, store, Http())
+    assert caught.value.reasons == (matrix().targets["cu124-vllm"].exclude[Arch.ARM64],)
+    assert "cu130-vllm" in (caught.value.hint or "")
+
+
+def test_the_reasons_for_cu124_on_arm64_are_found_without_being_told(store):
+    with pytest.raises(WorldImpossible, match="cu124-vllm is impossible on arm64") as caught:
+        ask(matrix(), "cu124-vllm", Arch.ARM64, store)
+    text = "\n".join(caught.value.reasons)
+    assert "torch 2.6.0 for aarch64 on the index pypi requires no CUDA library: a CPU build" in text
+    assert "tensordict 0.6.2: no Linux aarch64 wheel" in text
+
+
+def test_a_pin_of_after_the_cut_off_is_refused_with_its_day(store):
+    target = matrix().targets["cu124-vllm"]
+    later = msgspec.structs.replace(target, pins={**target.pins, "trl": "0.19.0"})
+    changed = msgspec.structs.replace(matrix(), targets={"later": later})
+    with pytest.raises(WorldImpossible) as caught:
+        ask(changed, "later", Arch.X86_64, store)
+    (reason,) = caught.value.reasons
+    assert reason.startswith("trl 0.19.0: its wheel was uploaded 2025-06-2")
+    assert "not before the cut-off 2025-06-20; nearest that fits: 0.18.2" in reason
+
+
+@pytest.fixture(scope="module")
+def debian(store):
+    """The root folder of the targets' base on this machine, made when a build asks for it."""
+    if os.geteuid() != 0:
+        needs.user_namespaces()
+    found = matrix()
+    base = found.bases[found.targets["cu130-vllm"].base]
+    with host_root(base, found.image.user, host_arch(), store, Http()) as root:
+        yield root
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("arch", list(Arch))
+def test_cu130_is_of_one_cuda_release_and_has_verl(arch, store, debian):
+    found, built = resolve.resolve_wheels(
+        matrix(), "cu130-vllm", arch, "3.11.2", debian, store, Http()
+    )
+    versions = {wheel.package: wheel.version for wheel in found}
+    (antlr,) = built
+    assert (antlr.package, antlr.version) == ("antlr4-python3-runtime", "4.9.3")
+    assert antlr.wheel.file == "antlr4_python3_runtime-4.9.3-py3-none-any.whl"
+    assert store.file(antlr.wheel.sha256) is not None
+    pins = matrix().targets["cu130-vllm"].pins
+    assert {package: versions.get(package) for package in pins} == pins
+    assert Version(versions["hydra-core"]) >= Version("1.3")
+    for component in ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-runtime"):
+        assert versions[component].startswith("13.0.")
+    assert not [name for name in versions if name.endswith("-cu12")]
+    other = Arch.ARM64 if arch is Arch.X86_64 else Arch.X86_64
+    assert not [wheel.file for wheel in found if other.wheel in wheel.file]

@@ -1,0 +1,214 @@
+"""Sdists built under the image's own Python: same bytes each time, and what is refused."""
+
+import os
+import zipfile
+
+import msgspec
+import pytest
+
+from imgbuild import resolve, sources
+from imgbuild.errors import IntegrityError, WorldImpossible
+from imgbuild.fetch import Http
+from imgbuild.lock import make_lock
+from imgbuild.matrix.load import load
+from imgbuild.matrix.model import Index, Sdist, Wanted
+from imgbuild.resolution import Built, Resolution
+from imgbuild.roots import host_root
+from imgbuild.sdists import host_arch, make
+from imgbuild.store import Store
+from tests import needs, samples
+from tests.localindex import LocalIndex, sdist_bytes
+from tests.servers import Site, serve
+from tests.sourcecode import ROOT
+
+pytestmark = [pytest.mark.network, pytest.mark.engine]
+REASON = "because the test says so"
+
+SETUP = b"""
+import os
+from setuptools import setup
+os.makedirs("demo", exist_ok=True)
+with open("demo/made.py", "w") as file:
+    # All that usually leaks into builds.
+    print(f"{hash('x')} {os.environ['DEMO']} {set('abcdefgh')}", file=file)
+    print(f"{os.environ.get('USER')} {os.environ['TZ']} {os.getcwd()}", file=file)
+setup(name="demo", version="1.0", packages=["demo"], install_requires=["pip"])
+"""
+
+BACKEND = b"""
+import packaging.version
+from setuptools.build_meta import build_wheel
+
+def get_requires_for_build_wheel(settings=None):
+    return ["packaging>=20", "setuptools", "wheel"]
+"""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return Store.open(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def root(store):
+    if os.geteuid() != 0:
+        needs.user_namespaces()
+    found = load(ROOT / "matrix.yaml")
+    with host_root(found.bases["debian-12"], found.image.user, host_arch(), store, Http()) as ask:
+        yield ask
+
+
+def world(site, **changes):
+    """A matrix whose package demo comes from `site` and may be built from its sdist."""
+    sdist = Sdist(reason=REASON, env={"DEMO": "word"}, **changes)
+    matrix = samples.matrix(
+        pins={"demo": "1.0"}, indexes={"demo": "own"}, requires={"pip": Wanted(reason=REASON)}
+    )
+    own = Index(url=site.url("simple"), upload_times="none")
+    return msgspec.structs.replace(
+        matrix,
+        indexes={**matrix.indexes, "own": own},
+        sdists={"demo": sdist},
+        requires={},
+        bases=load(ROOT / "matrix.yaml").bases,
+    )
+
+
+@pytest.fixture
+def site():
+    with serve(Site()) as found:
+        yield found
+
+
+def publish(site, files, name="demo-1.0.tar.gz"):
+    index = LocalIndex()
+    index.add("demo", name, sdist_bytes("demo", "1.0", files))
+    site.files.update(index.site_files(api=False))
+
+
+def build(matrix, root, store) -> Built:
+    wheels, built = resolve.resolve_wheels(
+        matrix, "small", host_arch(), "3.11.2", root, store, Http()
+    )
+    (found,) = built
+    assert [wheel.package for wheel in wheels] == ["pip"]  # what the built wheel requires
+    return found
+
+
+def forget(store, found):
+    path = store.file(found.wheel.sha256)
+    assert path is not None
+    path.unlink()
+
+
+def test_nothing_of_the_surroundings_gets_in(site, root, store, monkeypatch):
+    publish(site, {"setup.py": SETUP})
+    first = build(world(site), root, store)
+    path = store.file(first.wheel.sha256)
+    assert path is not None
+    with zipfile.ZipFile(path) as wheel:
+        text = wheel.read("demo/made.py").decode()
+        assert {info.compress_type for info in wheel.infolist()} == {zipfile.ZIP_STORED}
+        assert {info.date_time for info in wheel.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+    assert "word" in text
+    assert "None UTC /build/source" in text
+    forget(store, first)
+    monkeypatch.setenv("USER", "somebody")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    before = os.umask(0o077)
+    try:
+        assert build(world(site), root, store) == first
+    finally:
+        os.umask(before)
+    assert store.file(first.wheel.sha256) is not None  # it was built again
+    assert {wheel.package for wheel in first.requires} >= {"setuptools", "wheel"}
+
+
+def test_a_lost_wheel_is_built_again_from_the_lock(site, root, store, monkeypatch):
+    publish(site, {"setup.py": SETUP})
+    matrix = world(site)
+    found = build(matrix, root, store)
+    resolution = Resolution(wheels=(), built=(found,))
+    lock = make_lock(matrix, "small", {host_arch(): resolution})
+    forget(store, found)
+    sources.fetch(lock, {found.wheel.sha256}, matrix, store, Http())
+    assert store.file(found.wheel.sha256) is not None
+    forget(store, found)
+    other = msgspec.structs.replace(found, env={"DEMO": "other"})
+    lock = make_lock(matrix, "small", {host_arch(): Resolution(wheels=(), built=(other,))})
+    with pytest.raises(IntegrityError, match="the lock says"):
+        sources.fetch(lock, {found.wheel.sha256}, matrix, store, Http())
+
+
+def test_a_build_may_ask_for_more_than_it_declares(site, root, store):
+    pyproject = (
+        b'[build-system]\nrequires = ["packaging"]\nbuild-backend = "own"\nbackend-path = ["b"]\n'
+    )
+    backend = BACKEND.replace(b"from setuptools.build_meta import build_wheel\n", b"") + (
+        b"\ndef build_wheel(folder, settings=None, metadata=None):\n"
+        b"    from setuptools.build_meta import build_wheel\n"
+        b"    return build_wheel(folder, settings, metadata)\n"
+    )
+    files = {"pyproject.toml": pyproject, "b/own.py": backend, "setup.py": SETUP}
+    publish(site, files)
+    found = build(world(site), root, store)
+    assert {"packaging", "setuptools", "wheel"} <= {wheel.package for wheel in found.requires}
+
+
+def refused(site, root, store, files, **changes):
+    publish(site, files)
+    with pytest.raises(WorldImpossible) as caught:
+        build(world(site, **changes), root, store)
+    return caught.value
+
+
+def test_what_compiles_is_refused(site, root, store):
+    files = {
+        "setup.py": b"from setuptools import Extension, setup\n"
+        b"setup(name='demo', version='1.0', ext_modules=[Extension('fast', ['fast.c'])])\n",
+        "fast.c": b"#include <Python.h>\n"
+        b'static struct PyModuleDef m = {PyModuleDef_HEAD_INIT, "fast", 0, -1, 0};\n'
+        b"PyMODINIT_FUNC PyInit_fast(void) { return PyModule_Create(&m); }\n",
+    }
+    error = refused(site, root, store, files)
+    assert error.message == "demo 1.0 does not yield a pure wheel"
+    assert "which is for one platform" in error.reasons[0]
+    assert any("machine code" in reason for reason in error.reasons)
+
+
+def test_a_build_has_no_network(site, root, store):
+    call = f"import urllib.request\nurllib.request.urlopen('{site.url('simple/demo/')}')\n"
+    error = refused(site, root, store, {"setup.py": call.encode()})
+    assert error.message == "demo 1.0 cannot be built from its sdist"
+    assert any("Error" in reason for reason in error.reasons)
+
+
+def test_another_version_than_promised_is_refused(site, root, store):
+    setup = SETUP.replace(b'version="1.0"', b'version="1.0+local"')
+    error = refused(site, root, store, {"setup.py": setup})
+    assert error.reasons == ("it builds version 1.0+local, not 1.0",)
+
+
+def test_what_a_build_needs_of_the_world_must_be_pinned(site, root, store):
+    error = refused(site, root, store, {"setup.py": SETUP}, requires=("torch",))
+    assert error.message == "building demo needs torch of the same world, which pins none"
+    assert error.hint == "pin torch in the target"
+
+
+def test_antlr_as_verl_needs_it_has_the_same_bytes_in_another_cache(root, store, tmp_path):
+    matrix = load(ROOT / "matrix.yaml")
+    target = msgspec.structs.replace(
+        matrix.targets["cu130-vllm"], pins={"antlr4-python3-runtime": "4.9.3"}, requires={}
+    )
+    matrix = msgspec.structs.replace(matrix, targets={"small": target}, requires={})
+    found = []
+    for cache in (store, Store.open(tmp_path / "other")):
+        wheels, built = resolve.resolve_wheels(
+            matrix, "small", host_arch(), "3.11.2", root, cache, Http()
+        )
+        assert wheels == ()
+        found += built
+    assert found[0] == found[1]
+    again = make(found[0], root(), "3.11.2", store)
+    assert again == found[0].wheel
