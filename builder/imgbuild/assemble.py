@@ -7,6 +7,8 @@ only digests are wanted, its blob in the store. One layer at a time; `workers` m
 from __future__ import annotations
 
 import contextlib
+import fnmatch
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -145,14 +147,21 @@ def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
 
 def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Member, ...]:
     """What installing one wheel of a layer adds, less what the recipe omits of it."""
-    below = recipe.prefix.strip("/")
-    return install.installed(
-        require(store, wheel.sha256, wheel.file),
-        prefix=recipe.prefix,
-        python=recipe.python,
-        omit=frozenset(f"{below}/{name}" for name in recipe.omit.get(wheel.package, ())),
-        label=wheel.file,
+    path = require(store, wheel.sha256, wheel.file)
+    install_ = functools.partial(
+        install.installed, path, prefix=recipe.prefix, python=recipe.python, label=wheel.file
     )
+    patterns = recipe.omit.get(wheel.package)
+    if not patterns:
+        return install_()
+    below = recipe.prefix.strip("/")
+    omitted = {
+        member.path
+        for member in install_()
+        for pattern in patterns
+        if fnmatch.fnmatchcase(member.path, f"{below}/{pattern}")
+    }
+    return install_(omit=frozenset(omitted))
 
 
 def require(store: Store, sha256: Sha256, name: str) -> Path:

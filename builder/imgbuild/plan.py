@@ -51,7 +51,7 @@ class VenvRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class WheelsRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="wheels"):
-    """Installed wheels, sorted by sha256. `omit`: package to paths below the prefix, left out."""
+    """Installed wheels, sorted by sha256. `omit`: package to patterns of paths left out."""
 
     prefix: str
     python: str

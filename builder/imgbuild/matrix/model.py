@@ -198,7 +198,9 @@ class Drop(Strict, frozen=True):
     """Files of a package that are left out because another package ships the same path."""
 
     package: Package
-    paths: tuple[str, ...]
+    paths: Annotated[
+        tuple[str, ...], msgspec.Meta(description="shell patterns of paths below the prefix")
+    ]
     reason: Reason
 
 
