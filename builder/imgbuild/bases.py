@@ -60,7 +60,7 @@ def _read(blob: Path) -> dict[str, str | None]:
     """The accounts in one layer; None for one that the layer removes."""
     found: dict[str, str | None] = {}
     try:
-        with tarfile.open(blob) as tar:
+        with tarfile.open(blob, encoding="utf-8") as tar:
             for member in tar:
                 path = member.name.removeprefix("./").strip("/")
                 folder, _, name = path.rpartition("/")

@@ -104,7 +104,7 @@ def compile_requirements(
 
     `python` is a version ("3.11.2"), `platform` one of uv's names, `folder` takes temporary files.
     """
-    folder.joinpath("constraints.txt").write_text("\n".join(constraints) + "\n")
+    folder.joinpath("constraints.txt").write_text("\n".join(constraints) + "\n", encoding="utf-8")
     command = [
         *(*_clean(), binary(), "pip", "compile", "-"),
         *("--constraints", str(folder / "constraints.txt"), "--resolution", "highest"),

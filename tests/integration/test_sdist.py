@@ -35,12 +35,21 @@ with open("demo/made.py", "w") as file:
 setup(name="demo", version="1.0", packages=["demo"], install_requires=["pip"])
 """
 
+PYPROJECT = b"""
+[build-system]
+requires = ["packaging"]
+build-backend = "own"
+backend-path = ["tools"]
+"""
 BACKEND = b"""
 import packaging.version
-from setuptools.build_meta import build_wheel
 
 def get_requires_for_build_wheel(settings=None):
     return ["packaging>=20", "setuptools", "wheel"]
+
+def build_wheel(folder, settings=None, metadata=None):
+    from setuptools.build_meta import build_wheel
+    return build_wheel(folder, settings, metadata)
 """
 
 
@@ -142,15 +151,7 @@ def test_a_lost_wheel_is_built_again_from_the_lock(site, root, store, monkeypatc
 
 
 def test_a_build_may_ask_for_more_than_it_declares(site, root, store):
-    pyproject = (
-        b'[build-system]\nrequires = ["packaging"]\nbuild-backend = "own"\nbackend-path = ["b"]\n'
-    )
-    backend = BACKEND.replace(b"from setuptools.build_meta import build_wheel\n", b"") + (
-        b"\ndef build_wheel(folder, settings=None, metadata=None):\n"
-        b"    from setuptools.build_meta import build_wheel\n"
-        b"    return build_wheel(folder, settings, metadata)\n"
-    )
-    files = {"pyproject.toml": pyproject, "b/own.py": backend, "setup.py": SETUP}
+    files = {"pyproject.toml": PYPROJECT, "tools/own.py": BACKEND, "setup.py": SETUP}
     publish(site, files)
     found = build(world(site), root, store)
     assert {"packaging", "setuptools", "wheel"} <= {wheel.package for wheel in found.requires}
@@ -202,7 +203,7 @@ def test_antlr_as_verl_needs_it_has_the_same_bytes_in_another_cache(root, store,
         matrix.targets["cu130-vllm"], pins={"antlr4-python3-runtime": "4.9.3"}, requires={}
     )
     matrix = msgspec.structs.replace(matrix, targets={"small": target}, requires={})
-    found = []
+    found: list[Built] = []
     for cache in (store, Store.open(tmp_path / "other")):
         wheels, built = resolve.resolve_wheels(
             matrix, "small", host_arch(), "3.11.2", root, cache, Http()

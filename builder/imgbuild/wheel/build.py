@@ -110,7 +110,7 @@ def _read_pyproject(sdist: Path, name: str) -> str | None:
         with zipfile.ZipFile(sdist) as archive:
             found = [n for n in archive.namelist() if _is_pyproject(n)]
             return archive.read(found[0]).decode() if found else None
-    with tarfile.open(sdist) as tar:
+    with tarfile.open(sdist, encoding="utf-8") as tar:
         for member in tar:
             if _is_pyproject(member.name) and (file := tar.extractfile(member)) is not None:
                 return file.read().decode()
@@ -146,7 +146,7 @@ def _prepare(job: Job) -> None:
         with zipfile.ZipFile(job.sdist) as archive:
             archive.extractall(unpacked)  # noqa: S202  # it drops ".."
     else:
-        with tarfile.open(job.sdist) as tar:
+        with tarfile.open(job.sdist, encoding="utf-8") as tar:
             tar.extractall(unpacked, filter="data")  # PEP 706: nothing leaves
     tops = sorted(unpacked.iterdir())
     if len(tops) != 1 or not tops[0].is_dir():
@@ -174,10 +174,10 @@ def unpack_wheel(wheel: Path, site: Path) -> None:
 
 def _run_hooks(job: Job) -> Result:
     pyproject = job.folder / "source" / "pyproject.toml"
-    asked = _system(pyproject.read_text() if pyproject.exists() else "")
+    asked = _system(pyproject.read_text(encoding="utf-8") if pyproject.exists() else "")
     task = {"backend": asked.backend, "backend_path": list(asked.backend_path)}
-    (job.folder / "task.json").write_text(json.dumps(task))
-    (job.folder / "hooks.py").write_text(HOOKS)
+    (job.folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
+    (job.folder / "hooks.py").write_text(HOOKS, encoding="utf-8")
     done = sandbox.run(
         job.root,
         [job.interpreter, f"{PLACE}/hooks.py"],
