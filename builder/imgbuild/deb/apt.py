@@ -30,6 +30,13 @@ KEYRINGS = (
     Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
     Path("/usr/share/keyrings/debian-archive-keyring.pgp"),
 )
+# Of an index's fields only these are kept in memory: the whole is 60,000 packages.
+USED = frozenset(
+    (
+        *("Package", "Version", "Architecture", "Filename", "Size", "SHA256"),
+        *("Essential", "Priority", "Provides", "Depends", "Pre-Depends", "Conflicts", "Breaks"),
+    )
+)
 REMEDY = "apt-get install gpgv debian-archive-keyring"
 
 
@@ -53,7 +60,7 @@ def resolve_debs(base: DebianBase, arch: Arch, store: Store, http: Http) -> tupl
             console.detail(f"{mirror}: {error.message}")
             failures.append(f"{mirror}: {error.message}")
             continue
-        archive = Archive(paragraph for text in texts for paragraph in paragraphs(text))
+        archive = Archive(_used(paragraph) for text in texts for paragraph in paragraphs(text))
         chosen = close(archive, base.packages, file="matrix.yaml")
         return tuple(
             Deb(
@@ -80,6 +87,10 @@ def mirrors(base: DebianBase) -> tuple[str, ...]:
 def urls(deb: Deb, mirrors: Sequence[str]) -> list[str]:
     """Where `deb` may be fetched, one address for each mirror."""
     return [f"{mirror}/{deb.file}" for mirror in mirrors]
+
+
+def _used(paragraph: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in paragraph.items() if name in USED}
 
 
 def _apt_sites(suite: str) -> list[str]:
@@ -167,4 +178,4 @@ def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:
             raise IntegrityError(
                 message, hint=f"try another mirror, or renew the keyring: {REMEDY}"
             )
-        return fields(clear.read_text())
+        return fields(clear.read_text(encoding="utf-8"))

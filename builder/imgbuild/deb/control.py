@@ -15,6 +15,7 @@ RELATION = re.compile(
     r"^(?P<name>[a-z0-9][a-z0-9+.-]*)(?::(?P<arch>[a-z0-9-]+))?"
     r"(?:\s*\(\s*(?P<relation><<|<=|=|>=|>>)\s*(?P<version>[^\s)]+)\s*\))?$"
 )
+GAP = re.compile(r"\n[ \t]*\n+")
 
 
 class Relation(msgspec.Struct, frozen=True):
@@ -33,9 +34,13 @@ Clause = tuple[Relation, ...]  # alternatives, in order of preference
 
 def paragraphs(text: str) -> Iterator[dict[str, str]]:
     """Each paragraph of `text` as a mapping of its fields, in the order in which they stand."""
-    for block in re.split(r"\n[ \t]*\n+", text):
+    start = 0
+    for match in GAP.finditer(text):  # one at a time: an index of Debian has 60,000
+        block, start = text[start : match.start()], match.end()
         if block.strip():
             yield fields(block)
+    if text[start:].strip():
+        yield fields(text[start:])
 
 
 def fields(block: str) -> dict[str, str]:

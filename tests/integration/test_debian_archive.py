@@ -1,0 +1,173 @@
+"""Trust in Debian's archive, with real signatures: what is tampered with is refused."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild import run
+from imgbuild.deb import apt
+from imgbuild.deb.version import compare
+from imgbuild.errors import FetchFailed, IntegrityError, ToolMissing
+from imgbuild.fetch import Http
+from imgbuild.matrix.load import load
+from imgbuild.matrix.model import DebianBase
+from imgbuild.store import Store
+from imgbuild.values import Arch
+from tests import needs
+from tests.servers import Site, serve
+
+MATRIX = load(Path(__file__).parent.parent.parent / "matrix.yaml")
+RELEASE = "debian/dists/bookworm/InRelease"
+INDEX = "debian/dists/bookworm/main/binary-amd64/Packages.xz"
+
+
+def base() -> DebianBase:
+    return next(item for item in MATRIX.bases.values() if isinstance(item, DebianBase))
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, bytes]:
+    """The real release file and index, as a mirror serves them."""
+    needs.tool("gpgv")
+    http, mirror = Http(), apt.mirrors(base())[0]
+    return {path: http.bytes(mirror + path.removeprefix("debian")) for path in (RELEASE, INDEX)}
+
+
+@pytest.fixture
+def mirror(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A mirror on this machine that holds the real files until a test changes them."""
+    with serve(Site(files=dict(files))) as site:
+        monkeypatch.setattr(apt, "mirrors", lambda _: (site.url("debian"),))
+        yield site
+
+
+def resolved(folder: Path) -> int:
+    http = Http(attempts=1)
+    return len(apt.resolve_debs(base(), Arch.X86_64, Store.open(folder), http))
+
+
+@pytest.mark.network
+def test_what_debian_signed_is_taken_and_kept(mirror: Site, tmp_path: Path) -> None:
+    assert resolved(tmp_path) > 150
+    assert resolved(tmp_path) > 150
+    assert len(mirror.asked(INDEX)) == 1  # the index came from the store the second time
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"Version: 12", b"Version: 13"),
+        (b"SHA256:\n ", b"SHA256:\n f"),
+        (b"Hash: SHA256", b"Hash: SHA1"),
+    ],
+)
+def test_a_changed_release_file_is_refused(
+    mirror: Site, tmp_path: Path, old: bytes, new: bytes
+) -> None:
+    assert old in mirror.files[RELEASE]
+    mirror.files[RELEASE] = mirror.files[RELEASE].replace(old, new)
+    with pytest.raises(IntegrityError, match="no valid signature of Debian"):
+        resolved(tmp_path)
+
+
+@pytest.mark.network
+def test_text_outside_the_signature_is_not_read(mirror: Site, tmp_path: Path) -> None:
+    forged = b"Codename: bookworm\nSHA256:\n " + b"0" * 64 + b" 1 main/binary-amd64/Packages.xz\n\n"
+    mirror.files[RELEASE] = forged + mirror.files[RELEASE]
+    try:
+        found = resolved(tmp_path)
+    except IntegrityError:
+        return  # gpgv refuses the whole: as good
+    assert found > 150
+
+
+@pytest.mark.network
+def test_an_unsigned_release_file_is_refused(mirror: Site, tmp_path: Path) -> None:
+    text = mirror.files[RELEASE]
+    mirror.files[RELEASE] = text[text.index(b"\n\n") + 2 : text.index(b"-----BEGIN PGP SIGNATURE")]
+    with pytest.raises(IntegrityError, match="no valid signature of Debian"):
+        resolved(tmp_path)
+
+
+@pytest.mark.network
+def test_an_index_of_another_hash_is_refused(mirror: Site, tmp_path: Path) -> None:
+    data = bytearray(mirror.files[INDEX])
+    data[len(data) // 2] ^= 1
+    mirror.files[INDEX] = bytes(data)
+    with pytest.raises((IntegrityError, FetchFailed)):
+        resolved(tmp_path)
+
+
+@pytest.mark.network
+def test_between_two_states_of_a_mirror_the_index_is_asked_for_by_hash(
+    mirror: Site, tmp_path: Path
+) -> None:
+    match = re.search(rb"([0-9a-f]{64}) +\d+ main/binary-amd64/Packages\.xz", mirror.files[RELEASE])
+    assert match is not None
+    by_hash = f"{INDEX.rpartition('/')[0]}/by-hash/SHA256/{match[1].decode()}"
+    mirror.files[by_hash] = mirror.files[INDEX]
+    mirror.files[INDEX] = b"newer"
+    assert resolved(tmp_path) > 150
+
+
+@pytest.mark.network
+def test_a_release_of_another_suite_is_refused(mirror: Site, tmp_path: Path) -> None:
+    mirror.files[RELEASE.replace("bookworm", "trixie")] = mirror.files[RELEASE]
+    other = msgspec.structs.replace(base(), suite="trixie")
+    with pytest.raises(IntegrityError, match="is signed for bookworm, not for trixie"):
+        apt.resolve_debs(other, Arch.X86_64, Store.open(tmp_path), Http(attempts=1))
+
+
+@pytest.mark.network
+def test_without_a_keyring_the_remedy_is_named(
+    mirror: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del mirror
+    monkeypatch.setattr(apt, "KEYRINGS", (tmp_path / "none.gpg",))
+    with pytest.raises(ToolMissing) as caught:
+        resolved(tmp_path / "cache")
+    assert caught.value.hint == apt.REMEDY
+
+
+def test_no_mirror_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(Site()) as site:
+        monkeypatch.setattr(apt, "mirrors", lambda _: (site.url("debian"),))
+        with pytest.raises(FetchFailed, match="no mirror answers for Debian bookworm"):
+            resolved(tmp_path)
+    monkeypatch.setattr(apt, "mirrors", lambda _: ())
+    with pytest.raises(FetchFailed, match="no Debian mirror is known"):
+        resolved(tmp_path)
+
+
+def test_the_machines_own_mirror_comes_first() -> None:
+    needs.tool("apt-get", "apt")
+    configured = run.run(["apt-get", "indextargets", "--format", "$(SITE)"]).stdout.split()
+    extra = msgspec.structs.replace(base(), mirrors=("http://localhost:1/archive/",))
+    found = apt.mirrors(extra)
+    assert found[-1] == "http://localhost:1/archive"
+    assert set(found[:-1]) <= {site.rstrip("/") for site in configured}
+
+
+def test_versions_compare_as_dpkg_says() -> None:
+    dpkg = needs.tool("dpkg")
+    random_ = random.Random(12)
+    pieces = ["1", "0", "9", "10", "a", "~", "+", ".", "deb", "rc", "~~", "b1", "00"]
+    versions = [
+        "1" + "".join(random_.choices(pieces, k=random_.randint(0, 5))) + revision
+        for revision in ("", "-1", "-0", "-1~bpo", "-1+b1")
+        for _ in range(6)
+    ]
+    for left, right in itertools.combinations(versions, 2):
+        order = compare(left, right)
+        relation = {-1: "lt", 0: "eq", 1: "gt"}[order]
+        done = subprocess.run([dpkg, "--compare-versions", left, relation, right], check=False)
+        assert done.returncode == 0, (left, relation, right)

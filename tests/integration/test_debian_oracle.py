@@ -1,0 +1,381 @@
+"""The Debian base against a real one: mmdebstrap installs the same wishes with every script run.
+
+Paths, kinds, modes, owners, link targets, contents and times must be the same, but for the lists
+below, in which each entry has its reason and must be needed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from imgbuild.deb import apt, root, table
+from imgbuild.fetch import Http, Want, fetch_all
+from imgbuild.matrix.load import load
+from imgbuild.matrix.model import DebianBase
+from imgbuild.oci.layer import write_layer
+from imgbuild.oci.tar import MTIME
+from imgbuild.oci.unpack import unpack
+from imgbuild.plan import DebianRecipe
+from imgbuild.resolution import Deb
+from imgbuild.sandbox import run
+from imgbuild.store import Store
+from imgbuild.values import Arch
+from tests import needs
+
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.disk(3)]
+
+REPOSITORY = Path(__file__).parent.parent.parent
+MATRIX = load(REPOSITORY / "matrix.yaml")
+SUITE = "bookworm"
+
+# Paths that only the real root has.
+ONLY_REAL = {
+    r"dev/.+": "devices and their links come from the container's runtime",
+    r"etc/(\.pwd\.lock|(passwd|group|gshadow)-)": "lock and backups of tools that change accounts",
+    r"etc/(fstab|hostname|resolv\.conf)": "mmdebstrap's own; the runtime mounts the true ones",
+    r"etc/dpkg/dpkg\.cfg\.d/99mmdebstrap": "mmdebstrap's list of what is left out",
+    r"etc/rc[06S]\.d/[KS]01(hwclock\.sh|procps)": "starting services at boot: no init runs here",
+    r"etc/systemd/system/timers\.target\.wants(/.+)?": "timers of systemd, which is not here",
+    r"usr/lib/python3(\.11)?/(.+/)?__pycache__(/.+)?": "byte code differs from run to run",
+    r"usr/share/python3/(.+/)?__pycache__(/.+)?": "byte code differs from run to run",
+    r"usr/share/info/dir": "index of the info pages, which are left out",
+    r"var/(cache/apt/archives|lib/apt/lists)/lock": "locks, made at each use",
+    r"var/lib/apt/extended_states": "what apt chose itself; without it apt keeps every package",
+    r"var/cache/debconf/.+": "answers to debconf's questions; it makes the files anew at first use",
+    r"var/lib/dpkg/(lock|lock-frontend|triggers/Lock)": "locks, made at each use",
+    r"var/lib/dpkg/.+-old": "dpkg's backups of its own state",
+    r"var/lib/systemd/deb-systemd-helper-enabled(/.+)?": "timers of systemd, which is not here",
+}
+# Of these only folders and links may be missing from ours: dpkg keeps them where a file may follow.
+ONLY_REAL_EMPTY = {
+    r"usr/share/doc/.+": "folders of, and links to, documentation that is left out",
+}
+ONLY_OURS = {
+    r"etc/dpkg/dpkg\.cfg\.d/imgbuild": "what is left out, for packages that people add",
+}
+OTHER_CONTENT = {
+    r"etc/apt/sources\.list": "the real root has its own mirror; ours has those of apt's example",
+}
+OTHER_OWNER = {
+    r"var/(cache/apt/archives|lib/apt/lists)/partial": "apt gives them to its user at first use",
+}
+
+
+class Roots(NamedTuple):
+    """A real root and ours, on disk."""
+
+    real: Path
+    ours: Path
+
+
+class Locked(NamedTuple):
+    """The base's packages on one architecture, in the store."""
+
+    debs: tuple[Deb, ...]
+    paths: dict[str, Path]
+
+
+def base() -> DebianBase:
+    found = next(item for item in MATRIX.bases.values() if isinstance(item, DebianBase))
+    assert found.suite == SUITE
+    return found
+
+
+def locked(arch: Arch) -> Locked:
+    store, http, places = Store.open(), Http(), apt.mirrors(base())
+    debs = apt.resolve_debs(base(), arch, store, http)
+
+    def want(deb: Deb) -> Want:
+        return Want(deb, lambda: apt.urls(deb, places))
+
+    paths = fetch_all([want(deb) for deb in debs], store, http, title=f"Debian packages, {arch}")
+    return Locked(debs, paths)
+
+
+def assembled(arch: Arch, folder: Path) -> Path:
+    """Our root on disk, by way of the layer file."""
+    found = locked(arch)
+    recipe = DebianRecipe(arch=arch, suite=SUITE, debs=found.debs, user=MATRIX.image.user)
+    members = root.members(recipe, found.paths, folder / "spool")
+    with (folder / "layer").open("wb") as sink:
+        write_layer(members, sink, advance=lambda _: None)
+    shutil.rmtree(folder / "spool")
+    (folder / "ours").mkdir()
+    unpack([folder / "layer"], folder / "ours")
+    (folder / "layer").unlink()
+    return folder / "ours"
+
+
+def installed(folder: Path) -> Path:
+    """A real root of the base's wishes, all scripts run; apt itself finds the dependencies."""
+    left_out = table.dpkg_configuration(table.load(SUITE)).decode().splitlines()
+    options = [f"--dpkgopt={line}" for line in left_out if line.startswith("path-")]
+    command = [
+        needs.tool("mmdebstrap"),
+        "--mode=root",
+        "--variant=essential",
+        f"--include={','.join(base().packages)}",
+        "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
+        *options,
+        SUITE,
+        str(folder / "real"),
+        f"deb {apt.mirrors(base())[0]} {SUITE} {' '.join(base().components)}",
+    ]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(MTIME)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "real"
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    needs.root()
+    folder = tmp_path_factory.mktemp("debian")
+    yield assembled(Arch.X86_64, folder)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def roots(ours: Path) -> Roots:
+    return Roots(installed(ours.parent), ours)
+
+
+def walk(folder: Path) -> dict[str, os.stat_result]:
+    found = {}
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            found[str(path.relative_to(folder))] = path.lstat()
+    return found
+
+
+def accepted(path: str, *lists: dict[str, str]) -> bool:
+    return any(re.fullmatch(pattern, path) for one in lists for pattern in one)
+
+
+def without_user(path: str, data: bytes) -> bytes:
+    """An account file without the image's user, whom no package knows."""
+    if path not in {"etc/passwd", "etc/group", "etc/shadow", "etc/gshadow"}:
+        return data
+    name = MATRIX.image.user.name.encode() + b":"
+    lines = data.splitlines(keepends=True)
+    assert sum(line.startswith(name) for line in lines) == 1
+    return b"".join(line for line in lines if not line.startswith(name))
+
+
+def test_the_same_paths(roots: Roots) -> None:
+    real, mine = walk(roots.real), walk(roots.ours)
+    missing = {
+        path
+        for path in real.keys() - mine.keys()
+        if not accepted(path, ONLY_REAL)
+        and not (accepted(path, ONLY_REAL_EMPTY) and not stat.S_ISREG(real[path].st_mode))
+    }
+    assert missing == set()
+    assert {path for path in mine.keys() - real.keys() if not accepted(path, ONLY_OURS)} == set()
+
+
+def test_the_same_kinds_modes_owners_and_targets(roots: Roots) -> None:
+    real, mine = walk(roots.real), walk(roots.ours)
+    faults = []
+    for path in sorted(real.keys() & mine.keys()):
+        one, other = real[path], mine[path]
+        if one.st_mode != other.st_mode and not accepted(path, OTHER_OWNER):
+            faults.append(
+                f"{path}: {stat.filemode(one.st_mode)}, ours {stat.filemode(other.st_mode)}"
+            )
+        owners = [f"{state.st_uid}:{state.st_gid}" for state in (one, other)]
+        if owners[0] != owners[1] and not accepted(path, OTHER_OWNER):
+            faults.append(f"{path}: of {owners[0]}, ours of {owners[1]}")
+        if stat.S_ISLNK(one.st_mode) and stat.S_ISLNK(other.st_mode):
+            targets = [(folder / path).readlink() for folder in roots]
+            if targets[0] != targets[1]:
+                faults.append(f"{path}: to {targets[0]}, ours to {targets[1]}")
+        if stat.S_ISREG(one.st_mode) and one.st_nlink != other.st_nlink:
+            faults.append(f"{path}: {one.st_nlink} names, ours {other.st_nlink}")
+    assert faults == []
+
+
+def test_the_same_contents_and_times(roots: Roots) -> None:
+    real, mine = walk(roots.real), walk(roots.ours)
+    faults, compared = [], 0
+    for path in sorted(real.keys() & mine.keys()):
+        if not (stat.S_ISREG(real[path].st_mode) and stat.S_ISREG(mine[path].st_mode)):
+            continue
+        expected = (roots.real / path).read_bytes()
+        mine_too = without_user(path, (roots.ours / path).read_bytes())
+        if mine_too != expected and not accepted(path, OTHER_CONTENT):
+            faults.append(f"{path}: other content")
+        times = int(real[path].st_mtime), int(mine[path].st_mtime)
+        if times[0] != times[1] and times[1] != MTIME:
+            faults.append(f"{path}: of {times[0]}, ours of {times[1]}")
+        compared += 1
+    assert faults == []
+    assert compared > 5000
+
+
+def test_every_accepted_difference_is_needed(roots: Roots) -> None:
+    real, mine = walk(roots.real), walk(roots.ours)
+    for patterns, paths in (
+        ({**ONLY_REAL, **ONLY_REAL_EMPTY}, real.keys() - mine.keys()),
+        (ONLY_OURS, mine.keys() - real.keys()),
+        ({**OTHER_CONTENT, **OTHER_OWNER}, real.keys() & mine.keys()),
+    ):
+        for pattern in patterns:
+            assert any(re.fullmatch(pattern, path) for path in paths), pattern
+
+
+def inside(folder: Path, *command: str, network: bool = False) -> str:
+    done = run(folder, command, network=network)
+    assert done.status == 0, f"{command}: {done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_ldconfig_itself_would_write_the_same_cache(ours: Path) -> None:
+    inside(ours, "ldconfig", "-X", "-C", "/root/cache")
+    made = ours / "root/cache"
+    assert made.read_bytes() == (ours / "etc/ld.so.cache").read_bytes()
+    made.unlink()
+
+
+def test_the_linker_finds_every_library_of_every_program(ours: Path) -> None:
+    script = "for f in /usr/bin/* /usr/sbin/* /usr/lib/x86_64-linux-gnu/*.so*; do ldd $f; done 2>&1"
+    lines = inside(ours, "sh", "-c", script).splitlines()
+    assert sum("=>" in line for line in lines) > 500
+    assert [line for line in lines if "not found" in line] == []
+
+
+C_PROGRAM = """
+#include <Python.h>
+#include <stdio.h>
+int main(void) { printf("%s\\n", PY_VERSION); return 0; }
+"""
+
+CXX_PROGRAM = """
+#include <cstdio>
+#include <vector>
+int main() { std::vector<int> v(3); printf("%zu", v.size()); }
+"""
+
+
+def test_compilers(ours: Path) -> None:
+    script = f"""
+set -e
+cd /tmp
+printf '%s' '{C_PROGRAM}' >a.c
+cc -O2 -I/usr/include/python3.11 a.c -o a -lpthread -ldl && ./a
+printf '%s' '{CXX_PROGRAM}' >b.cc
+c++ -std=c++17 -fopenmp b.cc -o b && ./b
+printf 'int f(void) {{ return 7; }}' >c.c
+gcc -shared -fPIC c.c -o libc_.so
+python3 -c 'import ctypes; print(ctypes.CDLL("/tmp/libc_.so").f())'
+"""
+    version, *rest = inside(ours, "sh", "-c", script).split()
+    assert version.startswith("3.11.")
+    assert "".join(rest) == "37"
+
+
+def test_programs(ours: Path) -> None:
+    for command in (
+        "git --version",
+        "curl --version",
+        "ninja --version",
+        "make --version",
+        "ps --version",
+        "less --version",
+        "tini --version",
+        "ssh -V",
+        "awk 1 /etc/shells",
+        "which cc c++ c89 c99 cpp pager awk",
+        "id imgbuild",
+        "perl -e 1",
+    ):
+        inside(ours, "sh", "-c", command)
+
+
+def test_python_and_what_it_finds(ours: Path) -> None:
+    program = """
+import bz2, ctypes.util, curses, distutils, grp, hashlib, lzma, pwd, readline, socket, sqlite3, ssl
+import time, uuid, zlib, zoneinfo
+assert time.localtime().tm_zone == "UTC"
+assert zoneinfo.ZoneInfo("Asia/Shanghai")
+assert ctypes.util.find_library("numa") == "libnuma.so.1"
+assert ctypes.util.find_library("ibverbs") == "libibverbs.so.1"
+assert pwd.getpwnam("imgbuild").pw_dir and grp.getgrnam("rdma").gr_gid == 102
+assert socket.getservbyname("https") == 443 and socket.gethostbyname("localhost") == "127.0.0.1"
+context = ssl.create_default_context()
+print(len(context.get_ca_certs()))
+"""
+    assert int(inside(ours, "python3", "-c", program)) > 100
+
+
+def test_openssl_finds_authorities_by_their_hash(ours: Path) -> None:
+    script = (
+        "cd /usr/share/ca-certificates/mozilla && for c in *.crt; do openssl verify -no-CAfile "
+    )
+    script += '-no-CAstore -CApath /etc/ssl/certs "$c"; done'
+    lines = inside(ours, "sh", "-c", script).splitlines()
+    assert len(lines) > 100
+    assert {line.rsplit(": ", 1)[1] for line in lines} == {"OK"}
+
+
+def test_dpkg_and_apt_find_nothing_amiss(ours: Path) -> None:
+    assert inside(ours, "dpkg", "--audit") == ""
+    inside(ours, "apt-get", "check")
+    listed = inside(ours, "dpkg-query", "--show", "--showformat", "${Package} ${Version}\\n")
+    expected = [f"{deb.package} {deb.version}" for deb in locked(Arch.X86_64).debs]
+    assert listed.splitlines() == expected
+    # What is missing was left out on purpose; nothing has another content.
+    faults = run(ours, ["dpkg", "--verify"]).stdout.splitlines()
+    left_out, back = table.excluded(table.load(SUITE)), table.included(table.load(SUITE))
+    for line in faults:
+        path = line.split()[-1].lstrip("/")
+        assert line.startswith("missing"), line
+        assert left_out.match(path), line
+        assert not back.match(path), line
+
+
+def test_people_can_add_packages(ours: Path, tmp_path: Path) -> None:
+    """In a copy, through the machine's own mirror: scripts and triggers of new packages run."""
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-a", str(ours), str(copy)], check=True)
+    mirror = apt.mirrors(base())[0]
+    (copy / "etc/apt/sources.list").write_text(f"deb {mirror} {SUITE} main\n")
+    for path in (Path("/etc/resolv.conf"), Path("/etc/hosts")):
+        if path.exists():
+            (copy / path.relative_to("/")).write_bytes(path.read_bytes())
+    script = "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y nano libjemalloc2"
+    inside(copy, "sh", "-c", script, network=True)
+    assert inside(copy, "readlink", "-f", "/usr/bin/editor").strip() == "/usr/bin/nano"
+    assert "libjemalloc.so.2" in inside(copy, "ldconfig", "-p")
+    assert not (copy / "usr/share/man/man1/nano.1.gz").exists()
+    shutil.rmtree(copy)
+
+
+def test_arm64_is_all_arm64_and_its_own_ldconfig_agrees(tmp_path: Path) -> None:
+    """Assembled with no emulation; only the check of the cache runs arm64's own ldconfig."""
+    needs.root()
+    emulator = needs.emulator("aarch64")
+    ours = assembled(Arch.ARM64, tmp_path)
+    machines = set()
+    for path, state in walk(ours).items():
+        if stat.S_ISREG(state.st_mode):
+            with (ours / path).open("rb") as file:
+                head = file.read(20)
+            if head[:4] == b"\x7fELF" and "/gcc/" not in path:
+                machines.add(int.from_bytes(head[18:20], "little"))
+    assert machines == {183}
+    assert not (ours / "lib64").exists()
+    command = [emulator, "-L", str(ours), str(ours / "sbin/ldconfig"), "-r", str(ours)]
+    subprocess.run([*command, "-X", "-C", "/root/cache"], check=True)
+    assert (ours / "root/cache").read_bytes() == (ours / "etc/ld.so.cache").read_bytes()
+    shutil.rmtree(ours)
