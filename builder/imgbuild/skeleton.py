@@ -58,7 +58,7 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
 
 
 def _template(name: str, cache: str) -> str:
-    return (DATA / name).read_text().replace("@CACHE@", cache)
+    return (DATA / name).read_text(encoding="utf-8").replace("@CACHE@", cache)
 
 
 def _with_line(text: str, line: str) -> str:

@@ -200,7 +200,7 @@ class Store:
         return path.exists()
 
     def _pending(self, name: str) -> Path:
-        boot = _BOOT.read_text().strip() if _BOOT.exists() else "unknown"
+        boot = _BOOT.read_text(encoding="utf-8").strip() if _BOOT.exists() else "unknown"
         return self.root / "pending" / boot / name
 
     # -- facts
@@ -345,7 +345,7 @@ class Store:
                     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                     try:
                         if not disk.try_lock(descriptor):
-                            names.update(path.read_text().splitlines())
+                            names.update(path.read_text(encoding="utf-8").splitlines())
                     finally:
                         os.close(descriptor)
         return names

@@ -48,7 +48,8 @@ def test_a_layer_is_in_the_store_as_recorded(store, tmp_path):
     assert "sha256:" + hashlib.sha256(blob).hexdigest() == made.record.digest
     tar = gzip.decompress(blob)
     assert "sha256:" + hashlib.sha256(tar).hexdigest() == made.record.diff_id
-    names = tarfile.open(fileobj=io.BytesIO(tar)).getnames()
+    with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
+        names = archive.getnames()
     assert "opt/venv/lib/python3.11/site-packages/alpha/__init__.py" in names
     assert {facts.file for facts in made.wheels.values()} == {
         "alpha-1.0-py3-none-any.whl",
@@ -87,7 +88,7 @@ def test_two_wheels_that_disagree_about_a_file_are_refused(store, tmp_path):
     item = layer(WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=wheels))
     with pytest.raises(IntegrityError, match=r"shared\.py"):
         make(store, item)
-    omit = {"beta": ("lib/python3.11/site-packages/shared.py",)}
+    omit: dict[str, tuple[str, ...]] = {"beta": ("lib/python3.11/site-packages/shared.py",)}
     kept = layer(WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=wheels, omit=omit))
     make(store, kept)
 

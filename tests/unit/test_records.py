@@ -20,7 +20,8 @@ def layer(size):
 def test_records_are_read_back_sorted(tmp_path):
     facts = WheelFacts(file="a.whl", files=1, unpacked=2)
     merged = records.merge(
-        Records(layers={OTHER: layer(1)}), [Records(layers={ID: layer(2)}, wheels={"a" * 64: facts})]
+        Records(layers={OTHER: layer(1)}),
+        [Records(layers={ID: layer(2)}, wheels={"a" * 64: facts})],
     )
     codec.write(records.records_path(tmp_path), merged)
     assert list(merged.layers) == [ID, OTHER]

@@ -16,7 +16,9 @@ from imgbuild.cli import options
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
+    from imgbuild import smoke as smoke_tests
     from imgbuild.oci.layout import Layout
+    from imgbuild.report import Report
 
 
 class Through(enum.StrEnum):
@@ -218,37 +220,54 @@ def smoke(
 
         imgbuild smoke cu124-vllm --tier static --through root --junit report.xml
     """
-    from imgbuild import lock, pipeline
     from imgbuild import smoke as tests
     from imgbuild.codec import write_bytes
-    from imgbuild.store import Store
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    session = pipeline.open_session(matrix, pipeline.Options())
-    selected = session.select(options.wanted(names, target), everything=everything, arches=[])
+    wanted = options.wanted(names, target)
     tiers: list[tests.Tier] = [each.value for each in tier or Tier]
+    reports = _smoke(wanted, matrix, layout, arch, tiers, through, patience, everything=everything)
+    if junit is not None:
+        write_bytes(junit, tests.junit(reports))
+    words = [f"{each.target} {each.arch} {each.tier} {tests.verdict(each)}" for each in reports]
+    options.answer(reports, words, json=json)
+    if not all(tests.succeeded(report) for report in reports):
+        raise typer.Exit(1)
+
+
+def _smoke(
+    wanted: list[str],
+    matrix: Path | None,
+    layout: Path | None,
+    arch: Sequence[Arch] | None,
+    tiers: Sequence[smoke_tests.Tier],
+    through: Through | None,
+    patience: float,
+    *,
+    everything: bool,
+) -> list[Report]:
+    """A report for each target and tier, each shown as soon as it is there."""
+    from imgbuild import lock, pipeline
+    from imgbuild import smoke as tests
+    from imgbuild.store import Store
+
+    session = pipeline.open_session(matrix, pipeline.Options())
     reports = []
-    for item in selected:
+    for item in session.select(wanted, everything=everything, arches=[]):
         built = pipeline.built_layout(session, item.name, layout)
-        locked = lock.read_lock(session.project.images, item.name)
-        for report in tests.smoke(
-            locked,
+        found = tests.smoke(
+            lock.read_lock(session.project.images, item.name),
             built,
             _one(built, arch),
             tiers,
             through=through.value if through else None,
             store=Store.open(),
             patience=patience,
-        ):
+        )
+        for report in found:
             tests.show(report)
-            reports.append(report)
-    if junit is not None:
-        write_bytes(junit, tests.junit(reports))
-    passed = all(tests.succeeded(report) for report in reports)
-    words = [f"{each.target} {each.arch} {each.tier} {tests.verdict(each)}" for each in reports]
-    options.answer(reports, words, json=json)
-    if not passed:
-        raise typer.Exit(1)
+        reports += found
+    return reports
 
 
 def _one(layout: Layout, arches: Sequence[Arch] | None) -> Arch:

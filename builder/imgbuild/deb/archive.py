@@ -99,7 +99,9 @@ class _Tar:
     def __init__(self, path: Path, name: str, source: IO[bytes]) -> None:
         self._path, self._name = path, name
         try:
-            self._tar = tarfile.open(fileobj=source, mode="r|")  # noqa: SIM115 (closed by __exit__)
+            self._tar = tarfile.open(  # noqa: SIM115 (closed by __exit__)
+                fileobj=source, mode="r|", encoding="utf-8"
+            )
         except (tarfile.TarError, lzma.LZMAError, OSError, EOFError, zlib.error) as error:
             raise self._damaged(error) from error
 

@@ -221,7 +221,7 @@ def docker_login(host: str) -> Login | None:
     folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     names = (HUB_LOGIN, HUB) if host == HUB_SERVER else (host, f"https://{host}")
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        logins = json.loads((folder / "config.json").read_text()).get("auths", {})
+        logins = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("auths", {})
         for name in names:
             encoded = logins.get(name, {}).get("auth", "")
             user, colon, password = base64.b64decode(encoded).decode().partition(":")

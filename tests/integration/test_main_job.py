@@ -1,0 +1,209 @@
+"""The main job on the real thing: cu124-vllm from its committed lock to a container that works.
+
+One build serves all tests of this file. It uses this user's cache, so only the first run downloads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import pytest
+
+from imgbuild import lock as locks
+from imgbuild import seal as seals
+from imgbuild.oci import layout
+from imgbuild.oci.unpack import Reader
+from imgbuild.values import Arch
+from tests import needs
+
+ROOT = Path(__file__).parents[2]
+TARGET = "cu124-vllm"
+FOLDER = b"5"
+IMPORTS = "import torch, vllm, trl, tensordict; print(torch.__version__, vllm.__version__)"
+
+pytestmark = [pytest.mark.network, pytest.mark.disk(30), pytest.mark.timeout(1500)]
+
+
+def imgbuild(*arguments: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user does."""
+    done = subprocess.run(
+        [sys.executable, "-m", "imgbuild", *arguments],
+        cwd=cwd,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def sealed():
+    lock = locks.read_lock(ROOT / "images", TARGET)
+    return seals.read_seal(ROOT / "images", lock)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The layout of the target, built for real."""
+    out = tmp_path_factory.mktemp("main") / TARGET
+    imgbuild("build", TARGET, "--output", str(out))
+    yield out
+    shutil.rmtree(out)
+
+
+@pytest.fixture(scope="module")
+def loaded(built):
+    """The image in Docker, by the name that it got there; gone afterwards."""
+    docker = needs.docker()
+    answer = json.loads(imgbuild("load", TARGET, "--layout", str(built), "--json").stdout)
+    yield docker, answer[0]
+    subprocess.run([docker, "image", "rm", "--force", answer[0]["reference"]], check=False)
+
+
+def test_the_digest_is_the_sealed_one(built, sealed):
+    found = layout.verify(built)
+    assert found.digest == sealed.digest
+    assert imgbuild("digest", TARGET).stdout.strip() == sealed.digest
+    stored = found.image(Arch.X86_64)
+    assert stored.diff_ids == tuple(layer.diff_id for layer in sealed.arch[Arch.X86_64].layers)
+
+
+def test_a_second_build_has_nothing_to_do(built, sealed):
+    answer = json.loads(imgbuild("build", TARGET, "--output", str(built), "--json").stdout)
+    assert [(item["unchanged"], item["made"], item["digest"]) for item in answer] == [
+        (True, 0, sealed.digest)
+    ]
+
+
+def test_no_file_is_in_two_layers(built):
+    """Layers are disjoint: each path, folders apart, is in one layer only."""
+    import gzip
+
+    found = layout.read(built)
+    owners: dict[str, int] = {}
+    twice = []
+    for number, layer in enumerate(found.image(Arch.X86_64).layers):
+        with gzip.open(found.blob(layer.digest)) as stream:
+            reader = Reader(cast("BinaryIO", stream), layer.digest)
+            paths = [entry.path for entry in reader if entry.type != FOLDER]
+        twice += [path for path in paths if owners.setdefault(path, number) != number]
+    assert twice == []
+    assert len(owners) > 50_000
+
+
+@pytest.mark.engine
+def test_the_packages_work_in_a_container(loaded, built):
+    docker, image = loaded
+    done = subprocess.run(
+        [docker, "run", "--rm", "--network=none", image["reference"], "python", "-c", IMPORTS],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-2:] == ["2.6.0+cu124", "0.8.5.post1"]
+
+
+@pytest.mark.engine
+def test_the_engine_has_the_layouts_image(loaded, sealed):
+    assert loaded[1]["id"] == sealed.digest
+
+
+@pytest.mark.engine
+def test_a_random_user_id_with_a_read_only_root_works(loaded):
+    docker, image = loaded
+    code = (
+        "import getpass, os, pathlib, torch;"
+        "path = pathlib.Path(os.environ['TRITON_CACHE_DIR']); path.mkdir(parents=True);"
+        "(path / 'x').write_text('x'); pathlib.Path.home().joinpath('y').write_text('y');"
+        "print(getpass.getuser())"
+    )
+    done = subprocess.run(
+        [docker, "run", "--rm", "--network=none", "--user=54321:54321", "--read-only",
+         "--tmpfs=/tmp", image["reference"], "python", "-c", code],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.engine
+def test_the_image_passes_its_smoke_tests(loaded, built):
+    answer = imgbuild(
+        "smoke", TARGET, "--layout", str(built), "--through", "docker", "--json", "--patience", "4"
+    )
+    reports = json.loads(answer.stdout)
+    assert [report["tier"] for report in reports] == ["static", "cpu"]
+    assert all(case["outcome"] == "passed" for report in reports for case in report["cases"])
+
+
+@pytest.mark.engine
+def test_another_user_with_another_surrounding_gets_the_same_digest(tmp_path, built, sealed):
+    """Another user, folder, umask, time zone, locale and one process; the layers are made anew.
+
+    Downloads are shared with this user's cache, since no byte of a layer may come from elsewhere.
+    """
+    needs.root()
+    from imgbuild.store import Store
+
+    nobody = pwd.getpwnam("nobody")
+    work, cache = tmp_path / "ünusual folder", tmp_path / "cache"
+    shutil.copytree(ROOT / "images", work / "images")
+    shutil.copy(ROOT / "matrix.yaml", work)
+    shutil.copytree(Store.open().root / "files", cache / "files", copy_function=os.link)
+    for folder in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
+        folder.chmod(0o755)
+    for path in (work, cache, *work.rglob("*"), *(p for p in cache.rglob("*") if p.is_dir())):
+        os.chown(path, nobody.pw_uid, nobody.pw_gid)
+    command = shlex.join(
+        [sys.executable, "-m", "imgbuild", "build", TARGET, "--offline", "--jobs", "1", "--json"]
+    )
+    done = subprocess.run(
+        ["sh", "-c", f"umask 077; exec {command}"],
+        cwd=work,
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(work),
+            "IMGBUILD_CACHE": str(cache),
+            "TZ": "Pacific/Chatham",
+            "LC_ALL": "C",
+            "PYTHONHASHSEED": "7",
+            "PYTHONPATH": str(ROOT / "builder"),
+        },
+        user=nobody.pw_uid,
+        group=nobody.pw_gid,
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [item["digest"] for item in json.loads(done.stdout)] == [sealed.digest]
+    shutil.rmtree(tmp_path / "cache")
+    shutil.rmtree(work)
+
+
+@pytest.mark.engine
+def test_a_pull_through_a_registry_gives_the_same_digest(built, sealed):
+    registry, skopeo, docker = needs.registry(), needs.tool("skopeo"), needs.docker()
+    place = f"{registry}/{TARGET}:test"
+    subprocess.run(
+        [skopeo, "copy", "--quiet", "--dest-tls-verify=false", f"oci:{built}:{TARGET}",
+         f"docker://{place}"],
+        check=True,
+    )  # fmt: skip
+    raw = subprocess.run(
+        [skopeo, "inspect", "--raw", "--tls-verify=false", f"docker://{place}"],
+        check=True,
+        capture_output=True,
+    ).stdout
+    assert seals.digest_of(raw) == sealed.digest
+    subprocess.run([docker, "pull", "--quiet", f"{registry}/{TARGET}@{sealed.digest}"], check=True)
