@@ -105,21 +105,23 @@ def parts(log: str) -> dict[str, tuple[str, str]]:
 def judge(title: str, package: str, names: list[str], waivers: list[dict[str, Any]]) -> bool:
     """Import `names` of `package` and report; False if something failed that may not.
 
-    Accepted failures are reported one by one as skipped, never as passed.
+    Accepted failures are reported as skipped, entry by entry, and never as passed.
     """
     started = time.monotonic()
     results = attempt(names)
     failed = {name: result for name, result in results.items() if result.error}
     mine = [entry for entry in waivers if entry["package"] == package]
-    problems = []
-    for name, result in failed.items():
-        entry = next((item for item in mine if accepts(item, name, result)), None)
-        if entry is None:
-            problems.append(f"{name}: {result.error}")
-        else:
-            message = f"{result.error} (allowed: {entry['reason']})"
-            report(f"{title}: {name}", "skipped", 0.0, message)
+    problems = [
+        f"{name}: {result.error}"
+        for name, result in failed.items()
+        if not any(accepts(entry, name, result) for entry in mine)
+    ]
     problems += idle(mine, results)
+    for entry in mine:
+        excused = [name for name, result in failed.items() if accepts(entry, name, result)]
+        if excused:
+            message = f"{', '.join(excused)}: {failed[excused[0]].error}; {entry['reason']}"
+            report(f"{title}: {entry['name']}", "skipped", 0.0, message)
     good = [name for name in results if name not in failed]
     outcome = "failed" if problems else "passed" if good else "skipped"
     log = "\n".join(f"--- {name}\n{result.log}" for name, result in results.items() if result.log)

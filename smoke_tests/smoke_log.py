@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 TRACEBACK = "Traceback (most recent call last):"
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
+NOWHERE = re.compile(r"^<|/importlib/__init__\.py$")  # frames that say nothing of the cause
 EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
 COMPILER = re.compile(
     r"^(?:\S+?:\d+(?::\d+)?: (?:fatal )?error: "  # gcc, clang
@@ -96,7 +97,7 @@ def _traceback(lines: list[str], start: int) -> Found:
     for number in range(start + 1, len(lines)):
         text = lines[number][column:]
         frame = FRAME.match(text)
-        if frame and not frame["file"].startswith("<"):  # <string> and <frozen …> say nothing
+        if frame and not NOWHERE.search(frame["file"]):
             place = f" ({_short(frame['file'])}:{frame['line']})"
         exception = EXCEPTION.match(text)
         if exception:

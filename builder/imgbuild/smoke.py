@@ -34,7 +34,7 @@ PLACE = "/smoke_tests"
 EXPECT = "expect.json"
 FORMAT = 1
 Tier = Literal["static", "cpu"]
-COLUMNS = ("case", "outcome", "seconds", "message")
+COLUMNS = ("case", "outcome", "seconds")
 # What XML 1.0 cannot carry, escaped or not.
 UNPRINTABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -229,20 +229,22 @@ def verdict(report: Report) -> str:
 
 
 def show(report: Report) -> None:
-    """Tell people: a table of what failed and what was skipped, and how many passed.
+    """Tell people how many passed, what was skipped and why, and last what failed.
 
-    With `-v` every case is in the table, and the logs of failed cases follow.
+    With `-v` a table of all cases comes first, and the logs of failed cases after their messages.
     """
-    title = f"{report.target} {report.arch}, tier {report.tier}: {_counts(report.cases)}"
-    shown = [case for case in report.cases if case.outcome != "passed" or console.verbosity > 0]
-    if shown:
-        rows = [(case.name, case.outcome, f"{case.seconds:.1f}", case.message) for case in shown]
+    title = f"{report.target} {report.arch}, tier {report.tier}"
+    if console.verbosity > 0:
+        rows = [(case.name, case.outcome, f"{case.seconds:.1f}") for case in report.cases]
         console.table(title, COLUMNS, rows)
-    else:
-        console.info(title)
+    console.info(f"{title}: {_counts(report.cases)}")
+    for case in report.cases:
+        if case.outcome == "skipped":
+            console.info(f"skipped: {case.name}: {case.message}")
     for case in report.cases:
         if case.outcome == "failed":
-            console.detail(f"--- log of {case.name}\n{case.log}")
+            console.error(f"{case.name}: {case.message}")
+            console.detail(case.log)
 
 
 def junit(reports: Sequence[Report]) -> bytes:
