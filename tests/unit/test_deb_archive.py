@@ -118,6 +118,20 @@ def test_a_flipped_byte_in_the_data_is_noticed(tmp_path: Path) -> None:
         read(path, tmp_path / "spool", everything)
 
 
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "demo.deb"
+    header = bytearray(debs.tar([debs.file("./usr/caf_")]))
+    header[header.index(b"_")] = 0xE9
+    total = sum(header[:148]) + 8 * 32 + sum(header[156:512])
+    header[148:156] = f"{total:06o}\0 ".encode()
+    control = debs.tar([debs.file("./control", debs.control_text("demo").encode())])
+    path.write_bytes(
+        debs.ar({"debian-binary": b"2.0\n", "control.tar": control, "data.tar": bytes(header)})
+    )
+    with pytest.raises(IntegrityError, match=r"data\.tar is damaged"):
+        read(path, tmp_path / "spool", everything)
+
+
 def test_what_is_no_package_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
     path.write_bytes(b"<html>404</html>")

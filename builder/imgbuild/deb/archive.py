@@ -24,6 +24,8 @@ from imgbuild.oci.tar import MTIME, Kind, Member, Slice
 MAGIC = b"!<arch>\n"
 HEADER = 60
 CHUNK = 1 << 20
+# ValueError: a name that is not UTF-8.
+BROKEN = (tarfile.TarError, lzma.LZMAError, OSError, EOFError, zlib.error, ValueError)
 DAMAGED = (
     "delete it from the cache and fetch it again; if it comes back the same, the lock is wrong"
 )
@@ -100,9 +102,9 @@ class _Tar:
         self._path, self._name = path, name
         try:
             self._tar = tarfile.open(  # noqa: SIM115 (closed by __exit__)
-                fileobj=source, mode="r|", encoding="utf-8"
+                fileobj=source, mode="r|", encoding="utf-8", errors="strict"
             )
-        except (tarfile.TarError, lzma.LZMAError, OSError, EOFError, zlib.error) as error:
+        except BROKEN as error:
             raise self._damaged(error) from error
 
     def __enter__(self) -> Self:
@@ -114,7 +116,7 @@ class _Tar:
     def __iter__(self) -> Iterator[tarfile.TarInfo]:
         try:
             yield from self._tar
-        except (tarfile.TarError, lzma.LZMAError, OSError, EOFError, zlib.error) as error:
+        except BROKEN as error:
             raise self._damaged(error) from error
 
     def extractfile(self, info: tarfile.TarInfo) -> IO[bytes] | None:
