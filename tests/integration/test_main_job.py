@@ -143,7 +143,10 @@ def test_the_image_passes_its_smoke_tests(loaded, built):
     )
     reports = json.loads(answer.stdout)
     assert [report["tier"] for report in reports] == ["static", "cpu"]
-    assert all(case["outcome"] == "passed" for report in reports for case in report["cases"])
+    static, cpu = ([case["outcome"] for case in report["cases"]] for report in reports)
+    assert "failed" not in static  # what is skipped needs a driver, and says so
+    assert static.count("passed") > 150
+    assert set(cpu) == {"passed"}
 
 
 @pytest.mark.engine
