@@ -1,26 +1,19 @@
-"""Smoke tests really run: on small worlds that are sound or broken in one way, and in images."""
+"""Smoke tests really run, on small worlds that are sound or broken in one way."""
 
 from __future__ import annotations
 
 import json
 import os
-import pwd
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from imgbuild import codec, engine, runner, smoke
-from imgbuild.oci.layout import Layout
-from imgbuild.oci.tree import remove
-from imgbuild.report import Case, Report
-from imgbuild.store import Store
-from imgbuild.values import Arch
+from imgbuild import smoke
+from imgbuild.report import Case
 from tests import needs, smallworld
 
 REPOSITORY = Path(__file__).parents[2]
@@ -275,133 +268,3 @@ def test_a_bad_expectation_is_an_input_error(tmp_path):
     )
     assert done.returncode == 2
     assert b"expect.json" in done.stderr
-
-
-# In images
-
-
-@pytest.fixture(scope="module", name="place")
-def _place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="imgbuild-smoke-"))
-    folder.chmod(0o755)
-    yield folder
-    remove(folder)
-
-
-@pytest.fixture(scope="module", name="wheels")
-def _wheels(place: Path) -> list[Path]:
-    (place / "wheels").mkdir()
-    return smallworld.good(place / "wheels")
-
-
-@pytest.fixture(scope="module", name="built")
-def _built(place: Path, wheels: list[Path]) -> Layout:
-    return smallworld.make_layout(place, wheels)
-
-
-def check(report: Report) -> None:
-    """Everything passes but what needs the compiler, and packages that this image has not."""
-    outcomes = {case.name: case.outcome for case in report.cases}
-    assert outcomes == {
-        "system": "passed",
-        "versions": "passed",
-        "requirements": "passed",
-        "files": "passed",
-        "compiler": "failed",
-        "triton launcher": "skipped",
-        "entry points": "failed",
-        "import alpha": "passed",
-        "import beta": "passed",
-        "import pip": "passed",
-        "imports": "passed",
-    }, report.cases
-    said = {case.name: case.message for case in report.cases}
-    assert said["compiler"].startswith("FileNotFoundError")
-    assert said["entry points"].endswith("has none of the packages that entry_points.json names")
-    assert f"user id {smallworld.USER.uid}," in said["system"]
-    assert (report.target, report.arch, report.tier) == ("small", Arch.X86_64, "static")
-
-
-@pytest.mark.engine
-def test_a_root_folder_needs_no_engine(built, wheels, tmp_path):
-    needs.user_namespaces()
-    lock = smallworld.make_lock_of(wheels)
-    store = Store.open(tmp_path)
-    [report] = smoke.smoke(lock, built, Arch.X86_64, ["static"], through="root", store=store)
-    check(report)
-
-
-@pytest.mark.engine
-def test_a_root_folder_needs_no_root(built, wheels, place):
-    needs.root()  # to become nobody
-    needs.user_namespaces()
-    nobody = pwd.getpwnam("nobody")
-    cache = place / "cache"
-    cache.mkdir()
-    os.chown(cache, nobody.pw_uid, nobody.pw_gid)
-    script = f"""
-import os, sys
-from pathlib import Path
-from imgbuild import codec, smoke
-from imgbuild.oci import layout
-from imgbuild.store import Store
-from imgbuild.values import Arch
-from tests import smallworld
-assert os.geteuid() != 0
-lock = smallworld.make_lock_of([Path(path) for path in sys.argv[1:]])
-built = layout.read(Path({str(built.path)!r}))
-store = Store.open(Path({str(cache)!r}))
-[report] = smoke.smoke(lock, built, Arch.X86_64, ["static"], through="root", store=store)
-sys.stdout.buffer.write(codec.encode(report))
-"""
-    setpriv = needs.tool("setpriv", "util-linux")
-    become = [setpriv, "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
-    done = subprocess.run(
-        [*become, sys.executable, "-B", "-c", script, *wheels],
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": f"{REPOSITORY / 'builder'}:{REPOSITORY}",
-            "HOME": str(cache),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    check(codec.decode(done.stdout.encode(), Report, file="report"))
-
-
-@pytest.mark.engine
-def test_a_root_folder_that_is_there_is_used(built, wheels, tmp_path):
-    needs.user_namespaces()
-    store = Store.open(tmp_path)
-    lock = smallworld.make_lock_of(wheels)
-    settings = runner.running(built, Arch.X86_64)
-    with runner.root_folder(built, Arch.X86_64, store) as root:
-        shutil.rmtree(root / "opt/venv/lib/python3.11/site-packages/alpha")
-        report = smoke.smoke_root(lock, root, Arch.X86_64, "static", settings=settings, store=store)
-    failed = {case.name: case.message for case in report.cases if case.outcome == "failed"}
-    assert "alpha/__init__.py: No such file" in failed["files"]
-    assert "ModuleNotFoundError: No module named 'alpha'" in failed["import alpha"]
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize("kind", ["docker", "podman"])
-def test_an_engine_runs_them_in_a_container(kind, built, wheels, tmp_path):
-    ask: Callable[[], str] = getattr(needs, kind)
-    ask()
-    found = engine.require(kind)
-    before = _containers(found)
-    lock = smallworld.make_lock_of(wheels)
-    store = Store.open(tmp_path)
-    try:
-        [report] = smoke.smoke(lock, built, Arch.X86_64, ["static"], through=kind, store=store)
-    finally:
-        engine.remove(found, "small:latest")
-    check(report)
-    assert _containers(found) == before
-
-
-def _containers(found: engine.Engine) -> set[str]:
-    done = subprocess.run(found.command("ps", "-aq"), capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
