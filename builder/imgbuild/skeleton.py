@@ -63,8 +63,12 @@ def _template(name: str, cache: str) -> str:
 
 def _with_line(text: str, line: str) -> str:
     name = line.partition(":")[0]
-    kept = [row for row in text.splitlines() if row and row.partition(":")[0] != name]
-    return "\n".join([*kept, line]) + "\n"
+    number = line.split(":")[2:3]
+    kept = [row for row in text.split("\n") if row and row.partition(":")[0] != name]
+    # The first line with an id names it: ours goes before another account of the base with our id.
+    same = (place for place, row in enumerate(kept) if row.split(":")[2:3] == number)
+    kept.insert(next(same, len(kept)), line)
+    return "\n".join(kept) + "\n"
 
 
 def _file(path: str, text: str, *, mode: int = 0o644) -> Member:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.server
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -239,7 +240,7 @@ def test_an_index_without_the_architecture_lists_what_it_has(served, source):
     [
         ("application/vnd.docker.image.rootfs.diff.tar.gzip", documents.LAYER_GZIP),
         ("application/vnd.docker.image.rootfs.diff.tar", documents.LAYER),
-        (documents.LAYER_ZSTD, documents.LAYER_ZSTD),
+        (documents.LAYER_ZSTD, None),
         ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", None),
     ],
 )
@@ -247,7 +248,7 @@ def test_types_of_layers(served, source, found, kept):
     manifest = source.blob(source.image(Arch.X86_64).manifest.digest).read_bytes()
     text = put(served, manifest.replace(documents.LAYER_GZIP.encode(), found.encode()))
     if kept is None:
-        with pytest.raises(InputError, match="foreign"):
+        with pytest.raises(InputError, match=re.escape(f"the type {found}")):
             registry.base(text, Arch.X86_64)
         return
     base = registry.base(text, Arch.X86_64)

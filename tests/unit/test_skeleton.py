@@ -56,3 +56,23 @@ def test_a_registry_base_gets_the_user_once():
         b"root:x:0:0::/root:/bin/sh\nimgbuild:x:1000:1000::/home/imgbuild:/bin/bash\n"
     )
     assert members["etc/group"].content == b"root:x:0:\nimgbuild:x:1000:\n"
+
+
+def test_our_user_is_the_first_with_its_number():
+    """Ubuntu's images have a user 1000 of their own, whose name and home must not win."""
+    recipe = FilesRecipe(
+        user=samples.USER,
+        workdir="/workspace",
+        cache="/var/cache/imgbuild",
+        passwd="root:x:0:0::/root:/bin/sh\nubuntu:x:1000:1000::/home/ubuntu:/bin/sh\n",
+        group="root:x:0:\nubuntu:x:1000:\nvideo:x:44:ubuntu\n",
+    )
+    members = by_path(skeleton.files_members(recipe))
+    assert members["etc/passwd"].content.splitlines() == [
+        b"root:x:0:0::/root:/bin/sh",
+        b"imgbuild:x:1000:1000::/home/imgbuild:/bin/bash",
+        b"ubuntu:x:1000:1000::/home/ubuntu:/bin/sh",
+    ]
+    assert members["etc/group"].content == (
+        b"root:x:0:\nimgbuild:x:1000:\nubuntu:x:1000:\nvideo:x:44:ubuntu\n"
+    )

@@ -43,11 +43,11 @@ NAME = re.compile(r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*")
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 ACCEPT = f"{documents.INDEX}, {documents.MANIFEST}, {DOCKER_INDEX}, {DOCKER_MANIFEST}"
-# Docker's own types name the same bytes; in an OCI manifest they are written as OCI has them.
+# Docker's own types name the same bytes; in an OCI manifest they are written as OCI has them. Not
+# zstd: neither Docker 20.10 nor Python's tarfile reads it, and the accounts stand in some layer.
 LAYER_TYPES = {
     documents.LAYER: documents.LAYER,
     documents.LAYER_GZIP: documents.LAYER_GZIP,
-    documents.LAYER_ZSTD: documents.LAYER_ZSTD,
     "application/vnd.docker.image.rootfs.diff.tar": documents.LAYER,
     "application/vnd.docker.image.rootfs.diff.tar.gzip": documents.LAYER_GZIP,
 }
@@ -277,6 +277,7 @@ def _document(reference: Reference, digest: Digest, path: str, http: RegistryHtt
 
 def _layer_type(text: str, found: str) -> str:
     if found not in LAYER_TYPES:
-        message = f"{text} has a layer of the type {found}, which cannot be copied"
-        raise InputError(message, hint="choose a base image with ordinary layers")
+        message = f"{text} has a layer of the type {found}, which imgbuild does not read"
+        hint = "choose a base whose layers are gzip, or push it again with such layers"
+        raise InputError(message, hint=hint)
     return LAYER_TYPES[found]

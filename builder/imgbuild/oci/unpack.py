@@ -69,7 +69,7 @@ def unpack(blobs: Sequence[Path], root: Path, *, unpacked: int | None = None) ->
         with Tree(root) as tree, console.progress(f"unpacking {root.name}", unpacked) as bar:
             folders: dict[tuple[str, ...], tuple[int, int]] = {}
             for blob in blobs:
-                with _inflated(blob) as stream:
+                with inflated(blob) as stream:
                     _Writer(tree, folders, bar).write(Reader(stream, str(blob)))
             _settle(tree, folders)
     except OSError as error:
@@ -195,6 +195,26 @@ class Reader:
     def _refuse(self, text: str) -> NoReturn:
         message = f"{self._label}: {text}"
         raise IntegrityError(message, hint=REMEDY)
+
+
+@contextlib.contextmanager
+def inflated(blob: Path) -> Iterator[BinaryIO]:
+    """The tar in a layer file, inflated by a thread of its own if it is a gzip.
+
+    InputError if it is compressed with zstd.
+    """
+    with blob.open("rb") as file:
+        magic = file.read(len(ZSTD))
+    if magic == ZSTD:
+        message = f"{blob} is compressed with zstd, which imgbuild does not unpack"
+        raise InputError(message, hint="use a base image whose layers are gzip")
+    if magic.startswith(GZIP):
+        opened = igzip_threaded.open(blob, "rb", threads=1, block_size=CHUNK)  # type: ignore[no-untyped-call]
+        stream = cast("BinaryIO", opened)
+    else:
+        stream = cast("BinaryIO", io.BufferedReader(blob.open("rb", buffering=0), CHUNK))
+    with stream:
+        yield stream
 
 
 class _Writer:
@@ -327,20 +347,3 @@ def _settle(tree: Tree, folders: dict[tuple[str, ...], tuple[int, int]]) -> None
             here = Path(f"/proc/self/fd/{tree.folder(parts, make=False)}")
             here.chmod(mode)
             os.utime(here, (mtime, mtime))
-
-
-@contextlib.contextmanager
-def _inflated(blob: Path) -> Iterator[BinaryIO]:
-    """The tar in a layer file, inflated by a thread of its own if it is a gzip."""
-    with blob.open("rb") as file:
-        magic = file.read(len(ZSTD))
-    if magic == ZSTD:
-        message = f"{blob} is compressed with zstd, which imgbuild does not unpack"
-        raise InputError(message, hint="use a base image whose layers are gzip")
-    if magic.startswith(GZIP):
-        opened = igzip_threaded.open(blob, "rb", threads=1, block_size=CHUNK)  # type: ignore[no-untyped-call]
-        stream = cast("BinaryIO", opened)
-    else:
-        stream = cast("BinaryIO", io.BufferedReader(blob.open("rb", buffering=0), CHUNK))
-    with stream:
-        yield stream

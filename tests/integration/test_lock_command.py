@@ -1,0 +1,260 @@
+"""`imgbuild lock` as a user runs it, on a small project with an index and a base of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.oci import layout
+from imgbuild.store import Store
+from imgbuild.values import Arch, sha256
+from tests import images, smallproject
+from tests.servers import Site, serve
+from tests.smallproject import TARGET, Project
+
+HELD = "packages/thewheel-2.0-py3-none-any.whl"
+OTHER = "packages/another-0.1-py3-none-any.whl"
+SECONDS = 120  # until a process that hangs is given up
+OWN = ("lock.json", "digests.json", "requirements-x86_64.txt")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """An index, and a registry with a base that has accounts and something called python."""
+    members = [
+        images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
+        images.text("etc/group", "root:x:0:\n"),
+        images.text("usr/bin/python3.11", "", mode=0o755),
+    ]
+    made = images.layer(tmp_path / "blobs", members)
+    layout.write(tmp_path / "base", {Arch.X86_64: images.picture([made])}, "base")
+    with serve(Site(files=smallproject.index().site_files())) as opened:
+        yield opened
+
+
+@pytest.fixture
+def base(site: Site, tmp_path: Path) -> dict[str, object]:
+    return {
+        "kind": "registry",
+        "image": smallproject.serve_image(site, tmp_path / "base", "base"),
+        "python": "3.11",
+        "glibc": "2.36",
+        "interpreter": "/usr/bin/python3.11",
+    }
+
+
+@pytest.fixture
+def project(site: Site, base: dict[str, object], tmp_path: Path) -> Project:
+    """A project that is locked with thewheel 1.0."""
+    found = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
+    found.write(base)
+    found.run("lock", TARGET)
+    return found
+
+
+def whole(site: Site, path: str) -> int:
+    """How often the whole of a file was asked for."""
+    return sum(
+        command == "GET" and name == f"/{path}" and "Range" not in headers
+        for command, name, headers in site.requests
+    )
+
+
+def test_a_second_lock_writes_the_same_bytes_anywhere(site, project, base, tmp_path):
+    first = project.files()
+    assert set(first) == {"layers.json", *(f"{TARGET}/{name}" for name in OWN)}
+    project.run("lock", TARGET)
+    assert project.files() == first
+    other = Project(tmp_path / "elsewhere", site.url("simple"), cache=tmp_path / "empty")
+    other.env = {"TZ": "Asia/Shanghai", "LC_ALL": "C", "PYTHONHASHSEED": "7"}
+    other.write(base)
+    other.run("lock", TARGET, "--jobs", "2")
+    assert other.files() == first
+
+
+def test_check_is_clean_until_a_pin_changes(project, base, site):
+    digest = project.read(f"{TARGET}/digests.json")["digest"]
+    before, asked = project.files(), len(site.requests)
+    assert project.run("lock", TARGET, "--check").stdout.strip() == f"{TARGET} {digest}"
+    project.write(base, thewheel="2.0")
+    done = project.run("lock", TARGET, "--check", status=5)
+    assert "thewheel 1.0 is locked, thewheel==2.0 is wanted" in " ".join(done.stderr.split())
+    assert f"imgbuild lock --target {TARGET}" in " ".join(done.stderr.split())
+    project.run("build", TARGET, status=5)
+    assert project.files() == before
+    assert len(site.requests) == asked  # nothing was solved or fetched
+    project.write(base)
+    project.run("lock", TARGET, "--check")
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("lock.json", '"version": "0.5"', '"version": "0.6"'),
+        ("digests.json", '"digest": "sha256:', '"digest": "sha256:0'),
+        ("requirements-x86_64.txt", "helper==0.5", "helper==0.6"),
+    ],
+)
+def test_check_sees_a_file_that_was_edited(project, name, before, after):
+    path = project.folder / "images" / TARGET / name
+    text = path.read_text()
+    assert before in text
+    edited = text.replace(before, after, 1)
+    if name == "digests.json":  # still a digest, but another one
+        start = edited.index(after) + len(after)
+        edited = edited[: start + 62] + edited[start + 63 :]
+    path.write_text(edited)
+    done = project.run("lock", TARGET, "--check", status=5)
+    # A lock's own files are told apart by what follows from it.
+    told = OWN[2] if name == "lock.json" else name
+    assert told in done.stderr.replace("\n", "")
+
+
+def test_check_wants_every_file(project):
+    for name in OWN:
+        path = project.folder / "images" / TARGET / name
+        data = path.read_bytes()
+        path.unlink()
+        project.run("lock", TARGET, "--check", status=5)
+        path.write_bytes(data)
+    project.run("lock", TARGET, "--check")
+
+
+def git(project: Project, *arguments: str) -> None:
+    name = ("-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *name, *arguments], cwd=project.folder, check=True, capture_output=True)
+
+
+def test_diff_says_what_changed_in_words_and_bytes(project, base):
+    git(project, "init", "--quiet")
+    git(project, "add", ".")
+    git(project, "commit", "--quiet", "--message", "thewheel 1.0")
+    assert project.run("lock", TARGET, "--diff", "HEAD").stdout.strip() == (
+        f"{TARGET} x86_64: no change"
+    )
+    old = project.read(f"{TARGET}/digests.json")["arch"]["x86_64"]
+    project.write(base, thewheel="2.0")
+    project.run("lock", TARGET, "--diff", "HEAD", status=5)  # the lock is of the old pin
+    project.run("lock", TARGET)
+    new = project.read(f"{TARGET}/digests.json")["arch"]["x86_64"]
+    held = {layer["digest"] for layer in old["layers"]}
+    fresh = [layer for layer in new["layers"] if layer["digest"] not in held]
+    assert 1 <= len(fresh) < len(new["layers"])
+    (found,) = json.loads(project.run("lock", TARGET, "--diff", "HEAD", "--json").stdout)
+    told = found["arch"]["x86_64"]
+    assert told["pull"] == sum(layer["size"] for layer in fresh)
+    assert told["total"] == new["size"]
+    assert told["layers"] == [layer["name"] for layer in fresh]
+    head, *rows = project.run("lock", TARGET, "--diff", "HEAD").stdout.splitlines()
+    assert head.startswith(f"{TARGET} x86_64: 2 packages changed; ")
+    assert ", ".join(told["layers"]) in head
+    assert [row.strip() for row in rows] == ["another (new) → 0.1", "thewheel 1.0 → 2.0"]
+    done = project.run("lock", TARGET, "--diff", "no-such-branch", status=2)
+    assert "no-such-branch is no revision" in " ".join(done.stderr.split())
+
+
+def test_a_target_that_is_new_since_the_revision(project):
+    git(project, "init", "--quiet")
+    git(project, "commit", "--quiet", "--allow-empty", "--message", "nothing")
+    (found,) = json.loads(project.run("lock", TARGET, "--diff", "HEAD", "--json").stdout)
+    told = found["arch"]["x86_64"]
+    layers = project.read(f"{TARGET}/digests.json")["arch"]["x86_64"]["layers"]
+    assert told["pull"] == sum(layer["size"] for layer in layers)
+    assert {change["before"] for change in told["changes"]} == {""}
+
+
+def test_drop_leaves_no_wheel_in_the_cache(site, base, tmp_path):
+    project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
+    project.write(base)
+    project.run("lock", TARGET, "--drop")
+    store = Store.open(tmp_path / "cache")
+    wheels = project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"]
+    assert {wheel["package"] for wheel in wheels} >= {"thewheel", "helper", "torch"}
+    assert [wheel["file"] for wheel in wheels if store.file(wheel["sha256"])] == []
+    project.run("build", TARGET, "--output", str(tmp_path / "image"))  # fetched again
+    sealed = project.read(f"{TARGET}/digests.json")["digest"]
+    assert layout.verify(tmp_path / "image").digest == sealed
+    assert [wheel["file"] for wheel in wheels if not store.file(wheel["sha256"])] == []
+
+
+class Gate:
+    """Holds back one file of a site once the whole of it is asked for."""
+
+    def __init__(self, site: Site, path: str) -> None:
+        self.site, self.path = site, path
+        self.reached, self.opened = threading.Event(), threading.Event()
+        site.before = self
+
+    def __call__(self, path: str) -> None:
+        if path == f"/{self.path}" and whole(self.site, self.path):
+            self.reached.set()
+            self.opened.wait(SECONDS)
+
+
+def stop(project: Project, gate: Gate, store: Store, wanted: str, number: int) -> tuple[int, str]:
+    """Start a lock, and send it a signal when it waits for the gate and has the file `wanted`."""
+    process = subprocess.Popen(
+        project.command("lock", TARGET),
+        cwd=project.folder,
+        env=project.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert gate.reached.wait(SECONDS)
+        end = time.monotonic() + SECONDS
+        while store.file(wanted) is None:
+            assert time.monotonic() < end
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, number)
+        said, _ = process.communicate(timeout=SECONDS)
+    finally:
+        gate.opened.set()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_lock_that_is_stopped_leaves_the_old_one_and_goes_on(
+    site, project, base, tmp_path, number
+):
+    before = project.files()
+    project.write(base, thewheel="2.0")
+    another = next(item for item in smallproject.index().published if item.package == "another")
+    wanted = sha256(another.data)
+    gate = Gate(site, HELD)
+    status, said = stop(project, gate, Store.open(tmp_path / "cache"), wanted, number)
+    assert "Traceback" not in said
+    if number == signal.SIGINT:
+        assert status == 130, said
+        assert "run it again to go on" in " ".join(said.split())
+    else:
+        assert status in (-number, 128 + number)
+    assert project.files() == before
+    assert list((project.folder / "images").rglob("*.tmp*")) == []
+
+    asked = whole(site, OTHER)
+    project.run("lock", TARGET)
+    assert whole(site, OTHER) == asked == 1  # what was there is not fetched again
+    # Not one byte tells that it was interrupted.
+    fresh = Project(tmp_path / "fresh", site.url("simple"), cache=tmp_path / "cache-2")
+    shutil.copytree(project.folder / "images", fresh.folder / "images")
+    for name, data in before.items():
+        (fresh.folder / "images" / name).write_bytes(data)
+    fresh.write(base, thewheel="2.0")
+    fresh.run("lock", TARGET)
+    assert fresh.files() == project.files()

@@ -1,0 +1,346 @@
+"""An image on a registry base, end to end: pushed, locked, built, run.
+
+The base is a real one, Debian's Python on two architectures, made by imgbuild itself and pushed by
+skopeo to the registry on this machine, as an OCI image and as Docker's own kind.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from imgbuild.oci import documents, image, layout
+from imgbuild.oci.layer import LayerRecord
+from imgbuild.values import Arch
+from tests import images, needs, smallproject
+from tests.servers import Site, serve
+from tests.smallproject import TARGET, Project
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+DEBIAN = {
+    "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
+    "packages": ["python3", "usr-is-merged"],
+}  # fmt: skip
+BOTH = ("x86_64", "arm64")
+LOOK = "import thewheel, sys; print(thewheel.VALUE, sys.prefix, sys.version_info[:2])"
+SEEN = "42 /opt/venv (3, 11)"
+
+
+@dataclass
+class Pushed:
+    """The base as a layout here, and its name in the registry as OCI's and as Docker's image."""
+
+    folder: Path
+    oci: str
+    docker: str
+
+
+def skopeo(*arguments: str) -> str:
+    """Run skopeo, whose registries here have no TLS."""
+    done = subprocess.run(
+        [needs.tool("skopeo"), *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def push(folder: Path, *options: str) -> str:
+    """Copy a layout to the registry; its name there, with the digest that it got."""
+    name = f"{needs.registry()}/base-{uuid.uuid4().hex[:12]}"
+    note = folder.with_name(f"digest-{uuid.uuid4().hex[:12]}")
+    tag = layout.read(folder).name
+    skopeo(
+        "copy", "--quiet", "--dest-tls-verify=false", "--digestfile", str(note), *options,
+        f"oci:{folder}:{tag}", f"docker://{name}:1",
+    )  # fmt: skip
+    return f"{name}@{note.read_text().strip()}"
+
+
+def registry_base(image: str, **changes: object) -> dict[str, object]:
+    """A registry base as the matrix writes it."""
+    base = {"kind": "registry", "image": image, "python": "3.11", "glibc": "2.36"}
+    return {**base, "interpreter": "/usr/bin/python3.11", **changes}
+
+
+@pytest.fixture(scope="module")
+def index() -> Iterator[str]:
+    with serve(Site(files=smallproject.index().site_files())) as site:
+        yield site.url("simple")
+
+
+@pytest.fixture(scope="module")
+def pushed(tmp_path_factory: pytest.TempPathFactory, index: str) -> Pushed:
+    """Debian's packages come to the user's own cache, so that only a first run downloads."""
+    needs.registry()
+    folder = tmp_path_factory.mktemp("debian")
+    project = Project(folder, index, cache=None)
+    project.write(DEBIAN, arches=BOTH, user="imgbuild", uid=1000)
+    project.run("lock", TARGET, "--keep")
+    project.run("build", TARGET, "--only", "base", "--output", str(folder / "base"))
+    return Pushed(
+        folder=folder / "base",
+        oci=push(folder / "base", "--all"),
+        docker=push(folder / "base", "--all", "--format", "v2s2"),
+    )
+
+
+@dataclass
+class World:
+    """A project that stands on the pushed base, locked and built."""
+
+    project: Project
+    output: Path
+    base: str
+
+
+@pytest.fixture(scope="module", params=["oci", "docker"])
+def world(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    pushed: Pushed,
+    index: str,
+) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp(request.param)
+    project = Project(folder / "project", index, cache=folder / "cache")
+    below = getattr(pushed, request.param)
+    project.write(registry_base(below), arches=BOTH)
+    project.run("lock", TARGET)
+    project.run("build", TARGET, "--output", str(folder / "image"))
+    yield World(project=project, output=folder / "image", base=below)
+    shutil.rmtree(folder)
+
+
+def manifest_of(image: str, arch: Arch) -> dict[str, list[dict[str, object]]]:
+    """The manifest of a pushed image on `arch`, as the registry has it."""
+    name = image.partition("@")[0]
+    raw = skopeo("inspect", "--raw", "--tls-verify=false", f"docker://{image}")
+    for entry in json.loads(raw).get("manifests", ()):
+        if entry["platform"]["architecture"] == arch.oci:
+            place = f"docker://{name}@{entry['digest']}"
+            raw = skopeo("inspect", "--raw", "--tls-verify=false", place)
+    found: dict[str, list[dict[str, object]]] = json.loads(raw)
+    return found
+
+
+@pytest.mark.parametrize("arch", Arch)
+def test_the_bases_layers_are_taken_as_they_are(world, arch):
+    below = manifest_of(world.base, arch)["layers"]
+    stored = layout.verify(world.output).image(arch)
+    own = stored.layers[: len(below)]
+    assert [(layer.digest, layer.size) for layer in own] == [
+        (layer["digest"], layer["size"]) for layer in below
+    ]
+    assert {layer.media_type for layer in stored.layers} == {documents.LAYER_GZIP}
+    assert len(stored.layers) > len(below)
+    assert world.project.run("digest", TARGET).stdout.strip() == layout.read(world.output).digest
+
+
+def test_both_kinds_of_base_are_what_they_are_called(pushed):
+    kinds = [
+        json.loads(skopeo("inspect", "--raw", "--tls-verify=false", f"docker://{image}"))
+        for image in (pushed.oci, pushed.docker)
+    ]
+    assert [kind["mediaType"] for kind in kinds] == [
+        documents.INDEX, "application/vnd.docker.distribution.manifest.list.v2+json"
+    ]  # fmt: skip
+    layer = manifest_of(pushed.docker, Arch.X86_64)["layers"][0]
+    assert layer["mediaType"] == "application/vnd.docker.image.rootfs.diff.tar.gzip"
+
+
+def test_the_user_is_known_and_the_wheel_works_in_docker(world):
+    docker = needs.docker()
+    loaded = json.loads(
+        world.project.run(
+            "load", TARGET, "--layout", str(world.output), "--arch", "x86_64", "--json"
+        ).stdout
+    )
+    reference = loaded[0]["reference"]
+    lines = [
+        "id", "getent passwd trainer", "getent group trainer", "id root", "pwd",
+        f'python -c "{LOOK}"',
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            [docker, "run", "--rm", "--network=none", reference, "sh", "-ec", "\n".join(lines)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        subprocess.run([docker, "image", "rm", "--force", reference], check=False,
+                       capture_output=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "uid=1234(trainer) gid=1234(trainer) groups=1234(trainer)",
+        "trainer:x:1234:1234::/home/trainer:/bin/bash",
+        "trainer:x:1234:",
+        "uid=0(root) gid=0(root) groups=0(root)",
+        "/workspace",
+        SEEN,
+    ]
+
+
+def test_it_runs_in_a_root_folder(world):
+    done = world.project.run(
+        "run", TARGET, "--through", "root", "--arch", "x86_64", "--layout", str(world.output),
+        "--", "python", "-c", LOOK,
+    )  # fmt: skip
+    assert done.stdout.strip() == SEEN
+
+
+def test_a_second_lock_writes_the_same_bytes_and_check_is_clean(world):
+    before = world.project.files()
+    world.project.run("lock", TARGET, "--check")
+    world.project.run("lock", TARGET)
+    assert world.project.files() == before
+    assert {"layers.json", f"{TARGET}/lock.json", f"{TARGET}/requirements-arm64.txt"} <= set(before)
+
+
+def test_an_empty_cache_gives_the_same_digest(world, tmp_path):
+    project = Project(world.project.folder, world.project.index_url, cache=tmp_path / "cache")
+    project.run("build", TARGET, "--output", str(tmp_path / "image"))
+    assert layout.verify(tmp_path / "image").digest == layout.read(world.output).digest
+    project.run("build", TARGET, "--output", str(tmp_path / "again"), "--offline", "--verify")
+    assert layout.verify(tmp_path / "again").digest == layout.read(world.output).digest
+
+
+def test_the_base_alone(world, tmp_path):
+    world.project.run("build", TARGET, "--only", "base", "--output", str(tmp_path / "base"))
+    found = layout.verify(tmp_path / "base")
+    for arch in Arch:
+        below = manifest_of(world.base, arch)["layers"]
+        assert [layer.digest for layer in found.image(arch).layers] == [
+            layer["digest"] for layer in below
+        ]
+
+
+@pytest.mark.parametrize("form", ["oci-archive", "docker-archive"])
+def test_archives_hold_the_bases_layers(world, tmp_path, form):
+    archive = tmp_path / "small.tar"
+    # A docker-archive has one architecture.
+    world.project.run(
+        "build", TARGET, "--arch", "x86_64", "--format", form, "--output", str(archive)
+    )
+    config = json.loads(skopeo("inspect", "--config", f"{form}:{archive}"))
+    diff_ids = layout.read(world.output).image(Arch.X86_64).diff_ids
+    assert tuple(config["rootfs"]["diff_ids"]) == diff_ids
+
+
+def test_layers_without_compression_and_one_layer_twice(tmp_path):
+    """Old images repeat their empty layer; some registries keep plain tars."""
+    members = [
+        *(images.text(f"etc/{name}", "root:x:0:0::/:/bin/sh\n") for name in ("passwd", "group")),
+        images.text("usr/bin/python3.11", "", mode=0o755),
+    ]
+    packed, path = images.layer(tmp_path / "b", members)
+    plain = tmp_path / "plain.tar"
+    plain.write_bytes(gzip.decompress(path.read_bytes()))
+    size = plain.stat().st_size
+    record = LayerRecord(digest=packed.diff_id, size=size, diff_id=packed.diff_id, unpacked=size)
+    twice = images.layer(tmp_path / "b", [images.text("word", "twice")])
+    records = [record, twice[0], twice[0]]
+    config = image.config(images.plan(names="abc"), [each.diff_id for each in records])
+    types = {record.digest: documents.LAYER}
+    picture = layout.Image(
+        config=config,
+        manifest=image.manifest(config, records, media_types=types),
+        layers={record.digest: plain, twice[0].digest: twice[1]},
+    )
+    layout.write(tmp_path / "base", {Arch.X86_64: picture}, "odd")
+    with serve(Site(files=smallproject.index().site_files())) as site:
+        project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
+        project.write(registry_base(smallproject.serve_image(site, tmp_path / "base", "odd")))
+        project.run("lock", TARGET)
+        project.run("build", TARGET)
+    stored = layout.verify(tmp_path / "project/build" / TARGET).image(Arch.X86_64)
+    assert [layer.digest for layer in stored.layers[:3]] == [each.digest for each in records]
+    assert [layer.media_type for layer in stored.layers[:4]] == [
+        documents.LAYER, *[documents.LAYER_GZIP] * 3
+    ]  # fmt: skip
+    for form in ("oci-archive", "docker-archive"):
+        archive = tmp_path / f"{form}.tar"
+        project.run("build", TARGET, "--format", form, "--output", str(archive), "--offline")
+        skopeo("copy", "--quiet", f"{form}:{archive}", f"dir:{tmp_path / form}")
+    docker = needs.docker()
+    loaded = json.loads(project.run("load", TARGET, "--engine", "docker", "--json").stdout)
+    subprocess.run([docker, "image", "rm", "--force", loaded[0]["reference"]], check=True,
+                   capture_output=True)  # fmt: skip
+
+
+class TestRefusals:
+    """A base that cannot be used: what is wrong, where, and what to do; nothing is written."""
+
+    @pytest.fixture
+    def project(self, tmp_path, index):
+        return Project(tmp_path / "project", index, cache=tmp_path / "cache")
+
+    def refuse(self, project, status, *words):
+        done = project.run("lock", TARGET, status=status)
+        said = " ".join(done.stderr.split())
+        assert [word for word in words if word not in said] == [], said
+        assert not (project.folder / "images").exists() or project.files() == {}
+
+    def test_a_lacking_architecture(self, project, pushed):
+        one = next(
+            entry["digest"]
+            for entry in json.loads(
+                skopeo("inspect", "--raw", "--tls-verify=false", f"docker://{pushed.oci}")
+            )["manifests"]
+            if entry["platform"]["architecture"] == "amd64"
+        )
+        image = f"{pushed.oci.partition('@')[0]}@{one}"
+        project.write(registry_base(image), arches=("arm64",))
+        self.refuse(project, 2, image, "is for amd64, not for arm64", "has this architecture")
+
+    def test_a_digest_that_is_not_there(self, project, pushed):
+        image = f"{pushed.oci.partition('@')[0]}@sha256:{'0' * 64}"
+        project.write(registry_base(image))
+        self.refuse(project, 7, "404", "0" * 64)
+
+    def test_a_layer_of_zstd(self, project):
+        folder = project.folder.parent
+        # Of its own each time: skopeo takes a gzip that it knows to be of the same content.
+        self.write_layers(project, [images.text("word", uuid.uuid4().hex)])
+        # skopeo leaves as it is what is compressed already.
+        skopeo("copy", "--quiet", "--dest-decompress", f"oci:{folder}/layout:{TARGET}",
+               f"dir:{folder}/dir")  # fmt: skip
+        image = f"{needs.registry()}/zstd-{uuid.uuid4().hex[:12]}"
+        skopeo("copy", "--quiet", "--format", "oci", "--dest-compress-format", "zstd",
+               "--dest-tls-verify=false", "--digestfile", f"{folder}/digest", f"dir:{folder}/dir",
+               f"docker://{image}:1")  # fmt: skip
+        image += f"@{(folder / 'digest').read_text().strip()}"
+        assert manifest_of(image, Arch.X86_64)["layers"][0]["mediaType"] == documents.LAYER_ZSTD
+        project.write(registry_base(image))
+        self.refuse(project, 2, image, f"the type {documents.LAYER_ZSTD}", "layers are gzip")
+
+    def test_no_accounts(self, project):
+        image = push(
+            self.write_layers(project, [images.text("usr/bin/python3.11", "", mode=0o755)])
+        )
+        project.write(registry_base(image))
+        self.refuse(project, 2, image, "/etc/passwd does not exist", "choose a base that has one")
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"interpreter": "/usr/local/bin/python3"}, ["/usr/local/bin/python3 does not exist"]),
+            ({"python": "3.12"}, ["python3.11 is /usr/bin/python3.11, not Python 3.12"]),
+        ],
+    )
+    def test_another_python(self, project, pushed, changes, words):
+        project.write(registry_base(pushed.oci, **changes))
+        self.refuse(project, 2, pushed.oci, "it has /usr/bin/python3.11", "interpreter", *words)
+
+    def write_layers(self, project, members):
+        made = images.layer(project.folder.parent / "b", members)
+        folder = project.folder.parent / "layout"
+        layout.write(folder, {Arch.X86_64: images.picture([made])}, TARGET)
+        return folder
