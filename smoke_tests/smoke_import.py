@@ -120,7 +120,9 @@ def judge(title: str, package: str, names: list[str], waivers: list[dict[str, An
     for entry in mine:
         excused = [name for name, result in failed.items() if accepts(entry, name, result)]
         if excused:
-            message = f"{', '.join(excused)}: {failed[excused[0]].error}; {entry['reason']}"
+            more = f" and {len(excused) - 4} more" if len(excused) > 4 else ""
+            names_ = f"{', '.join(excused[:4])}{more}"
+            message = f"{names_}: {failed[excused[0]].error}; {entry['reason']}"
             report(f"{title}: {entry['name']}", "skipped", 0.0, message)
     good = [name for name in results if name not in failed]
     outcome = "failed" if problems else "passed" if good else "skipped"

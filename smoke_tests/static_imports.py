@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import csv
+import mmap
+import os
+import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import Distribution
 from pathlib import Path
@@ -24,12 +27,14 @@ from smoke_support import allowed, finish, installed
 def import_names(distribution: Distribution) -> list[str]:
     """The names to import: the outermost ones, then the extension modules below them."""
     rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
-    files = {tuple(row[0].split("/")) for row in rows if row}
-    base = Path(str(distribution.locate_file("")))
-    packages = {parts[:-1] for parts in files if parts[-1] == "__init__.py"}
+    base = str(distribution.locate_file(""))
+    places = {
+        path: place for row in rows if row and (place := place_of(path := f"{base}/{row[0]}"))
+    }
+    packages = {parts[:-1] for parts in places.values() if parts[-1] == "__init__.py"}
     outer, extensions = set(), set()
-    for parts in files:
-        stem = module_stem(base.joinpath(*parts))
+    for path, parts in places.items():
+        stem = module_stem(Path(path))
         if not stem or not all(part.isidentifier() for part in (*parts[:-1], stem)):
             continue
         # Folders without __init__.py are namespaces (google, nvidia): one looks below them.
@@ -42,18 +47,40 @@ def import_names(distribution: Distribution) -> list[str]:
     return [*sorted(outer), *sorted(extensions - outer)]
 
 
+def place_of(path: str) -> tuple[str, ...]:
+    """The parts of `path` below the folder of sys.path that it is in; () if it is in none.
+
+    The deepest folder counts: a .pth file may add one inside site-packages, and what lies there
+    breaks if it is imported by its longer name.
+    """
+    path = os.path.normpath(path)
+    above = [folder for folder in sys.path if folder and path.startswith(f"{folder.rstrip('/')}/")]
+    folder = max(above, key=len, default="")
+    return tuple(path[len(folder) :].strip("/").split("/")) if folder else ()
+
+
 def module_stem(path: Path) -> str:
     """The name that `path` is imported by; "" if it is no module."""
     if path.suffix == ".py":
         return path.stem
     for suffix in EXTENSION_SUFFIXES:
         if path.name.endswith(suffix):
+            # It may be a plain library: an extension module has an entry point.
             stem = path.name.removesuffix(suffix)
-            # `libfoo.so` may be a plain library: an extension module has an entry point.
-            if suffix != ".so" or f"PyInit_{stem}".encode() in path.read_bytes():
-                return stem
-            return ""
+            return stem if holds(path, f"PyInit_{stem}\0".encode()) else ""
     return ""
+
+
+def holds(path: Path, words: bytes) -> bool:
+    """Whether the file at `path`, which may be large, holds `words`."""
+    try:
+        with (
+            path.open("rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            return content.find(words) >= 0
+    except (OSError, ValueError):  # absent (the case "files" says so) or empty
+        return False
 
 
 def main() -> None:

@@ -268,3 +268,17 @@ def test_a_bad_expectation_is_an_input_error(tmp_path):
     )
     assert done.returncode == 2
     assert b"expect.json" in done.stderr
+
+
+def test_what_a_pth_file_adds_is_imported_by_its_own_name(world):
+    failing = b"import sys\nassert __name__ == 'inner', __name__\n"
+    world.add("gamma", {"gamma.pth": b"deep/below\n", "deep/below/inner.py": failing})
+    assert world.run("imports")["import gamma"].message == "1 names: inner"
+
+
+def test_a_library_that_is_no_extension_module_is_not_imported(world):
+    library = {"gamma/__init__.py": b"", "gamma/libgamma.so": b"\x7fELF", "gamma/empty.so": b""}
+    world.add("gamma", library)
+    assert world.run("imports")["import gamma"].message == "1 names: gamma"
+    world.add("delta", {"delta/__init__.py": b"", "delta/fake.so": b"PyInit_fake\0"})
+    assert "delta.fake: ImportError" in world.run("imports")["import delta"].message
