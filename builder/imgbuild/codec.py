@@ -8,7 +8,7 @@ lock shows one line for each changed item. The last byte is a newline.
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,7 +20,14 @@ T = TypeVar("T")
 
 def to_builtins(value: Any) -> Any:
     """A value as JSON's own types; mappings sorted by key, fields in the order of their struct."""
-    return msgspec.to_builtins(value, order="deterministic", str_keys=True)
+    return msgspec.to_builtins(value, order="deterministic", str_keys=True, enc_hook=_other)
+
+
+def _other(value: object) -> str:
+    """What msgspec does not encode by itself in all its versions."""
+    if isinstance(value, PurePath):
+        return str(value)
+    raise NotImplementedError
 
 
 def compact(value: Any) -> bytes:

@@ -12,15 +12,25 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import engine, sandbox
+from imgbuild import codec, engine, sandbox
 from imgbuild.console import console
-from imgbuild.errors import IntegrityError
+from imgbuild.errors import ImgbuildError, IntegrityError
 from imgbuild.oci import tree
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.unpack import unpack
 from imgbuild.run import Result
+from imgbuild.seal import Seal, seal_path
 from imgbuild.store import Store
 from imgbuild.values import Arch
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that ended. `through` is "docker", "podman" or "root"; text only if captured."""
+
+    through: str
+    status: int
+    stdout: str
+    stderr: str
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -41,14 +51,34 @@ def running(layout: Layout, arch: Arch) -> Running:
         raise IntegrityError(message, hint="build it again") from error
 
 
+def unpacked_size(images: Path, target: str, layout: Layout, arch: Arch) -> int | None:
+    """Bytes of the image's layers once inflated, if the seal of `target` is of that image.
+
+    None if nobody knows: it only makes a progress bar better.
+    """
+    try:
+        sealed = codec.read(seal_path(images, target), Seal).arch.get(arch)
+    except (OSError, ImgbuildError):
+        return None
+    if sealed is None or sealed.manifest != layout.image(arch).manifest.digest:
+        return None
+    sizes = [layer.unpacked for layer in sealed.layers]
+    return sum(sizes) if all(sizes) else None  # a registry does not say how large its layers are
+
+
 @contextlib.contextmanager
-def root_folder(layout: Layout, arch: Arch, store: Store) -> Iterator[Path]:
-    """The image on `arch` as a folder, which is gone when the work is done."""
+def root_folder(
+    layout: Layout, arch: Arch, store: Store, *, unpacked: int | None = None
+) -> Iterator[Path]:
+    """The image on `arch` as a folder, which is gone when the work is done.
+
+    `unpacked` is its size in bytes, for the progress bar.
+    """
     blobs = [layout.blob(layer.digest) for layer in layout.image(arch).layers]
     with store.scratch() as scratch:
         root = scratch / "root"
         with console.step(f"unpacking {layout.path.name}"):
-            unpack(blobs, root)
+            unpack(blobs, root, unpacked=unpacked)
         try:
             yield root
         finally:
@@ -85,11 +115,11 @@ def run(
     *,
     through: str | None,
     store: Store,
-    network: bool,
-    gpus: bool,
-    tty: bool,
-) -> int:
-    """Run `command` with this terminal; the status is the command's.
+    settings: engine.Running,
+    stream: bool = True,
+    unpacked: int | None = None,
+) -> Ran:
+    """Run `command` with this terminal, or captured without `stream`; the status is the command's.
 
     `through` names "docker", "podman" or "root"; None takes the engine that answers, else a root
     folder. ToolMissing if the one that is named does not answer.
@@ -99,8 +129,13 @@ def run(
         engine.require(through)
     if found is not None:
         loaded = engine.load(found, layout, arch, tag)
-        settings = engine.Running(network=network, gpus=gpus, tty=tty)
-        return engine.run(found, loaded.reference, command, settings, stream=True).status
-    with root_folder(layout, arch, store) as root:
-        settings_ = running(layout, arch)
-        return run_in_root(root, settings_, command, network=network, stream=True).status
+        done = engine.run(found, loaded.reference, command, settings, stream=stream)
+        return _ran(found.kind, done)
+    with root_folder(layout, arch, store, unpacked=unpacked) as root:
+        own = running(layout, arch)
+        done = run_in_root(root, own, command, network=settings.network, stream=stream)
+        return _ran("root", done)
+
+
+def _ran(through: str, done: Result) -> Ran:
+    return Ran(through=through, status=done.status, stdout=done.stdout, stderr=done.stderr)

@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 
-from imgbuild import codec
 from imgbuild.console import console
-from imgbuild.errors import ImgbuildError, InputError, Interrupted, WorldImpossible
+from imgbuild.errors import ImgbuildError, InputError, Interrupted, WorkFailed, WorldImpossible
+
+STOPPED = "interrupted; what was finished is kept, run the same command to go on"
 
 
 def main() -> None:
-    """Run the command line; the exit status is 0 or that of the error's class."""
-    from imgbuild.cli.app import app
-
+    """Run the command line; the exit status is 0, that of the error's class, or a command's own."""
+    words = itertools.takewhile(lambda word: word != "--", sys.argv[1:])
+    console.configure(verbosity=0, json="--json" in words)  # for a command line that is wrong
     try:
-        app()
+        from imgbuild.cli import app
+
+        status = app.run()
     except ImgbuildError as error:
-        report(error)
-        sys.exit(error.exit_code)
+        status = report(error)
     except KeyboardInterrupt:
-        report(Interrupted("interrupted; what was finished is kept, run the same command to go on"))
-        sys.exit(Interrupted.exit_code)
-    except BrokenPipeError:
-        sys.exit(0)
+        status = report(Interrupted(STOPPED))
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        hint = "check that the folder exists, may be written to and has room"
+        status = report(WorkFailed(f"{place}{error.strerror or error}", hint=hint))
+    sys.exit(status)
 
 
-def report(error: ImgbuildError) -> None:
-    """Say what went wrong, every problem of it, on stderr; under `--json` on stdout as data too."""
+def report(error: ImgbuildError) -> int:
+    """Say what went wrong, every problem of it, on stderr; under `--json` on stdout as data too.
+
+    The exit status of the error.
+    """
     problems = error.problems if isinstance(error, InputError) else ()
     reasons = error.reasons if isinstance(error, WorldImpossible) else ()
     details = [str(problem) for problem in problems] or [f"because {reason}" for reason in reasons]
     console.error("\n  ".join((error.message, *details)), hint=error.hint)
     if console.json:
+        from imgbuild.cli import options
+
         document = {
             "error": type(error).__name__,
             "exit_code": error.exit_code,
@@ -40,4 +50,5 @@ def report(error: ImgbuildError) -> None:
             "problems": problems,
             "reasons": reasons,
         }
-        console.data(codec.encode(document).decode())
+        options.answer(document, [], json=True)
+    return error.exit_code

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 import imgbuild
-from imgbuild.cli import build, cache, image, lock, matrix
-from imgbuild.console import console
+from imgbuild.cli import build, cache, image, lock, matrix, options
+from imgbuild.errors import InputError
+
+# typer's own class for a command line that is wrong; not every version gives it a public name.
+USAGE_ERRORS: tuple[type[Exception], ...] = typer.BadParameter.__bases__
+
+
+class Group(typer.core.TyperGroup):
+    """All verbs. An interrupt passes through, so that what it means can be said."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb of `ctx`."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise Stopped from error
+
+
+class Stopped(BaseException):
+    """An interrupt that typer does not turn into a silent exit."""
+
 
 app = typer.Typer(
     name="imgbuild",
+    cls=Group,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -37,7 +58,7 @@ KEEP = "Housekeeping"
 
 def _version(value: bool) -> None:
     if value:
-        console.data(f"imgbuild {imgbuild.__version__}")
+        options.put(f"imgbuild {imgbuild.__version__}")
         raise typer.Exit
 
 
@@ -63,3 +84,22 @@ app.command("load", rich_help_panel=USE)(image.load)
 app.command("run", rich_help_panel=USE)(image.run)
 app.command("smoke", rich_help_panel=USE)(image.smoke)
 app.add_typer(cache.app, name="cache", rich_help_panel=KEEP)
+
+
+def run() -> int:
+    """Run the verb that the command line names: the exit status.
+
+    InputError if the command line is wrong; errors of verbs and interrupts pass through.
+    """
+    try:
+        return app(prog_name="imgbuild", standalone_mode=False) or 0
+    except Stopped as error:
+        raise KeyboardInterrupt from error
+    except USAGE_ERRORS as error:
+        context = getattr(error, "ctx", None)
+        verb = context.command_path if context is not None else "imgbuild"
+        text = str(getattr(error, "format_message", error.__str__)()).strip()
+        if not text:  # no verb was given, and the help has been shown
+            return InputError.exit_code
+        message = f"{verb}: {text.replace('Value error, ', '')}"
+        raise InputError(message, hint=f"see: {verb} --help") from error

@@ -11,11 +11,15 @@ import msgspec
 import typer
 
 from imgbuild.cli import options
+from imgbuild.errors import InputError
 from imgbuild.values import Arch, Digest
 
 if TYPE_CHECKING:
-    from imgbuild.lock import Lock
-    from imgbuild.seal import Seal
+    from imgbuild.plan import Plan, Recipe
+    from imgbuild.seal import Seal, SealedImage
+
+PLAN_HEAD = ("target", "arch", "#", "layer", "MB", "unpacked", "contents", "digest")
+PLAN_NUMBERS = frozenset({2, 4, 5})
 
 
 class Format(enum.StrEnum):
@@ -110,49 +114,90 @@ def build(
 
 def _only_base(only: str | None) -> bool:
     if only not in (None, "base"):
-        message = f"--only {only}: only 'base' can be built on its own"
-        raise typer.BadParameter(message)
+        message = f"--only {only}: only the base can be built on its own"
+        raise InputError(message, hint="imgbuild build TARGET --only base")
     return only == "base"
 
 
 def plan(
-    name: options.One,
+    names: options.Names = None,
+    target: options.Targets = None,
+    everything: options.Everything = False,
     arch: options.Arches = None,
     matrix: options.MatrixFile = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show the layers of an image, in order, with what is in each. Nothing is fetched or built.
+    """Show the layers of images, in order, with what is in each. Nothing is fetched or built.
 
-    Example:
+    Columns: target, architecture, place, name, MB to pull, MB unpacked (- where a registry does not
+    say), contents, digest. --json has every file of each layer.
 
-        imgbuild plan cu124-vllm --json
+    Examples:
+
+        imgbuild plan cu124-vllm
+
+        imgbuild plan cu130-vllm --arch arm64 --json
     """
-    from imgbuild import lock, project, seal
     from imgbuild import plan as plans
-    from imgbuild.console import console
+    from imgbuild import project, seal
+    from imgbuild.cli import locked
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     found = project.find(matrix)
-    locked = lock.read_lock(found.images, name)
-    planned = [plans.plan(locked, each) for each in _present(locked, arch)]
+    wanted = options.wanted(names, target)
+    chosen = locked.choose(found, wanted, everything=everything, arches=arch or [])
+    planned = [plans.plan(item.lock, each) for item in chosen for each in item.arches]
     if json:
         options.answer(planned, [], json=True)
         return
-    sealed = seal.read_seal(found.images, locked)
+    seals = {item.lock.target: seal.read_seal(found.images, item.lock) for item in chosen}
+    rows: list[Sequence[str]] = [PLAN_HEAD]
     for item in planned:
-        rows = [
-            (
-                str(number),
-                layer.name,
-                f"{layer.size / 1e6:,.1f}",
-                f"{layer.unpacked / 1e6:,.1f}",
-                layer.digest[:19],
-            )
-            for number, layer in enumerate(sealed.arch[item.arch].layers, 1)
-        ]
-        console.table(f"{name} {item.arch}", ("", "layer", "MB", "MB unpacked", "digest"), rows)
+        rows += _plan_rows(item, seals[item.target].arch[item.arch])
+    options.answer(planned, options.aligned(rows, right=PLAN_NUMBERS), json=False)
+
+
+def _plan_rows(planned: Plan, sealed: SealedImage) -> list[tuple[str, ...]]:
+    """A row for each layer, and the sums said to people."""
+    from imgbuild.console import console
+
+    pulled, unpacked = sealed.size / 1e9, sum(layer.unpacked for layer in sealed.layers) / 1e9
+    console.info(
+        f"{planned.target} {planned.arch}: {len(planned.layers)} layers,"
+        f" {pulled:.2f} GB to pull, {unpacked:.2f} GB unpacked"
+    )
+    return [
+        (
+            planned.target,
+            planned.arch,
+            str(number),
+            layer.name,
+            f"{made.size / 1e6:.1f}",
+            f"{made.unpacked / 1e6:.1f}" if made.unpacked else "-",
+            _contents(layer.recipe),
+            made.digest,
+        )
+        for number, (layer, made) in enumerate(
+            zip(planned.layers, sealed.layers, strict=True), start=1
+        )
+    ]
+
+
+def _contents(recipe: Recipe) -> str:
+    """What is in a layer, in a word or two."""
+    from imgbuild.plan import DebianRecipe, WheelsRecipe
+
+    match recipe:
+        case DebianRecipe():
+            return f"{len(recipe.debs)} packages"
+        case WheelsRecipe() if len(recipe.wheels) > 1:
+            return f"{len(recipe.wheels)} wheels"
+        case WheelsRecipe():
+            return recipe.wheels[0].version
+        case _:
+            return "-"
 
 
 class Digests(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,23 +226,14 @@ def digest(
 
         docker pull "registry.example/rl@$(imgbuild digest cu124-vllm)"
     """
-    import fnmatch
-
-    from imgbuild import lock, project, seal
-    from imgbuild.errors import NothingSelected
+    from imgbuild import project, seal
+    from imgbuild.cli import locked
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     found = project.find(matrix)
-    have = found.sealed()
-    patterns = ["*"] if everything else options.wanted(names, target)
-    chosen = [name for name in have if any(fnmatch.fnmatchcase(name, each) for each in patterns)]
-    if not chosen:
-        message = f"no locked target matches {' '.join(patterns) or 'nothing'}"
-        raise NothingSelected(message, hint=f"locked are: {', '.join(have) or 'none'}")
-    answers = []
-    for name in chosen:
-        locked = lock.read_lock(found.images, name)
-        answers.append(_digests(seal.read_seal(found.images, locked), _present(locked, arch)))
+    wanted = options.wanted(names, target)
+    chosen = locked.choose(found, wanted, everything=everything, arches=arch or [])
+    answers = [_digests(seal.read_seal(found.images, item.lock), item.arches) for item in chosen]
     one = len(answers) == 1
     lines = [item.digest if one else f"{item.target} {item.digest}" for item in answers]
     options.answer(answers, lines, json=json)
@@ -210,13 +246,3 @@ def _digests(sealed: Seal, arches: Sequence[Arch]) -> Digests:
         digest=sealed.digest if every else sealed.arch[arches[0]].manifest,
         arch={each: sealed.arch[each].manifest for each in arches},
     )
-
-
-def _present(locked: Lock, arch: Sequence[Arch] | None) -> list[Arch]:
-    from imgbuild.errors import NothingSelected
-
-    chosen = [each for each in locked.arch if not arch or each in arch]
-    if not chosen:
-        message = f"{locked.target} has no {', '.join(arch or ())}; it has {', '.join(locked.arch)}"
-        raise NothingSelected(message)
-    return chosen

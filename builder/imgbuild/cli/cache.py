@@ -57,7 +57,12 @@ def size_text(size: int) -> str:
 def info(
     json: options.Json = False, quiet: options.Quiet = False, verbose: options.Verbose = False
 ) -> None:
-    """Say where the cache is and how large each kind of entry is."""
+    """Say where the cache is and how large each kind of entry is.
+
+    Example:
+
+        imgbuild cache info
+    """
     import shutil
 
     from imgbuild import upkeep
@@ -87,10 +92,18 @@ def info(
 
 
 @app.command("path")
-def path(json: options.Json = False) -> None:
-    """Print the folder of the cache."""
+def path(
+    json: options.Json = False, quiet: options.Quiet = False, verbose: options.Verbose = False
+) -> None:
+    """Print the folder of the cache.
+
+    Example:
+
+        du -sh "$(imgbuild cache path)"
+    """
     from imgbuild.store import default_root
 
+    options.configure(json=json, quiet=quiet, verbose=verbose)
     root = str(default_root())
     options.answer({"path": root}, [root], json=json)
 
@@ -102,6 +115,10 @@ def list_entries(
     """List files, layers and interrupted downloads, least recently used first; facts only with -v.
 
     Columns: kind, size in bytes, last use (UTC), whether a running process uses it, sha256, name.
+
+    Example:
+
+        imgbuild cache list | sort -k2 -n | tail
     """
     from imgbuild import upkeep
     from imgbuild.store import Store
@@ -135,6 +152,10 @@ def prune(
     """Remove the least recently used entries until the cache is small enough.
 
     What a running process uses stays, even if the cache is then larger than asked for.
+
+    Example:
+
+        imgbuild cache prune --max-size 20G
     """
     from imgbuild import upkeep
     from imgbuild.errors import InputError
@@ -152,7 +173,12 @@ def prune(
 def clear(
     json: options.Json = False, quiet: options.Quiet = False, verbose: options.Verbose = False
 ) -> None:
-    """Remove everything that no running process uses."""
+    """Remove everything that no running process uses.
+
+    Example:
+
+        imgbuild cache clear
+    """
     from imgbuild import upkeep
     from imgbuild.store import Store
 
@@ -167,6 +193,10 @@ def verify(
     """Hash everything and remove what is damaged; exit status 9 if anything was.
 
     What was removed is downloaded or made again when it is next needed.
+
+    Example:
+
+        imgbuild cache verify
     """
     from imgbuild import upkeep
     from imgbuild.errors import IntegrityError
@@ -178,10 +208,16 @@ def verify(
     with console.progress("Hashing the cache", total) as bar:
         damaged = upkeep.verify(store, bar.advance)
     names = [f"{entry.kind}\t{entry.sha256}\t{entry.label}" for entry in damaged]
-    options.answer(damaged, names or ["all intact"], json=json)
-    if damaged:
-        message = f"{len(damaged)} entries of {store.root} were damaged and are removed"
-        raise IntegrityError(message, hint="check the disk; then build again to fetch them anew")
+    options.answer(damaged, names, json=json)
+    if not damaged:
+        console.info("all intact")
+        return
+    message = f"{len(damaged)} entries of {store.root} were damaged and are removed"
+    hint = "check the disk; then build again to fetch them anew"
+    if not json:
+        raise IntegrityError(message, hint=hint)
+    console.error(message, hint=hint)  # the answer stands on stdout already
+    raise typer.Exit(IntegrityError.exit_code)
 
 
 def _removed(value: Removal, *, json: bool) -> None:

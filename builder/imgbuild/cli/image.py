@@ -13,10 +13,13 @@ import msgspec
 import typer
 
 from imgbuild.cli import options
+from imgbuild.console import console
+from imgbuild.errors import InputError, NothingSelected
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild import smoke as smoke_tests
+    from imgbuild.matrix.select import Selected
     from imgbuild.oci.layout import Layout
     from imgbuild.report import Report
 
@@ -34,6 +37,18 @@ class Tier(enum.StrEnum):
 
     STATIC = "static"
     CPU = "cpu"
+
+
+def _patience(value: object) -> float:
+    text = str(value)  # typer hands the default over too
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.1 <= number < float("inf"):
+        message = f"{text!r} is no factor; give a number from 0.1 on"
+        raise typer.BadParameter(message)
+    return number
 
 
 LayoutFolder = Annotated[
@@ -55,6 +70,17 @@ Way = Annotated[
         show_default=False,
     ),
 ]
+
+
+class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that ran in an image, and what it wrote."""
+
+    target: str
+    arch: Arch
+    through: str
+    status: int
+    stdout: str
+    stderr: str
 
 
 class LoadedImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,15 +125,17 @@ def load(
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     if engine is Through.ROOT:
-        message = "a root folder is no engine; name docker or podman"
-        raise typer.BadParameter(message)
+        message = "--engine root: a root folder is no engine"
+        raise InputError(message, hint="name docker or podman; imgbuild run needs no engine")
     session = pipeline.open_session(matrix, pipeline.Options())
     selected = session.select(options.wanted(names, target), everything=everything, arches=[])
+    _same_image(selected, layout)
     found = engines.require(engine.value if engine else None)
     done = []
     for item in selected:
         built = pipeline.built_layout(session, item.name, layout)
-        loaded = engines.load(found, built, _one(built, arch), item.name)
+        with console.step(f"loading {item.name} into {found.kind}"):
+            loaded = engines.load(found, built, _one(built, arch), item.name)
         done.append(
             LoadedImage(
                 target=item.name, engine=found.kind, reference=loaded.reference, id=loaded.id
@@ -138,35 +166,47 @@ def run(
         typer.Option("--gpus", help="Give it the GPUs (engines).", rich_help_panel=options.WORK),
     ] = False,
     matrix: options.MatrixFile = None,
+    json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Run a command in a built image. Its exit status is the command's.
+    """Run a command in a built image. The exit status is the command's.
+
+    With --json the command has no terminal, and what it wrote is part of the answer.
 
     Example:
 
         imgbuild run cu124-vllm -- python -c 'import vllm; print(vllm.__version__)'
     """
+    from imgbuild import engine as engines
     from imgbuild import pipeline, runner
     from imgbuild.store import Store
 
-    options.configure(json=False, quiet=quiet, verbose=verbose)
+    options.configure(json=json, quiet=quiet, verbose=verbose)
     session = pipeline.open_session(matrix, pipeline.Options())
-    session.select([name])
+    name = _single(session.select([name]))
     built = pipeline.built_layout(session, name, layout)
+    chosen = _one(built, arch)
     words = list(command or [])
-    status = runner.run(
+    ran = runner.run(
         built,
-        _one(built, arch),
+        chosen,
         name,
         words[1:] if words[:1] == ["--"] else words,
         through=through.value if through else None,
         store=Store.open(),
-        network=network,
-        gpus=gpus,
-        tty=sys.stdin.isatty() and sys.stdout.isatty(),
+        settings=engines.Running(
+            network=network,
+            gpus=gpus,
+            tty=not json and sys.stdin.isatty() and sys.stdout.isatty(),
+        ),
+        stream=not json,
+        unpacked=runner.unpacked_size(session.project.images, name, built, chosen),
     )
-    raise typer.Exit(status)
+    if json:
+        answer = RunInImage(target=name, arch=chosen, **msgspec.structs.asdict(ran))
+        options.answer(answer, [], json=True)
+    raise typer.Exit(ran.status)
 
 
 def smoke(
@@ -200,7 +240,7 @@ def smoke(
         typer.Option(
             "--patience",
             metavar="N",
-            min=0.1,
+            parser=_patience,
             help="Multiply the time limits: for emulated or loaded machines.",
             rich_help_panel=options.WORK,
         ),
@@ -253,7 +293,9 @@ def _smoke(
 
     session = pipeline.open_session(matrix, pipeline.Options())
     reports = []
-    for item in session.select(wanted, everything=everything, arches=[]):
+    selected = session.select(wanted, everything=everything, arches=[])
+    _same_image(selected, layout)
+    for item in selected:
         built = pipeline.built_layout(session, item.name, layout)
         found = tests.smoke(
             lock.read_lock(session.project.images, item.name),
@@ -270,11 +312,26 @@ def _smoke(
     return reports
 
 
+def _single(selected: Sequence[Selected]) -> str:
+    """The name of the one target that is meant."""
+    if len(selected) > 1:
+        message = f"several targets match: {', '.join(item.name for item in selected)}"
+        raise InputError(message, hint="name one of them")
+    return selected[0].name
+
+
+def _same_image(selected: Sequence[Selected], layout: Path | None) -> None:
+    if layout is not None and len(selected) > 1:
+        message = f"--layout {layout} is one image, {len(selected)} targets are selected"
+        raise InputError(message, hint="name one target, or leave --layout out")
+
+
 def _one(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
     """The one architecture that is meant: the named one, else this machine's, else the only one."""
-    from imgbuild.errors import NothingSelected
-
     have = tuple(layout.images)
+    if arches and len(set(arches)) > 1:
+        message = f"--arch {' --arch '.join(arches)}: only one can be used at a time"
+        raise InputError(message, hint="name one of them")
     if arches:
         wanted = arches[0]
     else:

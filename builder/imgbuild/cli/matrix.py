@@ -64,11 +64,14 @@ def schema(
             show_default=False,
         ),
     ] = None,
+    json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Write the JSON Schema of matrix.yaml, by which editors complete and check it.
 
-    matrix.schema.json beside the matrix is this; a test holds it to be current.
+    matrix.schema.json beside the matrix is this; a test holds it to be current. The schema is JSON
+    with and without --json, which with --output says whether the file changed.
 
     Example:
 
@@ -78,10 +81,10 @@ def schema(
     from imgbuild.console import console
     from imgbuild.matrix.schema import published
 
-    options.configure(json=False, quiet=quiet, verbose=False)
+    options.configure(json=json, quiet=quiet, verbose=verbose)
     if output is None:
-        console.data(published().decode())
-    elif codec.write_bytes(output, published()):
-        console.info(f"wrote {output}")
-    else:
-        console.info(f"{output} is current")
+        options.put(published().decode())
+        return
+    changed = codec.write_bytes(output, published())
+    console.info(f"wrote {output}" if changed else f"{output} is current")
+    options.answer({"output": output, "changed": changed}, [], json=json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +26,14 @@ def _arch(text: str) -> Arch:
         names = ", ".join(arch.value for arch in Arch)
         message = f"{text!r} is no architecture; known are {names}"
         raise typer.BadParameter(message) from error
+
+
+def _jobs(value: object) -> int:
+    text = str(value)  # typer hands the default over too
+    if not text.isdecimal():
+        message = f"{text!r} is no number of processes; 0 means one for each core"
+        raise typer.BadParameter(message)
+    return int(text)
 
 
 def _complete_target(incomplete: str) -> list[str]:
@@ -109,7 +118,7 @@ Jobs = Annotated[
         "--jobs",
         "-j",
         metavar="N",
-        min=0,
+        parser=_jobs,
         help="Processes that assemble layers; the bytes do not depend on it. 0: one for each core.",
         rich_help_panel=WORK,
     ),
@@ -140,6 +149,27 @@ def wanted(names: list[str] | None, targets: list[str] | None) -> list[str]:
 def answer(value: Any, lines: Sequence[str], *, json: bool) -> None:
     """The verb's data on stdout: canonical JSON of `value`, or `lines` for people and shells."""
     if json:
-        console.data(codec.encode(value).decode())
+        put(codec.encode(value).decode())
     elif lines:
-        console.data("\n".join(lines))
+        put("\n".join(lines))
+
+
+def put(text: str) -> None:
+    """Write data to stdout. A reader that has gone, such as `head`, has had enough: no error."""
+    try:
+        console.data(text)
+    except BrokenPipeError:
+        with Path(os.devnull).open("wb") as nothing:  # where the flush at the end may go
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+
+
+def aligned(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
+    """Lines of columns as wide as their widest cell; the columns `right` are numbers."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
