@@ -36,6 +36,10 @@ ACCEPTED = {
     r"^INFO/uv_cache\.json$": "uv notes when the wheel's file was written",
     r"(^|/)__pycache__/[^/]+\.pyc$": "bytecode of one Python version is no part of a wheel layer",
 }
+# What uv adds to one package alone, by the package.
+ACCEPTED_OF = {
+    "pip": {r"^bin/pip3\.\d+$": "a third name for the command, which pip's wheel does not declare"},
+}
 # Launchers of entry points differ in text; `_launcher_faults` compares what they do.
 
 
@@ -90,6 +94,8 @@ def _faults(
 ) -> Iterable[str]:
     text = archive.read(wheel).text("entry_points.txt") or ""
     entries = {f"bin/{entry.name}": entry for entry in scripts.entry_points(text, wheel.name)}
+    package = archive.read(wheel).name
+    real = {path: file for path, file in real.items() if not _accepted(path, package, own=True)}
     yield from (f"{path}: only imgbuild has it" for path in ours.keys() - real.keys())
     for path, file in sorted(real.items()):
         if path not in ours:
@@ -104,11 +110,12 @@ def _faults(
             yield from _launcher_faults(path, entries[path], _content(member), file.read_bytes())
         elif not _accepted(path) and _digest(member) != _file_digest(file):
             yield f"{path}: other content than with uv"
-    yield from _record_faults(ours, real)
+    yield from _record_faults(ours, real, package)
 
 
-def _accepted(path: str) -> bool:
-    return any(re.search(pattern.replace("INFO", INFO), path) for pattern in ACCEPTED)
+def _accepted(path: str, package: str = "", *, own: bool = False) -> bool:
+    patterns = [*ACCEPTED_OF.get(package, ()), *(() if own else ACCEPTED)]
+    return any(re.search(pattern.replace("INFO", INFO), path) for pattern in patterns)
 
 
 def _launcher_faults(
@@ -124,7 +131,7 @@ def _launcher_faults(
             yield f"{path}: {text!r} is not in both launchers"
 
 
-def _record_faults(ours: dict[str, Member], real: dict[str, Path]) -> Iterable[str]:
+def _record_faults(ours: dict[str, Member], real: dict[str, Path], package: str) -> Iterable[str]:
     """RECORD names every file once, with the hash and size that the file has, also with uv."""
     (where,) = [path for path in ours if re.fullmatch(f"{INFO}/RECORD", path)]
     rows = record.read_record(_content(ours[where]).decode(), where)
@@ -132,7 +139,10 @@ def _record_faults(ours: dict[str, Member], real: dict[str, Path]) -> Iterable[s
     for missing in {os.path.relpath(path, SITE) for path in ours} ^ rows.keys():
         yield f"RECORD and files disagree about {missing}"
     for missing in theirs.keys() - rows.keys():
-        if not _accepted(f"{SITE}/{missing}") and ".data/" not in missing:
+        if (
+            not _accepted(os.path.normpath(f"{SITE}/{missing}"), package)
+            and ".data/" not in missing
+        ):
             yield f"RECORD lacks {missing}, which uv's has"
     for path, row in rows.items():
         member = ours[os.path.normpath(os.path.join(SITE, path))]
