@@ -29,7 +29,7 @@ TARGET = "cu124-vllm"
 FOLDER = b"5"
 IMPORTS = "import torch, vllm, trl, tensordict; print(torch.__version__, vllm.__version__)"
 
-pytestmark = [pytest.mark.network, pytest.mark.disk(30), pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.network, pytest.mark.disk(22), pytest.mark.timeout(1500)]
 
 
 def imgbuild(*arguments: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
