@@ -57,7 +57,8 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 class Running(msgspec.Struct, frozen=True, kw_only=True):
     """How a command is run in an image. `options` are the engine's own, put before the image.
 
-    Without `network` the container has a loopback only. `tty` gives it the terminal's keyboard.
+    Without `network` the container has a loopback only. `stdin` gives it this process's input,
+    `tty` a terminal besides.
     """
 
     env: Mapping[str, str] = {}
@@ -65,6 +66,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     entrypoint: str | None = None
     network: bool = True
     gpus: bool = False
+    stdin: bool = False
     tty: bool = False
     options: tuple[str, ...] = ()
 
@@ -211,8 +213,10 @@ def _flags(engine: Engine, settings: Running) -> list[str]:
         flags.append("--network=none")
     if settings.gpus:
         flags += GPUS[engine.kind]
+    if settings.stdin or settings.tty:
+        flags.append("--interactive")
     if settings.tty:
-        flags += ["--interactive", "--tty"]
+        flags.append("--tty")
     return [*flags, *settings.options]
 
 

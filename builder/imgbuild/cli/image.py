@@ -198,6 +198,7 @@ def run(
         settings=engines.Running(
             network=network,
             gpus=gpus,
+            stdin=not json,
             tty=not json and sys.stdin.isatty() and sys.stdout.isatty(),
         ),
         stream=not json,
