@@ -8,6 +8,8 @@ lock shows one line for each changed item. The last byte is a newline.
 from __future__ import annotations
 
 import json
+import os
+import secrets
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -90,11 +92,20 @@ def write(path: Path, value: Any) -> bool:
 
 
 def write_bytes(path: Path, data: bytes) -> bool:
-    """Write `data` to `path` in one step (a rename); False if it stood there already."""
+    """Write `data` to `path` in one step (a rename); False if it stood there already.
+
+    Several processes may write at once: each has a temporary name of its own, the last one wins.
+    """
     if path.exists() and path.read_bytes() == data:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return True

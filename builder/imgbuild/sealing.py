@@ -21,6 +21,7 @@ from imgbuild.project import Project
 from imgbuild.records import Records
 from imgbuild.resolve import resolve
 from imgbuild.seal import Seal
+from imgbuild.values import sha256
 from imgbuild.workers import assemble_all
 
 BATCH_BYTES = 4_000_000_000  # inputs on disk at once while sealing without keeping them
@@ -107,8 +108,10 @@ def _seal_layers(
             layers={item.id: item.record for item in made},
             wheels={key: fact for item in made for key, fact in item.wheels.items()},
         )
-        known = records.merge(records.read_records(project.images), [known, found])
-        codec.write(records.records_path(project.images), known)
+        # Another process may lock another target at the same time.
+        with inputs.store.exclusive(f"records-{sha256(str(project.images).encode())}"):
+            known = records.merge(records.read_records(project.images), [known, found])
+            codec.write(records.records_path(project.images), known)
         inputs.file_tables(lock, batch)  # read while the files are here
         if drop:
             inputs.drop(fetched)

@@ -65,9 +65,11 @@ def built(tmp_path_factory):
 def loaded(built):
     """The image in Docker, by the name that it got there; gone afterwards."""
     docker = needs.docker()
+    mine = subprocess.run([docker, "image", "inspect", TARGET], capture_output=True, check=False)
     answer = json.loads(imgbuild("load", TARGET, "--layout", str(built), "--json").stdout)
     yield docker, answer[0]
-    subprocess.run([docker, "image", "rm", "--force", answer[0]["reference"]], check=False)
+    if mine.returncode != 0:  # what a user has loaded stays
+        subprocess.run([docker, "image", "rm", "--force", answer[0]["reference"]], check=False)
 
 
 def test_the_digest_is_the_sealed_one(built, sealed):
