@@ -179,7 +179,8 @@ class Store:
                 return None
             self._lease(path)
             if time.time() - used > 60:
-                os.utime(path)
+                with contextlib.suppress(PermissionError):  # another user's file, linked or shared
+                    os.utime(path)
         return path
 
     def _settled(self, path: Path) -> bool:
