@@ -14,7 +14,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
     ("credentials", "fetch_session", "fetch_http", "store", "upkeep", "fetch"),
     ("project", "matrix.*"),
     # Left of `resolve`, since it builds sdists in a root, and a root is a recipe of the plan.
-    ("lock", "plan"),
+    ("drift", "lock", "plan"),
     ("oci.content", "oci.layer", "oci.tree", "oci.unpack", "oci.registry"),
     ("wheel.metadata", "indexes", "remote"),
     ("sandbox", "wheel.*", "deb.*"),

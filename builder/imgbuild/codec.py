@@ -66,24 +66,37 @@ def _scalar(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def decode(data: bytes, kind: type[T], *, file: str) -> T:
-    """Read `data` as a `kind`; InputError names `file` and the path of what does not fit."""
+def decode(
+    data: bytes, kind: type[T], *, file: str, what: str = "document", hint: str | None = None
+) -> T:
+    """Read `data` as a `kind`; InputError names `file` and the path of what does not fit.
+
+    `what` is the word for such a file, `hint` what to do about a damaged one.
+    """
+    cause: Exception
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:  # ValidationError is one of these
-        problem = Problem(file=file, message=str(error))
-        message = f"{file} is not a valid {kind.__name__}"
-        raise InputError(message, problems=(problem,)) from error
+        fault, cause = str(error), error
+    except UnicodeDecodeError as error:
+        fault, cause = f"a string in it is not UTF-8: {error.reason}", error
+    except RecursionError as error:
+        fault, cause = "lists or mappings are nested too deeply", error
+    message = f"{file} is not a valid {what}"
+    raise InputError(message, problems=(Problem(file=file, message=fault),), hint=hint) from cause
 
 
-def read(path: Path, kind: type[T]) -> T:
-    """Read the file at `path` as a `kind`; InputError if it is absent or does not fit."""
+def read(path: Path, kind: type[T], *, what: str = "document", hint: str | None = None) -> T:
+    """Read the file at `path` as a `kind`; InputError if it is absent or does not fit.
+
+    `what` and `hint` as for `decode`.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(message) from error
-    return decode(data, kind, file=str(path))
+    return decode(data, kind, file=str(path), what=what, hint=hint)
 
 
 def write(path: Path, value: Any) -> bool:

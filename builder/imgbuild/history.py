@@ -20,6 +20,13 @@ def sealed_at(project: Project, target: str, revision: str) -> tuple[Lock, Seal]
         check=False,
     )
     if known.status != 0:
+        inside = run.run([git, "rev-parse", "--git-dir"], cwd=project.root, check=False)
+        if inside.status != 0:
+            message = f"{project.root} is in no git repository that can be read"
+            said = inside.stderr.strip().splitlines()
+            raise InputError(
+                ": ".join((message, *said[:1])), hint="--diff needs a checkout with its history"
+            )
         message = f"{revision} is no revision of the repository at {project.root}"
         raise InputError(message, hint="name a commit, a branch or a tag")
     files = []
@@ -30,7 +37,8 @@ def sealed_at(project: Project, target: str, revision: str) -> tuple[Lock, Seal]
             return None
         files.append(shown.stdout.encode())
     lock, seal = files
+    place, hint = f"{revision}:images/{target}", "name another revision"
     return (
-        codec.decode(lock, Lock, file=f"{revision}:images/{target}/lock.json"),
-        codec.decode(seal, Seal, file=f"{revision}:images/{target}/digests.json"),
+        codec.decode(lock, Lock, file=f"{place}/lock.json", what="lock", hint=hint),
+        codec.decode(seal, Seal, file=f"{place}/digests.json", what="seal", hint=hint),
     )

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from imgbuild import codec
+from imgbuild import codec, drift
 from imgbuild.errors import LockStale
 from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target, User
 from imgbuild.resolution import Resolution
@@ -120,11 +120,17 @@ def read_lock(images: Path, target: str) -> Lock:
         message = f"{path}: no lock for target {target}"
         raise LockStale(message, hint=remedy)
     data = path.read_bytes()
-    found = codec.decode(data, _Versioned, file=str(path)).format
+    restore = damaged(target)
+    found = codec.decode(data, _Versioned, file=str(path), what="lock", hint=restore).format
     if found != LOCK_FORMAT:
         message = f"{path}: lock format {found}; this imgbuild reads {LOCK_FORMAT}"
         raise LockStale(message, hint=remedy)
-    return codec.decode(data, Lock, file=str(path))
+    return codec.decode(data, Lock, file=str(path), what="lock", hint=restore)
+
+
+def damaged(target: str) -> str:
+    """What to do about a lock or seal of `target` that cannot be read."""
+    return f"restore it from git, or make it anew with: imgbuild lock --target {target}"
 
 
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
@@ -137,10 +143,10 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     target = matrix.targets[lock.target]
     due = make_lock(matrix, lock.target, lock.arch)
     reasons = [
-        f"{field}: the matrix says {_short(getattr(due, field))},"
-        f" the lock {_short(getattr(lock, field))}"
+        line
         for field in lock.__struct_fields__
-        if field not in ("arch", "format") and getattr(due, field) != getattr(lock, field)
+        if field not in ("arch", "format")
+        for line in drift.lines(field, getattr(due, field), getattr(lock, field))
     ]
     if set(lock.arch) != set(target.arch):
         reasons.append(
@@ -230,8 +236,3 @@ class _Versioned(msgspec.Struct, frozen=True):
     """The one field that every format of a lock has."""
 
     format: int
-
-
-def _short(value: object) -> str:
-    text = codec.compact(value).decode()
-    return text if len(text) <= 120 else f"{text[:117]}…"

@@ -48,7 +48,12 @@ def read_records(images: Path) -> Records:
     path = records_path(images)
     if not path.exists():
         return Records()
-    records = codec.read(path, Records)
+    records = codec.read(
+        path,
+        Records,
+        what="list of layers",
+        hint="restore it from git, or delete it and lock again",
+    )
     if records.format != RECORDS_FORMAT:
         message = f"{path}: format {records.format}; this imgbuild reads {RECORDS_FORMAT}"
         raise LockStale(message, hint="use the imgbuild that wrote it, or delete it and lock again")

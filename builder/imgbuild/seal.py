@@ -13,7 +13,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import LockStale
-from imgbuild.lock import Lock
+from imgbuild.lock import Lock, damaged
 from imgbuild.oci import image
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import Plan, RegistryRecipe, plan
@@ -126,7 +126,7 @@ def read_seal(images: Path, lock: Lock) -> Seal:
     if not path.exists():
         message = f"{path}: target {lock.target} is locked but not sealed"
         raise LockStale(message, hint=remedy)
-    found = codec.read(path, Seal)
+    found = codec.read(path, Seal, what="seal", hint=damaged(lock.target))
     known = sealed_records(found)
     try:
         due = seal(lock, known)

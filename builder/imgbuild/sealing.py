@@ -71,7 +71,7 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Sea
     reasons = list(locks.stale(lock, matrix))
     for file, text in requirement_files(lock).items():
         path = project.images / name / file
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
+        if not path.exists() or path.read_bytes() != text.encode():
             reasons.append(f"{path} does not follow from the lock")
     if reasons:
         message = "\n  ".join((f"the lock of {name} is out of date:", *reasons))

@@ -56,6 +56,21 @@ def test_broken_json_is_an_input_error():
         codec.decode(b"{", Thing, file="thing.json")
 
 
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b'{"name": "\xff\xfe"}', "a string in it is not UTF-8"),
+        (b'{"name": "a", "more": ' + b"[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_what_no_json_reader_takes_names_the_file(data, told, tmp_path):
+    (tmp_path / "thing.json").write_bytes(data)
+    with pytest.raises(InputError, match=r"thing\.json is not a valid thing$") as caught:
+        codec.read(tmp_path / "thing.json", Thing, what="thing", hint="mend it")
+    assert told in str(caught.value.problems[0])
+    assert caught.value.hint == "mend it"
+
+
 def test_an_absent_file_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="cannot read"):
         codec.read(tmp_path / "absent.json", Thing)

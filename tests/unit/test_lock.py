@@ -46,9 +46,14 @@ def test_another_format_is_refused_before_it_is_read(tmp_path):
 
 def test_a_broken_lock_names_the_file(tmp_path):
     path = lock.lock_path(tmp_path, "small")
-    codec.write(path, {"format": 1, "target": 5})
-    with pytest.raises(InputError, match=r"lock\.json is not a valid Lock"):
-        lock.read_lock(tmp_path, "small")
+    damages: tuple[object, ...] = ({"format": 1, "target": 5}, {"format": "one"}, [])
+    for damage in damages:
+        codec.write(path, damage)
+        with pytest.raises(InputError, match=r"lock\.json is not a valid lock$") as caught:
+            lock.read_lock(tmp_path, "small")
+        assert "_Versioned" not in str(caught.value.problems[0])
+        remedy = "restore it from git, or make it anew with: imgbuild lock --target small"
+        assert caught.value.hint == remedy
 
 
 def test_a_fresh_lock_is_current():
@@ -70,6 +75,16 @@ def test_a_fresh_lock_is_current():
 def test_a_change_of_the_matrix_is_seen_without_solving(changes, word):
     reasons = lock.stale(samples.lock(), samples.matrix(**changes))
     assert any(word in reason for reason in reasons), reasons
+
+
+def test_a_reason_names_the_keys_that_differ():
+    made = samples.lock(of=samples.matrix(labels={"x": "1", "y": "1"}))
+    due = samples.matrix(env={"FOO": Variable(value="a", reason=samples.REASON)}, labels={"y": "2"})
+    assert set(lock.stale(made, due)) == {
+        "settings.env.FOO: only the matrix has it",
+        "settings.labels.x: only the lock has it",
+        'settings.labels.y: the matrix says "2", the lock "1"',
+    }
 
 
 def test_a_missing_debian_package_is_seen():

@@ -110,6 +110,40 @@ def test_check_sees_what_is_not_whole(tmp_path, harm):
     assert not layout.check(out, found.digest)
 
 
+@pytest.mark.parametrize(
+    ("marker", "kind", "told"),
+    [
+        (b"", IntegrityError, "is damaged"),
+        (b'{"imageLayoutVersion":"1.0', IntegrityError, "is damaged"),
+        (b'{"imageLayoutVersion":"\xff"}', IntegrityError, "is damaged"),
+        (b"{}", IntegrityError, "is damaged"),
+        (None, IntegrityError, "cannot read"),
+        (b'{"imageLayoutVersion":"2.0.0"}', InputError, "layout version '2.0.0'"),
+        (b'{"imageLayoutVersion":"1.0"}', InputError, "layout version '1.0'"),
+    ],
+)
+def test_a_marker_that_is_damaged_or_of_another_version_is_refused(tmp_path, marker, kind, told):
+    out = make(tmp_path, "one")
+    digest = layout.read(out).digest
+    (out / "oci-layout").unlink()
+    if marker is not None:
+        (out / "oci-layout").write_bytes(marker)
+    with pytest.raises(kind, match=told) as caught:
+        layout.read(out)
+    assert "oci-layout" in caught.value.message
+    assert "build it again" in caught.value.hint
+    assert not layout.check(out, digest)
+    if marker is not None:  # building again is the remedy
+        make(tmp_path, "one")
+        assert layout.verify(out).digest == digest
+
+
+def test_a_marker_of_a_later_patch_is_read(tmp_path):
+    out = make(tmp_path, "one")
+    (out / "oci-layout").write_bytes(b'{ "imageLayoutVersion": "1.0.1" }\n')
+    assert layout.verify(out).name == "tiny"
+
+
 def test_verify_sees_a_changed_byte(tmp_path):
     out = make(tmp_path, "one")
     found = layout.read(out)

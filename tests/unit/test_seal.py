@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from imgbuild import codec, seal
-from imgbuild.errors import LockStale
+from imgbuild.errors import InputError, LockStale
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import plan
 from imgbuild.values import Arch
@@ -85,6 +85,15 @@ def test_a_seal_whose_digest_was_edited_is_refused(tmp_path):
     )
     with pytest.raises(LockStale):
         seal.read_seal(tmp_path, lock)
+
+
+def test_a_broken_seal_says_what_to_do(tmp_path):
+    lock = samples.lock()
+    codec.write(seal.seal_path(tmp_path, lock.target), {"format": 1})
+    with pytest.raises(InputError, match=r"digests\.json is not a valid seal$") as caught:
+        seal.read_seal(tmp_path, lock)
+    remedy = "restore it from git, or make it anew with: imgbuild lock --target small"
+    assert caught.value.hint == remedy
 
 
 def test_an_unsealed_lock_says_what_to_do(tmp_path):

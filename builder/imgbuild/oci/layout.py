@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ from imgbuild.values import Arch, Digest, sha256
 
 MARKER = "oci-layout"
 MARKER_TEXT = b'{"imageLayoutVersion":"1.0.0"}'
+MARKER_LIMIT = 4096  # bytes; a marker has some thirty
 INDEX_FILE = "index.json"
 BLOBS = "blobs/sha256"
 REF_NAME = "org.opencontainers.image.ref.name"
@@ -36,6 +38,10 @@ CHUNK = 1 << 20
 REMEDY = "build it again"
 
 T = TypeVar("T")
+
+
+class _Marker(msgspec.Struct, frozen=True, rename="camel"):
+    image_layout_version: str
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +121,8 @@ def index_file(top: Mapping[str, object], annotations: Mapping[str, str]) -> byt
 def read(out: Path) -> Layout:
     """Read the layout `out`; its small documents are checked against their digests.
 
-    InputError if there is no layout, IntegrityError if a document is damaged.
+    InputError if there is no layout or one of another version than 1.0, IntegrityError if a
+    document or the marker is damaged.
     """
     try:
         data = (out / INDEX_FILE).read_bytes()
@@ -123,13 +130,16 @@ def read(out: Path) -> Layout:
         message = f"{out} is no OCI layout: {INDEX_FILE}: {error.strerror}"
         hint = "build the target first, or name the folder of a layout"
         raise InputError(message, hint=hint) from error
+    _check_marker(out / MARKER)
     entries = _decode(data, Index, str(out / INDEX_FILE)).manifests
     if len(entries) != 1:
         message = f"{out / INDEX_FILE} names {len(entries)} images"
         raise InputError(message, hint="only layouts of one image are read")
     top = entries[0]
-    listed = (top,) if top.media_type != documents.INDEX else (
-        _decode(_checked(out, top), Index, top.digest).manifests
+    listed = (
+        (top,)
+        if top.media_type != documents.INDEX
+        else (_decode(_checked(out, top), Index, top.digest).manifests)
     )
     images = {}
     for descriptor in listed:
@@ -147,6 +157,19 @@ def read(out: Path) -> Layout:
     return Layout(path=out, name=name, top=top, images=images)
 
 
+def _check_marker(path: Path) -> None:
+    with _opened(path) as file:
+        data = os.read(file, MARKER_LIMIT)
+    try:
+        version = _decode(data, _Marker, str(path)).image_layout_version
+    except InputError as error:
+        message = f"{path} is damaged: it does not say which version of layouts this is"
+        raise IntegrityError(message, hint=REMEDY) from error
+    if re.fullmatch(r"1\.0\.[0-9]+", version) is None:
+        message = f"{path}: layout version {version!r}; this imgbuild reads 1.0.x"
+        raise InputError(message, hint=REMEDY)
+
+
 def check(out: Path, digest: Digest) -> bool:
     """Whether `out` holds the image `digest`, each layer with its size: some milliseconds.
 
@@ -157,9 +180,7 @@ def check(out: Path, digest: Digest) -> bool:
     except ImgbuildError:
         return False
     layers = (layer for stored in found.images.values() for layer in stored.layers)
-    return found.digest == digest and all(
-        _has(out, layer.digest, layer.size) for layer in layers
-    )
+    return found.digest == digest and all(_has(out, layer.digest, layer.size) for layer in layers)
 
 
 def verify(out: Path) -> Layout:
@@ -278,7 +299,7 @@ def _expect(out: Path, named: Digest, found: Digest) -> None:
 
 
 def _decode(data: bytes, kind: type[T], label: str) -> T:
-    return codec.decode(data, kind, file=label)
+    return codec.decode(data, kind, file=label, hint=REMEDY)
 
 
 def _arch(name: str, out: Path) -> Arch:

@@ -1,0 +1,71 @@
+"""Which parts of two values differ, as lines for people.
+
+Comes in: a field as the matrix has it and as the lock has it. Goes out: a line for each key that
+differs; nothing if none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from imgbuild import codec
+
+LINES = 8  # of one field; what is beyond is counted
+WIDTH = 100  # characters of a value that are shown
+BEFORE = 20  # of them before the first difference, where a value is cut
+
+
+def lines(field: str, due: object, locked: object) -> list[str]:
+    """Each key of `field` in which the matrix's value `due` and the lock's value differ."""
+    found = list(_differences(field, codec.to_builtins(due), codec.to_builtins(locked)))
+    if len(found) <= LINES:
+        return found
+    kept = found[: LINES - 1]
+    return [*kept, f"{field}: {len(found) - len(kept)} more differences"]
+
+
+def _differences(path: str, due: Any, locked: Any) -> Iterator[str]:
+    if due == locked:
+        return
+    if isinstance(due, dict) and isinstance(locked, dict):
+        for key in sorted(due.keys() | locked.keys()):
+            place = f"{path}.{key}"
+            if key not in due:
+                yield f"{place}: only the lock has it"
+            elif key not in locked:
+                yield f"{place}: only the matrix has it"
+            else:
+                yield from _differences(place, due[key], locked[key])
+        return
+    ours, theirs = codec.compact(due).decode(), codec.compact(locked).decode()
+    if isinstance(due, list) and isinstance(locked, list) and max(len(ours), len(theirs)) > WIDTH:
+        yield from _items(path, due, locked)
+        return
+    start = _common(ours, theirs)
+    yield f"{path}: the matrix says {_cut(ours, start)}, the lock {_cut(theirs, start)}"
+
+
+def _items(path: str, due: list[Any], locked: list[Any]) -> Iterator[str]:
+    more = [item for item in due if item not in locked]
+    less = [item for item in locked if item not in due]
+    for owner, items in (("matrix", more), ("lock", less)):
+        for item in items:
+            yield f"{path}: only the {owner} has {_cut(codec.compact(item).decode(), 0)}"
+    if not more and not less:
+        yield f"{path}: the same items, in another order or number"
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters the two begin with in common."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def _cut(text: str, start: int) -> str:
+    """`text`, or where it is long the part of it around `start`."""
+    if len(text) <= WIDTH:
+        return text
+    first = max(0, min(start - BEFORE, len(text) - WIDTH))
+    part = text[first : first + WIDTH]
+    return f"{'…' if first else ''}{part}{'…' if first + WIDTH < len(text) else ''}"
