@@ -70,7 +70,7 @@ class NothingSelected(ImgbuildError):
 
 
 class AuditFailed(ImgbuildError):
-    """The audit found errors."""
+    """Reserved for findings of an audit: no verb ends with it yet."""
 
     exit_code = 4
 

@@ -316,6 +316,43 @@ def test_a_reader_that_leaves_early(monkeypatch: pytest.MonkeyPatch) -> None:
         pipe.flush()
 
 
+@pytest.mark.parametrize("words", [["--help"], ["lock", "-h"], []])
+def test_a_reader_of_the_help_that_leaves_early(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", encoding="utf-8") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        monkeypatch.setattr(sys, "argv", ["imgbuild", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        monkeypatch.undo()
+    assert ended.value.code == 0
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("world")
+def test_check_and_diff_are_not_asked_at_once(imgbuild: Command) -> None:
+    error(imgbuild, ["lock", "--check", "--diff", "main", TARGET], 2, "--check and --diff")
+    for words in (["--diff", "--all"], ["--diff", ""], ["--diff", "-t", TARGET]):
+        error(imgbuild, ["lock", *words], 2, "--diff needs a git revision", "imgbuild lock --diff")
+
+
+def test_files_that_are_no_text_are_refused(imgbuild: Command, world: World) -> None:
+    folder = world.folder / "images" / TARGET
+    (folder / "requirements-x86_64.txt").write_bytes(b"\xff\xfe")
+    check = ["lock", "--check", TARGET]
+    error(imgbuild, check, 5, "requirements-x86_64.txt does not follow from the lock")
+    for name, what in (("digests.json", "seal"), ("lock.json", "lock")):
+        path = folder / name
+        text = path.read_bytes()
+        path.write_bytes(text.replace(b'"target": "', b'"target": "\xff\xfe', 1))
+        told = error(imgbuild, ["digest", TARGET], 2, f"{name} is not a valid {what}", "from git")
+        assert "not UTF-8" in told["everything"]
+        path.write_bytes(text)
+
+
 @pytest.mark.usefixtures("world")
 def test_digest_loads_little(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     heavy = ("requests", "rich", "yaml", "elftools", "typer.rich_utils", "packaging", *HEAVY)

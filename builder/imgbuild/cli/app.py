@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -44,8 +47,8 @@ app = typer.Typer(
         " and seals its digests; `imgbuild build` turns a lock into an OCI image with those"
         " digests, without Docker, root or a GPU.\n\n"
         "Start with `imgbuild matrix`, then `imgbuild build --target cu124-vllm`.\n\n"
-        "Exit status: 0 done, 1 the work failed, 2 wrong input, 3 nothing selected, 4 audit"
-        " findings, 5 lock out of date, 6 a program is missing, 7 a download failed, 8 an"
+        "Exit status: 0 done, 1 the work failed, 2 wrong input, 3 nothing selected, 4 reserved,"
+        " 5 lock out of date, 6 a program is missing, 7 a download failed, 8 an"
         " impossible world, 9 a file is not what its hash says, 130 interrupted."
     ),
 )
@@ -86,6 +89,11 @@ app.command("smoke", rich_help_panel=USE)(image.smoke)
 app.add_typer(cache.app, name="cache", rich_help_panel=KEEP)
 
 
+def _asks_for_help(words: Sequence[str]) -> bool:
+    own = list(itertools.takewhile(lambda word: word != "--", words))
+    return not own or not {"--help", "-h"}.isdisjoint(own)
+
+
 def run() -> int:
     """Run the verb that the command line names: the exit status.
 
@@ -95,6 +103,11 @@ def run() -> int:
         return app(prog_name="imgbuild", standalone_mode=False) or 0
     except Stopped as error:
         raise KeyboardInterrupt from error
+    except SystemExit as ended:
+        # A reader of the help that has gone, such as `head`, has had enough: no error.
+        if _asks_for_help(sys.argv[1:]) and isinstance(ended.__context__, BrokenPipeError):
+            return 0
+        raise
     except USAGE_ERRORS as error:
         context = getattr(error, "ctx", None)
         verb = context.command_path if context is not None else "imgbuild"

@@ -96,7 +96,7 @@ def load(
     names: options.Names = None,
     target: options.Targets = None,
     everything: options.Everything = False,
-    arch: options.Arches = None,
+    arch: options.OneArch = None,
     layout: LayoutFolder = None,
     engine: Annotated[
         Through | None,
@@ -152,7 +152,7 @@ def run(
             metavar="-- COMMAND", help="What to run; by default a shell.", show_default=False
         ),
     ] = None,
-    arch: options.Arches = None,
+    arch: options.OneArch = None,
     layout: LayoutFolder = None,
     through: Way = None,
     network: Annotated[
@@ -170,7 +170,9 @@ def run(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Run a command in a built image. The exit status is the command's.
+    """Run a command in the built image of one target. The exit status is the command's.
+
+    What follows -- is the command, so that its options are not taken for imgbuild's.
 
     With --json the command has no terminal, and what it wrote is part of the answer.
 
@@ -223,7 +225,7 @@ def smoke(
             show_default=False,
         ),
     ] = None,
-    arch: options.Arches = None,
+    arch: options.OneArch = None,
     layout: LayoutFolder = None,
     through: Way = None,
     junit: Annotated[

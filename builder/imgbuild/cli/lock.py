@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from imgbuild.cli import options
+from imgbuild.errors import InputError
 
 
 def lock(
@@ -66,6 +67,7 @@ def lock(
     from imgbuild import pipeline
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
+    _refuse(diff, check=check)
     how = pipeline.Options(jobs=options.processes(jobs), offline=offline)
     session = pipeline.open_session(matrix, how)
     chosen = session.select(options.wanted(names, target), everything=everything, arches=[])
@@ -80,3 +82,13 @@ def lock(
     drop = len(chosen) > 1 if keep is None else not keep
     sealed = pipeline.lock_all(session, chosen, drop=drop)
     options.answer(sealed, [f"{item.target} {item.digest}" for item in sealed], json=json)
+
+
+def _refuse(diff: str | None, *, check: bool) -> None:
+    """InputError for `--diff` beside `--check`, or without a revision."""
+    if check and diff is not None:
+        message = "--check and --diff are two questions"
+        raise InputError(message, hint="ask one at a time; --diff refuses a stale lock as well")
+    if diff is not None and (not diff or diff.startswith("-")):
+        message = f"--diff needs a git revision, {diff or 'an empty word'} is none"
+        raise InputError(message, hint="name a commit, a branch or a tag: imgbuild lock --diff REV")

@@ -58,7 +58,9 @@ Names = Annotated[
 One = Annotated[
     str,
     typer.Argument(
-        metavar="TARGET", help="A target of the matrix.", autocompletion=_complete_target
+        metavar="TARGET",
+        help="One target of the matrix; a command takes no more.",
+        autocompletion=_complete_target,
     ),
 ]
 Targets = Annotated[
@@ -83,6 +85,18 @@ Arches = Annotated[
         metavar="ARCH",
         parser=_arch,
         help="Only this architecture: x86_64 (amd64) or arm64 (aarch64); repeatable.",
+        rich_help_panel=SELECT,
+        show_default=False,
+    ),
+]
+OneArch = Annotated[
+    list[Arch] | None,
+    typer.Option(
+        "--arch",
+        metavar="ARCH",
+        parser=_arch,
+        help="The one architecture to use: x86_64 (amd64) or arm64 (aarch64). By default this"
+        " machine's, or the only one of the image.",
         rich_help_panel=SELECT,
         show_default=False,
     ),
