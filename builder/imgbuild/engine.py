@@ -125,12 +125,12 @@ def load(engine: Engine, layout: Layout, arch: Arch, tag: str) -> Loaded:
     total = archive.size(layout, arch, "docker-archive")
     with console.progress(f"loading {tag} into {engine.kind}", total) as bar:
 
-        def counted() -> Iterator[bytes]:
+        def _counted() -> Iterator[bytes]:
             for chunk in archive.chunks(layout, arch, "docker-archive", tag=tag):
                 yield chunk
                 bar.advance(len(chunk))
 
-        answer = processes.feed(engine.command("load"), counted())
+        answer = processes.feed(engine.command("load"), _counted())
     named = [
         line.partition(":")[2].strip()
         for line in answer.stdout.splitlines()

@@ -108,6 +108,7 @@ class _Pool:
         self._failure: BaseException | None = None
 
     def run(self) -> dict[str, Path]:
+        """Download all of it: sha256 → path; the first failure, or Interrupted, if not."""
         count = min(THREADS, len(self._wants))
         threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
         try:
@@ -161,6 +162,7 @@ class _Download:
         self._hash = hashlib.sha256()
 
     def run(self, urls: Callable[[], Sequence[str]]) -> Path:
+        """Download the file from the first of `urls` that has it: its path in the store."""
         locked, store = self._locked, self._store
         while True:
             with store.partial(locked.sha256, stop=self._stop.is_set) as partial:

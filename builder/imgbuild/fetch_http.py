@@ -89,7 +89,7 @@ class Http:
     def text(self, url: str, accept: str = "*/*") -> Page:
         """The page at `url`. FetchFailed (`Refused` with its status) for anything but success."""
 
-        def read(response: Response) -> Page:
+        def _read(response: Response) -> Page:
             body = b"".join(self.chunks(response, decode=True))
             kind = response.headers.get("Content-Type", "")
             charset = re.search(r"charset=[\"']?([A-Za-z0-9._-]+)", kind)
@@ -101,7 +101,7 @@ class Http:
                 bare(response.url), text, kind.partition(";")[0].strip(), response.status_code
             )
 
-        return self._retrying(url, {"Accept": accept}, read)
+        return self._retrying(url, {"Accept": accept}, _read)
 
     def bytes(self, url: str) -> Octets:
         """All bytes of the file at `url`, as they lie there."""
@@ -110,7 +110,7 @@ class Http:
     def part(self, url: str, start: int, length: int) -> Octets:
         """`length` bytes at `start`, also without ranges; FetchFailed if the file is shorter."""
 
-        def read(response: Response) -> bytes:
+        def _read(response: Response) -> bytes:
             first, _ = content_range(response)
             skip = start - (first or 0)
             data = bytearray()
@@ -126,12 +126,14 @@ class Http:
 
         if length == 0:
             return b""
-        return self._retrying(url, {**_PLAIN, "Range": f"bytes={start}-{start + length - 1}"}, read)
+        return self._retrying(
+            url, {**_PLAIN, "Range": f"bytes={start}-{start + length - 1}"}, _read
+        )
 
     def part_end(self, url: str, length: int) -> tuple[Octets, int]:
         """The last `length` bytes (all, if there are fewer) and the size of the whole file."""
 
-        def read(response: Response) -> tuple[Octets, int]:
+        def _read(response: Response) -> tuple[Octets, int]:
             first, total = content_range(response)
             data, seen = bytearray(), first or 0
             for chunk in self.chunks(response):
@@ -141,7 +143,7 @@ class Http:
             return Octets(data), total if total is not None else seen
 
         try:
-            return self._retrying(url, {**_PLAIN, "Range": f"bytes=-{length}"}, read)
+            return self._retrying(url, {**_PLAIN, "Range": f"bytes=-{length}"}, _read)
         except Refused as refused:
             if refused.status not in (400, 416, 501):
                 raise

@@ -37,7 +37,7 @@ def host_root(
     with store.scratch() as folder:
         root = folder / "root"
 
-        def ask() -> Path:
+        def _ask() -> Path:
             if not root.exists():
                 if not isinstance(base, DebianBase):
                     message = "sdists are built under Debian bases only"
@@ -47,7 +47,7 @@ def host_root(
                     _fill(root, _members(base, chosen, user, arch, store, http, folder / "spool"))
             return root
 
-        yield ask
+        yield _ask
 
 
 def _members(

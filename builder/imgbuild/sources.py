@@ -64,12 +64,12 @@ def debian_urls(lock: Lock, matrix: Matrix) -> Callable[[Deb], Sequence[str]]:
     base = matrix.bases.get(lock.base.name)
     mirrors: list[str] = []
 
-    def urls(deb: Deb) -> Sequence[str]:
+    def _urls(deb: Deb) -> Sequence[str]:
         if not mirrors and isinstance(base, DebianBase):
             mirrors.extend(apt.mirrors(base))
         return apt.urls(deb, mirrors)
 
-    return urls
+    return _urls
 
 
 def wanted(

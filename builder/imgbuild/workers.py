@@ -70,13 +70,13 @@ def _advance(amount: int) -> None:
 def _polled(counter: Synchronized[int], bar: Bar) -> Iterator[None]:
     stop = threading.Event()
 
-    def poll() -> None:
+    def _poll() -> None:
         seen = 0
         while not stop.wait(POLL_SECONDS):
             bar.advance(counter.value - seen)
             seen = counter.value
 
-    thread = threading.Thread(target=poll, daemon=True)
+    thread = threading.Thread(target=_poll, daemon=True)
     thread.start()
     try:
         yield

@@ -68,16 +68,16 @@ def close(archive: Archive, wanted: Sequence[str], *, file: str) -> list[Paragra
     because: dict[str, str] = {}
     queue: deque[str] = deque()
 
-    def choose(name: str, reason: str) -> None:
+    def _choose(name: str, reason: str) -> None:
         if name not in chosen:
             chosen[name] = archive.packages[name]
             because[name] = reason
             queue.append(name)
 
     for name in wanted:
-        choose(name, "wanted by the base")
+        _choose(name, "wanted by the base")
     for name in essential:
-        choose(name, "essential")
+        _choose(name, "essential")
     while queue:
         name = queue.popleft()
         for clause in needs(chosen[name]):
@@ -86,7 +86,7 @@ def close(archive: Archive, wanted: Sequence[str], *, file: str) -> list[Paragra
             options = [one for relation in clause for one in archive.providers(relation)]
             if not options:
                 raise _impossible(name, clause, because)
-            choose(options[0].package["Package"], name)
+            _choose(options[0].package["Package"], name)
     _check_conflicts(archive, chosen)
     return [chosen[name] for name in sorted(chosen)]
 

@@ -61,13 +61,13 @@ def _unpack(
     """All packages, sorted by name, their files' contents in `spool`."""
     needed, left_out, taken_back = effects.sources(table), excluded(table), included(table)
 
-    def keep(path: str, kind: Kind) -> bool:
+    def _keep(path: str, kind: Kind) -> bool:
         # Folders and links stay for now: what is below or behind them decides.
         out = left_out.match(path) is not None and taken_back.match(path) is None
         return not out or kind in (Kind.FOLDER, Kind.LINK) or path in needed
 
-    def unpack(deb: Deb) -> Package:
-        package = read(paths[deb.sha256], spool / f"{deb.sha256}.files", keep)
+    def _unpack_one(deb: Deb) -> Package:
+        package = read(paths[deb.sha256], spool / f"{deb.sha256}.files", _keep)
         if (package.name, package.control.get("Version")) != (deb.package, deb.version):
             message = (
                 f"{deb.file} holds {package.name} {package.control.get('Version')},"
@@ -78,7 +78,7 @@ def _unpack(
 
     spool.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(THREADS) as pool:
-        return sorted(pool.map(unpack, debs), key=lambda package: package.name)
+        return sorted(pool.map(_unpack_one, debs), key=lambda package: package.name)
 
 
 def _without_excluded(tree: Tree, table: Table) -> list[Member]:
@@ -86,18 +86,18 @@ def _without_excluded(tree: Tree, table: Table) -> list[Member]:
     left_out, taken_back = excluded(table), included(table)
     all_members = tree.members()
 
-    def out(path: str) -> bool:
+    def _out(path: str) -> bool:
         return left_out.match(path) is not None and taken_back.match(path) is None
 
     files = [
         member
         for member in all_members
         if member.kind is not Kind.FOLDER
-        and not (out(member.path) and member.kind is not Kind.LINK)
+        and not (_out(member.path) and member.kind is not Kind.LINK)
     ]
     kept: set[str] = set()
     for member in files:
-        if member.kind is not Kind.LINK or not out(member.path):
+        if member.kind is not Kind.LINK or not _out(member.path):
             path = member.path
             while path and path not in kept:
                 kept.add(path)
@@ -111,5 +111,5 @@ def _without_excluded(tree: Tree, table: Table) -> list[Member]:
     return [
         member
         for member in all_members
-        if member.path in kept or (member.kind is Kind.FOLDER and not out(member.path))
+        if member.path in kept or (member.kind is Kind.FOLDER and not _out(member.path))
     ]
