@@ -17,8 +17,7 @@ from imgbuild.fetch import Http, Want, fetch_all
 from imgbuild.indexes import Indexes, places
 from imgbuild.lock import Lock
 from imgbuild.matrix.model import DebianBase, Matrix
-from imgbuild.oci import registry
-from imgbuild.resolution import Built, Deb, Locked, RegistryLayer, Resolution
+from imgbuild.resolution import Built, Deb, Locked, Resolution
 from imgbuild.roots import host_root
 from imgbuild.store import Store
 from imgbuild.values import Sha256
@@ -41,12 +40,6 @@ def fetch(lock: Lock, due: Collection[Sha256], matrix: Matrix, store: Store, htt
     }
     if lost:
         rebuild(list(lost.values()), lock, matrix, indexes, store, http)
-
-
-def fetch_blob(image: str, layer: RegistryLayer, store: Store, http: Http) -> None:
-    """Bring a layer of the registry image `image` into the store, as a blob."""
-    del http  # registries ask for tokens, which a client of their own knows
-    registry.fetch_layers(image, [layer], store)
 
 
 def open_indexes(lock: Lock, matrix: Matrix, http: Http) -> Indexes:
