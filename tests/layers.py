@@ -9,10 +9,20 @@ from __future__ import annotations
 # Names are relative to imgbuild; "wheel.*" is every module of that package.
 COLUMNS: tuple[tuple[str, ...], ...] = (
     ("", "errors"),
-    ("values", "codec", "report", "matrix.model", "resolution", "oci.tar", "oci.documents"),
+    (
+        "values",
+        "codec",
+        "report",
+        "matrix.model",
+        "resolution",
+        "oci.tar",
+        "oci.documents",
+        "audit.facts",
+    ),
     ("console", "run", "disk"),
     ("credentials", "fetch_session", "fetch_http", "store", "upkeep", "fetch"),
     ("project", "matrix.*"),
+    ("constraints",),
     # Left of `resolve`, since it builds sdists in a root, and a root is a recipe of the plan.
     ("drift", "lock", "plan"),
     ("oci.content", "oci.layer", "oci.tree", "oci.unpack", "oci.registry"),
@@ -20,13 +30,15 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
     ("sandbox", "wheel.*", "deb.*"),
     ("bases", "roots"),
     ("cuda", "selection", "uv", "gateway", "freshness", "refusal", "sdists"),
+    ("audit.*",),
     ("resolve",),
     ("requirements", "sources"),
+    ("probe", "learn", "settle"),
     ("records", "skeleton", "oci.*"),
     ("assemble", "workers", "inputs"),
     ("seal", "diff", "history"),
-    ("engine", "runner", "smoke"),
-    ("building", "sealing", "pipeline"),
+    ("engine", "runner", "smoke", "host", "doctor"),
+    ("building", "sealing", "auditing", "worlds", "states", "pipeline"),
     ("cli.*", "__main__"),
 )
 

@@ -15,14 +15,58 @@ class Severity(enum.StrEnum):
     NOTE = "note"
 
 
+class Relation(enum.StrEnum):
+    """How two packages clash, or what one of them lacks."""
+
+    PACKAGE = "package"  # imports a package that nothing in the world provides
+    MODULE = "module"  # imports a module that the other does not have
+    NAME = "name"  # imports or reads a name that a module of the other does not have
+    KEYWORD = "keyword"  # passes an argument that the other's callable does not take
+    ARGUMENT = "argument"  # leaves out, or passes too many, positional arguments
+    ATTRIBUTE = "attribute"  # reads an attribute that the other's class does not have
+    REGISTERED = "registered"  # registers a name that the other has taken already
+    SYMBOL = "symbol"  # links to a symbol that no library of the world defines
+    LIBRARY = "library"  # links to a library that is not there
+    ABI = "abi"  # compiled against another binary interface (numpy 1, another torch)
+    CUDA = "cuda"  # of another CUDA release than the world
+    WINDOW = "window"  # declares in its code which versions of the other it supports
+    REQUIREMENT = "requirement"  # METADATA asks for something else
+    RULE = "rule"  # a known failure of the rules file
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a finding rests on: a place in a file of one package, and what it clashes with.
+
+    `subject` is what is missing or refused: "vllm.sampling_params:GuidedDecodingParams" for a
+    name, "vllm.worker" for a module, "vllm.SamplingParams(best_of)" for a keyword,
+    "vllm.AsyncEngineArgs.disable_log_requests" for an attribute, the mangled symbol, the SONAME,
+    a requirement. `other` is empty where no package of the world is meant. `spec` says which
+    versions of `other` would do, where the evidence itself tells (a window, a rule, a requirement).
+    """
+
+    relation: Relation
+    package: str
+    version: str
+    file: str = ""
+    line: int = 0
+    other: str = ""
+    other_version: str = ""
+    subject: str = ""
+    spec: str = ""
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One result: what was found, where, how bad it is, what to do."""
+    """One result: what was found, where, how bad it is, what to do.
+
+    An error of an audit lies on the main path; in a corner the same is a note.
+    """
 
     check: str
     severity: Severity
     message: str
     where: str = ""
     remedy: str = ""
+    evidence: Evidence | None = None
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

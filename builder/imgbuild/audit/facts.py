@@ -1,0 +1,209 @@
+"""What the audit knows of a wheel: facts read from its files, without judgement.
+
+Values only. `syntax` and `elf` read them, `library` keeps them by the wheel's digest, the checks
+judge them. Raise FACTS_FORMAT whenever a reader finds something else in the same bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FACTS_FORMAT = 1
+
+
+class Guard(msgspec.Struct, frozen=True, array_like=True):
+    """A condition under which code runs. A fact has a tuple of them, all of which must hold.
+
+    kind        subject                             spec
+    version     package ("vllm")                    what its version must be: ">=0.10.1,<0.12"
+    present     package or module                   "" or a specifier: is_vllm_available("0.8")
+    absent      package or module                   "": the branch for when it cannot be imported
+    handled     exceptions that are caught, or ""   ImportError, AttributeError, Exception, …
+    python      ""                                  ">=3.11": sys.version_info
+    platform    "linux", "win32", …                 "" or "!" for the other branch
+    typing      ""                                  "": under TYPE_CHECKING only
+    unknown     the condition's source text         "": nothing is known of it
+    """
+
+    kind: Literal[
+        "version", "present", "absent", "handled", "python", "platform", "typing", "unknown"
+    ]
+    subject: str = ""
+    spec: str = ""
+
+
+class Import(msgspec.Struct, frozen=True, array_like=True):
+    """One name that an import statement brings. Relative imports are made absolute.
+
+    `import a.b as c`: module "a.b", name "", bound "c"; `import a.b` binds "a". `from a import b
+    as c`: module "a", name "b", bound "c". `from a import *`: name "*". `scope` is the qualified
+    name of the function or class that holds the statement, "" at the top of the module.
+    """
+
+    line: int
+    module: str
+    name: str
+    bound: str
+    scope: str = ""
+    guards: tuple[Guard, ...] = ()
+
+
+class Parameter(msgspec.Struct, frozen=True, array_like=True):
+    """A parameter; `kind` is "positional" (only), "any", "keyword" (only)."""
+
+    name: str
+    kind: Literal["positional", "any", "keyword"] = "any"
+    default: bool = False
+    annotation: str = ""
+
+
+class Function(msgspec.Struct, frozen=True, array_like=True):
+    """A function or method: `name` is qualified within its module ("Class.method")."""
+
+    name: str
+    line: int
+    parameters: tuple[Parameter, ...] = ()
+    varargs: bool = False
+    varkw: bool = False
+    decorators: tuple[str, ...] = ()
+    returns: str = ""
+    guards: tuple[Guard, ...] = ()
+
+
+class Field(msgspec.Struct, frozen=True, array_like=True):
+    """A class-level name: annotated (`annotation`) or assigned; `default` if it has a value."""
+
+    name: str
+    line: int
+    annotation: str = ""
+    default: bool = False
+
+
+class Class(msgspec.Struct, frozen=True, array_like=True):
+    """A class: its bases, decorators and metaclass as written (dotted expressions), its own names.
+
+    `attributes` are names assigned on self in its methods, `methods` names of its functions
+    (properties among them); `dynamic` if it has `__getattr__` or `__getattribute__`.
+    """
+
+    name: str
+    line: int
+    bases: tuple[str, ...] = ()
+    decorators: tuple[str, ...] = ()
+    metaclass: str = ""
+    fields: tuple[Field, ...] = ()
+    methods: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
+    dynamic: bool = False
+    guards: tuple[Guard, ...] = ()
+
+
+class Assigned(msgspec.Struct, frozen=True, array_like=True):
+    """A module-level name bound by other means: an assignment, a loop, `with`, `global`.
+
+    `value` is the dotted expression on the right where it is one ("vllm.LLM", "Union[A, B]" too),
+    the called expression with "()" behind it where it is a call ("LazyModule()"), else "".
+    """
+
+    name: str
+    line: int
+    value: str = ""
+    guards: tuple[Guard, ...] = ()
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """A call. `callee` is dotted and as written in its scope: "SFTConfig", "self.llm.generate".
+
+    `positional` counts plain positional arguments; `star` and `double_star` say that more are
+    unpacked. `receiver` is the type expression of the callee's first part where the scope tells it
+    (annotated, constructed, or made by a classmethod), as written there: "AsyncEngineArgs".
+    `literals` are the leading positional arguments that are strings.
+    """
+
+    line: int
+    callee: str
+    keywords: tuple[str, ...] = ()
+    positional: int = 0
+    star: bool = False
+    double_star: bool = False
+    receiver: str = ""
+    literals: tuple[str, ...] = ()
+    scope: str = ""
+    guards: tuple[Guard, ...] = ()
+
+
+class Attribute(msgspec.Struct, frozen=True, array_like=True):
+    """A read of `expression` (dotted, as written) that is not the callee of a recorded Call.
+
+    Only where the first part is an imported name, or a local one whose type the scope tells
+    (`receiver`, as in Call). Reads through getattr with a default, and under hasattr, are left out.
+    """
+
+    line: int
+    expression: str
+    receiver: str = ""
+    scope: str = ""
+    guards: tuple[Guard, ...] = ()
+
+
+class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A Python module, as its source tells.
+
+    `exports` is `__all__` where it is a literal (or sum of literals), else None. `lazy` maps a name
+    to the module that it is taken from on first use (`_import_structure` of transformers and trl,
+    vLLM's MODULE_ATTRS, PEP 562 tables): "LLM" → "vllm.entrypoints.llm"; for a submodule that is
+    itself exported, its own name. `dynamic` if names appear in ways that were not understood
+    (`__getattr__` without a readable table, `globals().update`, `sys.modules[__name__] = …`).
+    `broken` holds the message of a syntax error; everything else is empty then.
+    """
+
+    module: str
+    file: str
+    package: bool = False
+    imports: tuple[Import, ...] = ()
+    functions: tuple[Function, ...] = ()
+    classes: tuple[Class, ...] = ()
+    assigned: tuple[Assigned, ...] = ()
+    calls: tuple[Call, ...] = ()
+    attributes: tuple[Attribute, ...] = ()
+    exports: tuple[str, ...] | None = None
+    lazy: dict[str, str] = {}
+    dynamic: bool = False
+    broken: str = ""
+
+
+class GpuCode(msgspec.Struct, frozen=True, array_like=True):
+    """GPU code in a library: "sm_90a" for machine code, "compute_90" for PTX, and its CUDA.
+
+    `cuda` is the version of the compiler that wrote it where the file tells ("12.4"), else "".
+    """
+
+    arch: str
+    cuda: str = ""
+
+
+class ElfFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A shared object or program of a wheel; `file` is its path in the wheel.
+
+    `undefined` are strong undefined dynamic symbols (weak ones do not stop a loader), written
+    "name" or "name@VERSION". `defined` are hashes of exported symbols: the first 8 bytes of
+    blake2b(name, digest_size=8) as little-endian integers, sorted, in one bytes object, so that
+    libtorch's hundred thousand fit. `wants` maps a library to the symbol versions that are needed
+    of it ("libc.so.6": ("GLIBC_2.28",)); `offers` are the versions that it defines itself.
+    `numpy` says which C API it was compiled against: 1, 2, or 0 for none seen.
+    """
+
+    file: str
+    machine: str
+    soname: str = ""
+    needed: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()
+    wants: dict[str, tuple[str, ...]] = {}
+    offers: tuple[str, ...] = ()
+    undefined: tuple[str, ...] = ()
+    defined: bytes = b""
+    gpu: tuple[GpuCode, ...] = ()
+    numpy: int = 0
+    python: bool = False  # exports PyInit_*: an extension module
