@@ -5,6 +5,8 @@ Comes in: what went wrong. Goes out: an exception that only the command line's e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 
@@ -70,7 +72,7 @@ class NothingSelected(ImgbuildError):
 
 
 class AuditFailed(ImgbuildError):
-    """Reserved for findings of an audit: no verb ends with it yet."""
+    """An audit found an error: parts of a world that cannot work together."""
 
     exit_code = 4
 
@@ -115,3 +117,16 @@ class Interrupted(ImgbuildError):
     """The user stopped the work; what was finished is kept."""
 
     exit_code = 130
+
+
+class SomeFailed(ImgbuildError):
+    """Of several targets some failed: what each said, and their exit code if they share one."""
+
+    def __init__(self, failed: Mapping[str, ImgbuildError]) -> None:
+        codes = {error.exit_code for error in failed.values()}
+        lines = "".join(f"\n  {name}: {error.message}" for name, error in failed.items())
+        super().__init__(
+            f"{len(failed)} targets failed:{lines}", hint="the others are done; name one to see why"
+        )
+        self.exit_code = codes.pop() if len(codes) == 1 else 1
+        self.failed = dict(failed)

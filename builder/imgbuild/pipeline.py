@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from imgbuild import building, diff, history, sealing, upkeep
 from imgbuild import project as projects
 from imgbuild.building import Built
 from imgbuild.console import console
-from imgbuild.errors import InputError
+from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.fetch import Http
 from imgbuild.inputs import Inputs
 from imgbuild.matrix.load import load
@@ -63,22 +64,55 @@ def open_session(matrix: Path | None, options: Options) -> Session:
     return Session(project=project, matrix=load(project.matrix), options=options)
 
 
-def lock_all(session: Session, selected: Iterable[Selected], *, drop: bool) -> list[Seal]:
-    """Lock and seal each target."""
+class Locked(msgspec.Struct, frozen=True, kw_only=True):
+    """What locking several targets came to: the seals, and the error of each that failed."""
+
+    sealed: tuple[Seal, ...]
+    failed: dict[str, ImgbuildError]
+
+
+def lock_all(
+    session: Session, selected: Sequence[Selected], *, drop: bool, again: bool = True
+) -> Locked:
+    """Lock and seal each target; one that fails does not stop the others.
+
+    `again=False` leaves locks alone that are current: an interrupted run goes on where it stopped.
+    A single target's error is raised as it is.
+    """
     inputs = session.inputs()
-    sealed = [
-        sealing.lock_target(
-            session.project,
-            session.matrix,
-            item.name,
-            inputs,
-            processes=session.options.jobs,
-            drop=drop,
-        )[1]
-        for item in selected
-    ]
+    sealed: list[Seal] = []
+    failed: dict[str, ImgbuildError] = {}
+    for number, item in enumerate(selected, start=1):
+        if not again and (current := _current(session, item.name)) is not None:
+            console.info(f"{item.name}: locked and current ({number} of {len(selected)})")
+            sealed.append(current)
+            continue
+        try:
+            sealed.append(
+                sealing.lock_target(
+                    session.project,
+                    session.matrix,
+                    item.name,
+                    inputs,
+                    processes=session.options.jobs,
+                    drop=drop,
+                )[1]
+            )
+        except ImgbuildError as error:
+            if len(selected) == 1:
+                raise
+            console.error(f"{item.name}: {error.message}", hint=error.hint)
+            failed[item.name] = error
+        else:
+            console.info(f"{item.name}: sealed ({number} of {len(selected)})")
     upkeep.trim(inputs.store)
-    return sealed
+    return Locked(sealed=tuple(sealed), failed=failed)
+
+
+def _current(session: Session, name: str) -> Seal | None:
+    with contextlib.suppress(ImgbuildError):
+        return sealing.read_current(session.project, session.matrix, name)[1]
+    return None
 
 
 def check_all(session: Session, selected: Iterable[Selected]) -> list[Seal]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from imgbuild.cli import options
-from imgbuild.errors import InputError
+from imgbuild.errors import InputError, SomeFailed
 
 
 def lock(
@@ -43,6 +43,15 @@ def lock(
             show_default=False,
         ),
     ] = None,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again",
+            help="With --all: also those whose lock is current. Without it, such a run goes on"
+            " where it was interrupted.",
+            rich_help_panel=options.WORK,
+        ),
+    ] = False,
     jobs: options.Jobs = 0,
     offline: options.Offline = False,
     matrix: options.MatrixFile = None,
@@ -53,13 +62,16 @@ def lock(
     """Resolve targets, lock every input by hash, and seal the digests of their images.
 
     Writes images/TARGET/lock.json, digests.json and requirements-ARCH.txt, and adds to
-    images/layers.json. An interrupted run goes on where it stopped.
+    images/layers.json. With several targets one that fails does not stop the others.
+    An interrupted run goes on where it stopped.
 
     Examples:
 
         imgbuild lock --target cu124-vllm
 
         imgbuild lock --check --all
+
+        imgbuild lock --all --drop
 
         imgbuild lock --diff main cu124-vllm
     """
@@ -80,8 +92,11 @@ def lock(
         options.answer(found, [line for item in found for line in diffs.words(item)], json=json)
         return
     drop = len(chosen) > 1 if keep is None else not keep
-    sealed = pipeline.lock_all(session, chosen, drop=drop)
-    options.answer(sealed, [f"{item.target} {item.digest}" for item in sealed], json=json)
+    done = pipeline.lock_all(session, chosen, drop=drop, again=again or not everything)
+    lines = [f"{item.target} {item.digest}" for item in done.sealed]
+    options.answer(done.sealed, lines, json=json and not done.failed)
+    if done.failed:
+        raise SomeFailed(done.failed)
 
 
 def _refuse(diff: str | None, *, check: bool) -> None:
