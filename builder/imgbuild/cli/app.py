@@ -47,9 +47,9 @@ app = typer.Typer(
         " and seals its digests; `imgbuild build` turns a lock into an OCI image with those"
         " digests, without Docker, root or a GPU.\n\n"
         "Start with `imgbuild matrix`, then `imgbuild build --target cu124-vllm`.\n\n"
-        "Exit status: 0 done, 1 the work failed, 2 wrong input, 3 nothing selected, 4 an"
-        " audit found an error, 5 lock out of date, 6 a program is missing, 7 a download failed, 8 an"
-        " impossible world, 9 a file is not what its hash says, 130 interrupted."
+        "Exit status: 0 done, 1 the work failed, 2 wrong input, 3 nothing selected,"
+        " 4 an audit found an error, 5 lock out of date, 6 a program is missing, 7 a download"
+        " failed, 8 an impossible world, 9 a file is not what its hash says, 130 interrupted."
     ),
 )
 

@@ -71,7 +71,7 @@ def lock(
 
         imgbuild lock --check --all
 
-        imgbuild lock --all --drop
+        imgbuild lock --all
 
         imgbuild lock --diff main cu124-vllm
     """
