@@ -19,12 +19,16 @@ class Guard(msgspec.Struct, frozen=True, array_like=True):
     kind        subject                             spec
     version     package ("vllm")                    what its version must be: ">=0.10.1,<0.12"
     present     package or module                   "" or a specifier: is_vllm_available("0.8")
-    absent      package or module                   "": the branch for when it cannot be imported
+    absent      package or module                   "", or the versions that do not count as present:
+                                                    the branch for when it cannot be imported
     handled     exceptions that are caught, or ""   ImportError, AttributeError, Exception, …
     python      ""                                  ">=3.11": sys.version_info
     platform    "linux", "win32", …                 "" or "!" for the other branch
     typing      ""                                  "": under TYPE_CHECKING only
     unknown     the condition's source text         "": nothing is known of it
+
+    A `handled` AttributeError has as its spec the expression that hasattr asked for
+    ("vllm.envs.VLLM_USE_V1"); it holds for code that runs only where that is there.
     """
 
     kind: Literal[
@@ -60,7 +64,11 @@ class Parameter(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Function(msgspec.Struct, frozen=True, array_like=True):
-    """A function or method: `name` is qualified within its module ("Class.method")."""
+    """A function or method: `name` is qualified within its module ("Class.method").
+
+    `returns` is the annotation; a classmethod without one, that returns what `cls(…)` made, has
+    "Self".
+    """
 
     name: str
     line: int
@@ -117,9 +125,13 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     """A call. `callee` is dotted and as written in its scope: "SFTConfig", "self.llm.generate".
 
     `positional` counts plain positional arguments; `star` and `double_star` say that more are
-    unpacked. `receiver` is the type expression of the callee's first part where the scope tells it
-    (annotated, constructed, or made by a classmethod), as written there: "AsyncEngineArgs".
-    `literals` are the leading positional arguments that are strings.
+    unpacked. `receiver` is the type of what stands before the callee's last part, where the scope
+    tells it: the first part for a local name ("args.x" with args: AsyncEngineArgs), the first two
+    for an attribute of self ("self.llm.generate" with self.llm = LLM(…)). As written there: a type
+    ("AsyncEngineArgs"), or with "()" behind it what calling the expression makes
+    ("AsyncEngineArgs.from_cli_args()", "LLM()"); `names.class_of` finds the class of either.
+    A call of what super() gives is written "super().__init__". `literals` are the leading
+    positional arguments that are strings.
     """
 
     line: int
@@ -154,7 +166,11 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     `exports` is `__all__` where it is a literal (or sum of literals), else None. `lazy` maps a name
     to the module that it is taken from on first use (`_import_structure` of transformers and trl,
     vLLM's MODULE_ATTRS, PEP 562 tables): "LLM" → "vllm.entrypoints.llm"; for a submodule that is
-    itself exported, its own name. `dynamic` if names appear in ways that were not understood
+    itself exported, its own name; "module:other" where it has another name there. `lazy_stars` are
+    modules all of whose exports are taken on first use (transformers derives its table from the
+    `__all__` of the files beside it); "a.b.*" means every module below a.b.
+    `registers` are names that the module puts into `sys.modules` by hand (again with a "*" for the
+    part that is computed). `deleted` are module-level names that a `del` takes away. `dynamic` if names appear in ways that were not understood
     (`__getattr__` without a readable table, `globals().update`, `sys.modules[__name__] = …`).
     `broken` holds the message of a syntax error; everything else is empty then.
     """
@@ -170,8 +186,22 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     attributes: tuple[Attribute, ...] = ()
     exports: tuple[str, ...] | None = None
     lazy: dict[str, str] = {}
+    lazy_stars: tuple[str, ...] = ()
+    registers: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
     dynamic: bool = False
     broken: str = ""
+
+
+class Opaque(msgspec.Struct, frozen=True):
+    """A module that is there and whose names are not known: anything may be in it.
+
+    `why` is "compiled", "namespace", "stdlib", "injected" (a module that its package puts into
+    sys.modules) or "unknown" (of a package that a partial world leaves out).
+    """
+
+    module: str
+    why: str
 
 
 class GpuCode(msgspec.Struct, frozen=True, array_like=True):
