@@ -1,0 +1,227 @@
+"""A world: all packages of one target on one architecture, as one Python would see them.
+
+Comes in: the wheels of a lock (or a pair of wheels) and where they lie. Goes out: a `World`, which
+answers which package owns a module, which version it has, and what a module says.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from imgbuild.audit.facts import ElfFacts, ModuleFacts, Opaque
+from imgbuild.audit.library import Book, Library, Metadata
+from imgbuild.resolution import Resolution, Wheel
+from imgbuild.values import Arch, normalize
+
+# Modules that left the standard library, and the first Python without them.
+_GONE = {
+    (3, 12): "asynchat asyncore distutils imp smtpd",
+    (3, 13): "aifc audioop cgi cgitb chunk crypt imghdr lib2to3 mailcap msilib nis nntplib "
+    "ossaudiodev pipes sndhdr spwd sunau telnetlib uu xdrlib",
+}
+_INJECTS = re.compile(
+    rb"sys\.modules(\[(?!__name__\])|\.(update|setdefault)\()|extend_path\(|\b__path__\b"
+)
+
+
+class World:
+    """Packages that are installed together. It is a `Modules` for `names.lookup`.
+
+    `partial`: packages are left out on purpose, so that an absent one is unknown, not missing.
+    """
+
+    def __init__(
+        self, books: Sequence[Book], *, python: str, arch: Arch, glibc: str, partial: bool = False
+    ) -> None:
+        self.books: dict[str, Book] = {book.package: book for book in books}
+        self.python = python
+        self.arch = arch
+        self.glibc = glibc
+        self.partial = partial
+        self._injects: dict[str, bool] = {}
+
+    # -- packages
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The names of all packages, normalized and sorted."""
+        return tuple(sorted(self.books))
+
+    def version(self, package: str) -> str | None:
+        """The version of `package` (any spelling); None if it is not in the world."""
+        book = self.books.get(normalize(package))
+        return book.version if book is not None else None
+
+    def metadata(self, package: str) -> Metadata | None:
+        """METADATA of `package`; None if it is not in the world."""
+        book = self.books.get(normalize(package))
+        return book.metadata if book is not None else None
+
+    def files(self, package: str) -> Mapping[str, int]:
+        """Path in the wheel of `package` → size; empty if it is not in the world."""
+        book = self.books.get(normalize(package))
+        return book.files if book is not None else {}
+
+    def read(self, package: str, path: str) -> bytes | None:
+        """The content of a small file of `package`; None if there is none."""
+        book = self.books.get(normalize(package))
+        return book.read([path]).get(path) if book is not None else None
+
+    def distribution_version(self, name: str) -> str | None:
+        """The version of the package that brings the module `name` ("yaml", "flash_attn")."""
+        owner = self.owner(name)
+        return self.version(owner) if owner is not None else None
+
+    def elves(self) -> Iterator[tuple[str, ElfFacts]]:
+        """Every shared object and program of the wheels on this disk, with its package."""
+        for package in self.packages:
+            for facts in self.books[package].elves():
+                yield package, facts
+
+    # -- modules
+
+    def modules_of(self, package: str) -> Mapping[str, str]:
+        """Module → file in the wheel of `package`; empty if it is not in the world."""
+        book = self.books.get(normalize(package))
+        return book.modules if book is not None else {}
+
+    def owner(self, module: str) -> str | None:
+        """The package that brings `module` or the nearest parent of it; None if nobody does.
+
+        A namespace that several packages share belongs to none of them.
+        """
+        name = module
+        while name:
+            if name in self._owners:
+                return self._owners[name]
+            if name in self._folders:
+                owners = self._folders[name]
+                return next(iter(owners)) if len(owners) == 1 else None
+            name = name.rpartition(".")[0]
+        return None
+
+    def exists(self, module: str) -> bool | None:
+        """Whether `module` can be imported, without reading it; None if that is not known."""
+        if module in self._owners or module in self._folders or self._is_stdlib(module):
+            return True
+        opaque = self._absent(module)
+        return None if opaque is not None else False
+
+    def module(self, name: str) -> ModuleFacts | Opaque | None:
+        """What module `name` says; Opaque if its names cannot be known, None if there is none."""
+        owner = self._owners.get(name)
+        if owner is not None:
+            book = self.books[owner]
+            if not book.modules[name].endswith(".py"):
+                return Opaque(name, "compiled")
+            return book.module(name)
+        if name in self._folders:
+            return Opaque(name, "namespace")
+        if self._is_stdlib(name):
+            return Opaque(name, "stdlib")
+        return self._absent(name)
+
+    def prefetch(self, modules: Iterable[str]) -> None:
+        """Read many modules at once, which is faster than one by one."""
+        by_book: dict[str, list[str]] = {}
+        for name in modules:
+            owner = self._owners.get(name)
+            if owner is not None:
+                by_book.setdefault(owner, []).append(name)
+        for package, names in by_book.items():
+            self.books[package].prefetch(names)
+
+    @cached_property
+    def _owners(self) -> dict[str, str]:
+        """Module → package. Of two packages with one module, the first by name."""
+        owners: dict[str, str] = {}
+        for package in self.packages:
+            for module in self.books[package].modules:
+                owners.setdefault(module, package)
+        return owners
+
+    @cached_property
+    def _folders(self) -> dict[str, set[str]]:
+        """Folder without `__init__` that modules lie below → the packages that have it."""
+        folders: dict[str, set[str]] = {}
+        for package in self.packages:
+            for module in self.books[package].modules:
+                parent = module.rpartition(".")[0]
+                while parent and parent not in self.books[package].modules:
+                    folders.setdefault(parent, set()).add(package)
+                    parent = parent.rpartition(".")[0]
+        return {name: owners for name, owners in folders.items() if name not in self._owners}
+
+    def _is_stdlib(self, module: str) -> bool:
+        return module.partition(".")[0] in self._stdlib
+
+    @cached_property
+    def _stdlib(self) -> frozenset[str]:
+        version = tuple(int(part) for part in self.python.split(".")[:2])
+        names = set(sys.stdlib_module_names)
+        for gone, modules in _GONE.items():
+            if version < gone:
+                names.update(modules.split())
+            else:
+                names.difference_update(modules.split())
+        return frozenset(names)
+
+    def _absent(self, name: str) -> Opaque | None:
+        """Opaque where a module that no wheel has may be there all the same."""
+        parent = name.rpartition(".")[0]
+        while parent:
+            if parent in self._owners:
+                if not self.books[self._owners[parent]].modules[parent].endswith(".py"):
+                    return Opaque(name, "compiled")
+                return Opaque(name, "injected") if self._may_inject(parent) else None
+            if parent in self._folders:
+                break
+            parent = parent.rpartition(".")[0]
+        return Opaque(name, "unknown") if self.partial else None
+
+    def _may_inject(self, module: str) -> bool:
+        """Whether `module` puts others into sys.modules, or looks for them in other folders."""
+        if module not in self._injects:
+            book = self.books[self._owners[module]]
+            file = book.modules[module]
+            source = book.read([file]).get(file, b"")
+            self._injects[module] = _INJECTS.search(source) is not None
+        return self._injects[module]
+
+
+def open_world(
+    wheels: Sequence[Wheel],
+    library: Library,
+    *,
+    python: str,
+    arch: Arch,
+    glibc: str,
+    locate: Callable[[Wheel], Path | str],
+    partial: bool = False,
+) -> World:
+    """The world of `wheels`. `locate` says where each lies: its path, or an address to read from.
+
+    `python` is "3.11", `glibc` "2.36".
+    """
+    books = [library.book(wheel, locate(wheel)) for wheel in wheels]
+    return World(books, python=python, arch=arch, glibc=glibc, partial=partial)
+
+
+def wheels_of(resolution: Resolution) -> tuple[Wheel, ...]:
+    """All wheels of a resolution, those that are built from sdists among them."""
+    built = [
+        Wheel(
+            package=one.package,
+            version=one.version,
+            index="built",
+            file=one.wheel.file,
+            size=one.wheel.size,
+            sha256=one.wheel.sha256,
+        )
+        for one in resolution.built
+    ]
+    return tuple(sorted((*resolution.wheels, *built), key=lambda wheel: wheel.package))
