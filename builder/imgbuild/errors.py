@@ -96,15 +96,21 @@ class FetchFailed(ImgbuildError):
 
 
 class WorldImpossible(ImgbuildError):
-    """No set of packages satisfies the target. Carries the chain of reasons."""
+    """No set of packages satisfies the target: the chain of reasons, the nearest possible worlds."""
 
     exit_code = 8
 
     def __init__(
-        self, message: str, *, reasons: tuple[str, ...] = (), hint: str | None = None
+        self,
+        message: str,
+        *,
+        reasons: tuple[str, ...] = (),
+        nearest: tuple[str, ...] = (),
+        hint: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.reasons = reasons
+        self.nearest = nearest
 
 
 class IntegrityError(ImgbuildError):

@@ -37,7 +37,9 @@ def report(error: ImgbuildError) -> int:
     """
     problems = error.problems if isinstance(error, InputError) else ()
     reasons = error.reasons if isinstance(error, WorldImpossible) else ()
+    nearest = error.nearest if isinstance(error, WorldImpossible) else ()
     details = [str(problem) for problem in problems] or [f"because {reason}" for reason in reasons]
+    details += [f"nearest: {world}" for world in nearest]
     console.error("\n  ".join((error.message, *details)), hint=error.hint)
     if console.json:
         from imgbuild.cli import options
@@ -49,6 +51,7 @@ def report(error: ImgbuildError) -> int:
             "hint": error.hint,
             "problems": problems,
             "reasons": reasons,
+            "nearest": nearest,
         }
         options.answer(document, [], json=True)
     return error.exit_code
