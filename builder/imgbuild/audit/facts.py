@@ -19,8 +19,8 @@ class Guard(msgspec.Struct, frozen=True, array_like=True):
     kind        subject                             spec
     version     package ("vllm")                    what its version must be: ">=0.10.1,<0.12"
     present     package or module                   "" or a specifier: is_vllm_available("0.8")
-    absent      package or module                   "", or the versions that do not count as present:
-                                                    the branch for when it cannot be imported
+    absent      package or module                   "": the branch for when it cannot be imported;
+                                                    with a specifier, or is not of these versions
     handled     exceptions that are caught, or ""   ImportError, AttributeError, Exception, …
     python      ""                                  ">=3.11": sys.version_info
     platform    "linux", "win32", …                 "" or "!" for the other branch
@@ -81,12 +81,17 @@ class Function(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Field(msgspec.Struct, frozen=True, array_like=True):
-    """A class-level name: annotated (`annotation`) or assigned; `default` if it has a value."""
+    """A class-level name: annotated (`annotation`) or assigned; `default` if it has a value.
+
+    `init` is False for `field(init=False)`; `value` is as in Assigned.
+    """
 
     name: str
     line: int
     annotation: str = ""
     default: bool = False
+    init: bool = True
+    value: str = ""
 
 
 class Class(msgspec.Struct, frozen=True, array_like=True):

@@ -1,0 +1,26 @@
+"""Names of the packages of a world, from the side that provides them.
+
+Comes in: a world's modules. Goes out: whether a module has a name, what it is, what calling it
+takes, which attributes it has. "unknown" and None are the answers wherever compiled code or
+anything else that cannot be read could change it; a false alarm costs more than a missed fault.
+"""
+
+from imgbuild.audit.names_classes import attributes, class_of, follow, member, resolve
+from imgbuild.audit.names_lookup import lookup
+from imgbuild.audit.names_model import Found, Modules, Opaque, Searchable, Signature
+from imgbuild.audit.names_signature import signature
+
+__all__ = [
+    "Found",
+    "Modules",
+    "Opaque",
+    "Searchable",
+    "Signature",
+    "attributes",
+    "class_of",
+    "follow",
+    "lookup",
+    "member",
+    "resolve",
+    "signature",
+]

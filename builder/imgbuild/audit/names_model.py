@@ -1,0 +1,72 @@
+"""What a search for a name works on, and what it answers. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, Protocol, runtime_checkable
+
+import msgspec
+
+from imgbuild.audit.facts import Assigned, Class, Function, ModuleFacts, Parameter
+
+
+class Opaque(msgspec.Struct, frozen=True):
+    """A module that exists but cannot be read: compiled, of the standard library, a namespace."""
+
+    name: str
+    reason: str = ""
+
+
+class Modules(Protocol):
+    """Where modules come from."""
+
+    def module(self, name: str) -> ModuleFacts | Opaque | None:
+        """The module of this dotted name; None if there is none."""
+
+
+@runtime_checkable
+class Searchable(Protocol):
+    """Modules that can also be searched for a word, which spares reading hundreds of them.
+
+    Without it a name that transformers takes from one of its models on first use is looked for in
+    every model.
+    """
+
+    def mentioning(self, package: str, word: str) -> Iterable[str]:
+        """The modules below this package whose source holds the word."""
+
+
+State = Literal["defined", "absent", "unknown"]
+Definition = Function | Class | Assigned | ModuleFacts
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a name turned out to be.
+
+    `definition` is None where the state is not "defined", and where something is there of which no
+    more is known (a compiled module, `__file__`). `home` is the module that holds the definition,
+    `owner` the class that a member was found in (an ancestor too). `trace` lists the modules that
+    the search went through, "module:name". `ambiguous`: other conditions give another definition.
+    """
+
+    state: State
+    definition: Definition | None = None
+    home: ModuleFacts | None = None
+    owner: Class | None = None
+    trace: tuple[str, ...] = ()
+    ambiguous: bool = False
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """What a call may pass: parameters without self, and whether more is taken."""
+
+    parameters: tuple[Parameter, ...] = ()
+    varargs: bool = False
+    varkw: bool = False
+
+    def takes(self, keyword: str) -> bool:
+        """Whether a keyword argument of this name is accepted."""
+        return self.varkw or any(
+            parameter.name == keyword and parameter.kind != "positional"
+            for parameter in self.parameters
+        )
