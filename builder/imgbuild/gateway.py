@@ -2,7 +2,8 @@
 
 Comes in: the indexes, the rules of a target, and, for packages that may be built from their
 sdist, a function that builds one. Goes out: PEP 691 pages and METADATA over HTTP, for the time of
-one resolution.
+one resolution. What was learned of a package (see `constraints`) is added to its METADATA on the
+way to uv and nowhere else: locks and audits see what its authors wrote.
 
 Why a gateway and not upper bounds that are resolved again until stable: the cut-off is judged
 file by file, so that one pass is exact; an index answers only for the packages assigned to it, so
@@ -12,15 +13,17 @@ and runs no build.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import http.server
 import json
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imgbuild.console import console
@@ -38,6 +41,19 @@ class Builder(Protocol):
 
     def __call__(self, package: str, sdist: File) -> bytes:
         """METADATA of the wheel of `sdist`; an ImgbuildError if there can be none."""
+
+
+class Amend(Protocol):
+    """Says what a package's METADATA lacks."""
+
+    def __call__(self, package: str, version: Version) -> Sequence[str]:
+        """The requirements to add to `package` at `version`."""
+
+
+def nothing(package: str, version: Version) -> Sequence[str]:
+    """An `Amend` that leaves METADATA as it is."""
+    del package, version
+    return ()
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,9 +155,18 @@ def page(package: str, offers: list[Offer], base: str) -> bytes:
     return json.dumps(document).encode()
 
 
+def amended(data: bytes, requirements: Sequence[str]) -> bytes:
+    """METADATA with `requirements` beside its own. They go first: what ends a header varies."""
+    ending = b"\r\n" if b"\r\n" in data[:200] else b"\n"
+    added = b"".join(b"Requires-Dist: " + line.encode() + ending for line in requirements)
+    mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
+    return mark + added + data.removeprefix(mark)
+
+
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     catalogue: Catalogue
+    amend: Amend
     base: str
 
     def do_GET(self) -> None:
@@ -167,9 +192,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     return 404, "text/plain", b"no such package"
                 return 200, CONTENT, page(package, offers, self.base)
             case ["files", package, name] if name.endswith(".metadata"):
-                data = self.catalogue.metadata(package, name.removesuffix(".metadata"))
+                name = name.removesuffix(".metadata")
+                data = self.catalogue.metadata(package, name)
                 if data is not None:
-                    return 200, "application/octet-stream", data
+                    more = self.amend(normalize(package), parse_wheel_filename(name)[1])
+                    return 200, "application/octet-stream", amended(data, more)
         return 404, "text/plain", b"the gateway has pages and metadata only"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
@@ -186,9 +213,10 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serve(catalogue: Catalogue) -> Iterator[str]:
-    """Serve `catalogue` on 127.0.0.1; yields the address of its simple index."""
-    handler = type("Handler", (_Handler,), {"catalogue": catalogue})
+def serve(catalogue: Catalogue, amend: Amend = nothing) -> Iterator[str]:
+    """Serve `catalogue` on 127.0.0.1, amended; yields the address of its simple index."""
+    parts = {"catalogue": catalogue, "amend": staticmethod(amend)}
+    handler = type("Handler", (_Handler,), parts)
     with _Server(("127.0.0.1", 0), handler) as server:
         base = f"http://127.0.0.1:{server.server_address[1]}"
         handler.base = base  # type: ignore[attr-defined]  # set once the port is known

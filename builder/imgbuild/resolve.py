@@ -1,26 +1,31 @@
 """resolve: from a target to every wheel, sdist and deb of its image on one architecture.
 
 uv answers which versions fit together; everything that it may choose from comes through the
-gateway (see `gateway`), and everything that it chose is looked at again here: one CUDA release,
-no CPU build in a CUDA world, nothing that lies years behind its newest version unnoticed.
+gateway (see `gateway`), amended by what was learned (see `constraints`), and everything that it
+chose is looked at again here: one CUDA release, no CPU build in a CUDA world, nothing that lies
+years behind its newest version unnoticed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from imgbuild import cuda, freshness, gateway, refusal, uv
-from imgbuild.bases import resolve_base
+from imgbuild import constraints, cuda, freshness, gateway, refusal, uv
+from imgbuild.bases import Below, resolve_base
 from imgbuild.console import console
+from imgbuild.constraints import Constraint
 from imgbuild.errors import ImgbuildError, WorldImpossible
 from imgbuild.fetch import Http
 from imgbuild.gateway import Catalogue, Offer
 from imgbuild.indexes import File, Indexes, places
+from imgbuild.lock import requirements
 from imgbuild.matrix.model import Base, Matrix, Target
 from imgbuild.remote import lock_wheel, metadata
 from imgbuild.resolution import Built, Deb, Resolution, Wheel
@@ -28,7 +33,7 @@ from imgbuild.roots import host_root
 from imgbuild.sdists import Workshop, host_arch, host_rules
 from imgbuild.selection import Rules
 from imgbuild.store import Store
-from imgbuild.values import Arch
+from imgbuild.values import Arch, normalize
 from imgbuild.wheel.tags import Tags
 
 
@@ -44,12 +49,33 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     release: cuda.Release
 
 
-def resolve(matrix: Matrix, name: str, arch: Arch, store: Store, http: Http) -> Resolution:
-    """Every input of target `name` on `arch`, each list sorted by package.
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A target that may be resolved several times: its base is known, its world is open."""
+
+    below: Below
+    world: World
+
+
+def resolve(
+    matrix: Matrix,
+    name: str,
+    arch: Arch,
+    store: Store,
+    http: Http,
+    known: Sequence[Constraint] = (),
+) -> Resolution:
+    """Every input of target `name` on `arch`, each list sorted by package; `known` was learned.
 
     WorldImpossible, with the chain of reasons, if no set of packages satisfies the target;
     FetchFailed if an index or an archive does not answer.
     """
+    with opened(matrix, name, arch, store, http) as asked:
+        return answer(asked, store, http, known)
+
+
+@contextlib.contextmanager
+def opened(matrix: Matrix, name: str, arch: Arch, store: Store, http: Http) -> Iterator[Asked]:
+    """Target `name` on `arch`, ready for `answer`; WorldImpossible if its pins say so already."""
     target = matrix.targets[name]
     refuse_excluded(matrix, name, arch)
     base = matrix.bases[target.base]
@@ -58,14 +84,21 @@ def resolve(matrix: Matrix, name: str, arch: Arch, store: Store, http: Http) -> 
     known = below.debs if own is arch else ()
     with host_root(base, matrix.image.user, own, store, http, known) as root:
         python = python_of(base, below.debs)
-        wheels, built = resolve_wheels(matrix, name, arch, python, root, store, http)
+        world = open_world(matrix, name, arch, python, root, store, http)
+        refuse_pins(matrix, world)
+        yield Asked(below=below, world=world)
+
+
+def answer(asked: Asked, store: Store, http: Http, known: Sequence[Constraint] = ()) -> Resolution:
+    """The set that uv answers under what is `known`, looked at again and ready to be locked."""
+    wheels, built = lock_answer(asked.world, ask(asked.world, store, known), http)
     return Resolution(
         wheels=wheels,
         built=built,
-        debs=below.debs,
-        base_layers=below.layers,
-        base_manifest=below.manifest,
-        base_files=below.files,
+        debs=asked.below.debs,
+        base_layers=asked.below.layers,
+        base_manifest=asked.below.manifest,
+        base_files=asked.below.files,
     )
 
 
@@ -100,7 +133,13 @@ def resolve_wheels(
     """The wheels of target `name` on `arch` and `python` ("3.11.2"); those made from sdists."""
     world = open_world(matrix, name, arch, python, root, store, http)
     refuse_pins(matrix, world)
-    chosen = ask(world, store)
+    return lock_answer(world, ask(world, store), http)
+
+
+def lock_answer(
+    world: World, chosen: tuple[uv.Chosen, ...], http: Http
+) -> tuple[tuple[Wheel, ...], tuple[Built, ...]]:
+    """What uv chose, as a lock names it; builds what has to be built."""
     versions = {item.package: item.version for item in chosen}
     check_cuda(world, versions)
     offers = {
@@ -150,16 +189,13 @@ def open_world(
     workshop = Workshop(matrix.sdists, own, release.constraints, root, store, http)
     builders = dict.fromkeys(matrix.sdists, workshop.metadata)
     catalogue = Catalogue(indexes, rules, http, store, sdists=builders)
-    wanted = {package: f"=={version}" for package, version in target.pins.items()}
-    for package, want in {**matrix.requires, **target.requires}.items():
-        wanted.setdefault(package, want.spec)
     return World(
         name=name,
         arch=arch,
         target=target,
         catalogue=catalogue,
         workshop=workshop,
-        requirements=tuple(f"{package}{spec}" for package, spec in sorted(wanted.items())),
+        requirements=tuple(f"{item}{spec}" for item, spec in requirements(matrix, name).items()),
         release=release,
     )
 
@@ -249,11 +285,32 @@ def refuse_pins(matrix: Matrix, world: World) -> None:
         raise WorldImpossible(message, reasons=reasons, hint=hint)
 
 
-def ask(world: World, store: Store) -> tuple[uv.Chosen, ...]:
-    """Uv's answer; WorldImpossible, with the resolver's chain, if there is none."""
+def ask(world: World, store: Store, known: Sequence[Constraint] = ()) -> tuple[uv.Chosen, ...]:
+    """Uv's answer under what is `known`; WorldImpossible, with the chain, if there is none.
+
+    What was learned narrows a package only once that is in the world: the target requires it, or
+    an answer has it. So uv is asked again where its answer brings such a package.
+    """
+    present = {normalize(Requirement(line).name) for line in world.requirements}
+    while True:
+        chosen = _ask(world, store, known, present)
+        versions = {item.package: item.version for item in chosen}
+        broken = constraints.violations(known, versions)
+        arrived = {entry.other for entry in broken} - present
+        if not arrived:
+            return chosen
+        present |= arrived
+
+
+def _ask(
+    world: World, store: Store, known: Sequence[Constraint], present: set[str]
+) -> tuple[uv.Chosen, ...]:
+    def amend(package: str, version: Version) -> Sequence[str]:
+        return constraints.required(known, package, str(version), present)
+
     tags = world.catalogue.rules.tags
     try:
-        with gateway.serve(world.catalogue) as index, store.scratch() as folder:
+        with gateway.serve(world.catalogue, amend) as index, store.scratch() as folder:
             return uv.compile_requirements(
                 world.requirements,
                 world.release.constraints,
@@ -269,6 +326,7 @@ def ask(world: World, store: Store) -> tuple[uv.Chosen, ...]:
             reasons=(
                 *(failure.message for failure in world.catalogue.failures),
                 *refusal.of_resolver(str(error)),
+                *_learned(str(error), known),
             ),
             hint="change a pin, or move as_of: only files uploaded before it were looked at",
         ) from error
@@ -276,6 +334,18 @@ def ask(world: World, store: Store) -> tuple[uv.Chosen, ...]:
         if world.catalogue.failures:  # uv saw an error of the gateway: its cause is what to show
             raise world.catalogue.failures[0] from None
         raise
+
+
+def _learned(text: str, known: Sequence[Constraint]) -> tuple[str, ...]:
+    """The entries of which uv's explanation speaks: it takes them for what METADATA says."""
+    spoken = re.sub(r"[-_.]+", "-", text.lower())
+    found = [
+        entry
+        for entry in known
+        if re.search(rf"(?<![\w-]){re.escape(entry.package)}(?![\w-])", spoken)
+        and re.search(rf"(?<![\w-]){re.escape(entry.other)}(?![\w-])", spoken)
+    ]
+    return tuple(f"learned: {entry}" for entry in found)
 
 
 def check_cuda(world: World, versions: Mapping[str, str]) -> None:

@@ -6,9 +6,10 @@ from contextlib import ExitStack
 
 import pytest
 
+from imgbuild.audit.library import parse_metadata
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.fetch import Http
-from imgbuild.gateway import Catalogue, serve
+from imgbuild.gateway import Catalogue, amended, serve
 from imgbuild.indexes import Indexes, Place
 from imgbuild.selection import Rules
 from imgbuild.store import Store
@@ -141,3 +142,42 @@ def test_an_index_that_fails_is_told(stack, tmp_path):
     with pytest.raises(FetchFailed, match="400"):
         Http(attempts=1).text(f"{address}demo/")
     assert "403" in found.failures[0].message
+
+
+def test_what_was_learned_is_added_to_metadata_and_to_nothing_else(stack, tmp_path):
+    index = LocalIndex()
+    index.wheel("Demo_Pkg", "1.0", ["numpy<2"])
+    index.wheel("Demo_Pkg", "1.1", ["numpy<2"])
+    found = catalogue(stack, tmp_path, index)
+
+    def amend(package, version):
+        return (
+            ["vllm>=0.11.1", "setuptools"] if (package, str(version)) == ("demo-pkg", "1.1") else []
+        )
+
+    address = stack.enter_context(serve(found, amend))
+    page = json.loads(Http(attempts=1).text(f"{address}demo-pkg/").text)
+    texts = {
+        file["filename"]: Http(attempts=1).text(file["url"] + ".metadata").text
+        for file in page["files"]
+    }
+    old, new = (parse_metadata(texts[name]) for name in sorted(texts))
+    assert old.requires == ("numpy<2",)
+    assert new.requires == ("vllm>=0.11.1", "setuptools", "numpy<2")
+    assert (new.name, new.version) == ("Demo_Pkg", "1.1")
+    real = found.metadata("demo-pkg", "Demo_Pkg-1.1-py3-none-any.whl")
+    assert parse_metadata((real or b"").decode()).requires == ("numpy<2",)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"Metadata-Version: 2.1\nName: a\nVersion: 1\n\nText.\n\nRequires-Dist: no\n",
+        b"Metadata-Version: 1.0\r\nName: a\r\nDescription: x\r\n        \r\n        y\r\n",
+        b"Name: a",
+    ],
+)
+def test_amended_metadata_stays_metadata(data):
+    found = parse_metadata(amended(data, ["b<2"]).decode())
+    assert (found.name, found.requires) == ("a", ("b<2",))
+    assert amended(data, []) == data
