@@ -12,6 +12,7 @@ import msgspec
 
 from imgbuild import codec, drift
 from imgbuild.errors import LockStale
+from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target, User
 from imgbuild.resolution import Resolution
 from imgbuild.values import Arch
@@ -101,8 +102,8 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
 def requirements(matrix: Matrix, name: str) -> dict[str, str]:
     """Package → specifier of all that target `name` asks for: pins and what is beside them."""
     target = matrix.targets[name]
-    wanted = {package: wanted.spec for package, wanted in matrix.requires.items()}
-    wanted |= {package: wanted.spec for package, wanted in target.requires.items()}
+    beside = {**matrix.requires, **flashinfer.requires(target), **target.requires}
+    wanted = {package: wanted.spec for package, wanted in beside.items()}
     wanted |= {package: f"=={version}" for package, version in target.pins.items()}
     return dict(sorted(wanted.items()))
 
@@ -202,9 +203,9 @@ def _locked_base(matrix: Matrix, target: Target) -> LockedBase:
 
 
 def _settings(matrix: Matrix, name: str, target: Target) -> Settings:
-    image = matrix.image
-    env = {key: variable.value for key, variable in (image.env | target.env).items()}
-    base = matrix.bases[target.base]
+    image, base = matrix.image, matrix.bases[target.base]
+    variables = image.env | flashinfer.environment(target, image, base) | target.env
+    links = flashinfer.links(target, image, base) | target.links
     labels = {
         **image.labels,
         **target.labels,
@@ -224,11 +225,11 @@ def _settings(matrix: Matrix, name: str, target: Target) -> Settings:
         user=image.user,
         workdir=image.workdir,
         cache=image.cache,
-        env=dict(sorted(env.items())),
+        env={name: variable.value for name, variable in sorted(variables.items())},
         labels=dict(sorted(labels.items())),
         entrypoint=image.entrypoint,
         cmd=image.cmd,
-        links={path: link.to for path, link in sorted(target.links.items())},
+        links={path: link.to for path, link in sorted(links.items())},
     )
 
 

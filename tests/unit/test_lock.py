@@ -104,6 +104,6 @@ def test_the_targets_words_win_over_the_images():
         env={"PATH": Variable(value="/own", reason=samples.REASON)}, labels={"own": "1"}
     )
     settings = samples.lock(of=target).settings
-    assert settings.env == {"PATH": "/own"}
+    assert settings.env["PATH"] == "/own"
     assert settings.labels["own"] == "1"
     assert settings.labels["dev.imgbuild.gpu"] == "9.0"

@@ -229,7 +229,7 @@ TARGETS = {
             None,
         ),
     ),
-    "jit without a compiler wheel": (
+    "jit where nothing compiles": (
         FLASHINFER,
         "    flashinfer: {mode: §jit, reason: fast to start}",
         (
@@ -239,6 +239,11 @@ TARGETS = {
             "from CUDA 13.0 on",
             None,
         ),
+    ),
+    "a finding waived without a reason": (
+        "    drop:\n",
+        "    waive:\n      - §{check: imports, package: trl, subject: 'vllm:X'}\n    drop:\n",
+        (f"{TARGET}.waive[0]", "key reason is missing", None, "reason: why", None),
     ),
     "a library path": (
         "      VLLM_USE_V1: {",
@@ -320,21 +325,47 @@ def test_flashinfer_off_and_asked_for() -> None:
     assert found.message == "FlashInfer is off, and the target asks for flashinfer-python"
 
 
-def test_jit_needs_a_compiler_and_where_it_is() -> None:
+def test_jit_takes_its_compiler_and_its_place_from_the_mode() -> None:
+    mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
+    text = RIGHT.replace(FLASHINFER, mode).replace('cuda: "12.4"', 'cuda: "13.0"')
+    assert loads(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
+
+
+def test_jit_with_a_wheel_that_is_compiled_already() -> None:
     text, line, column = broken(
         FLASHINFER, "    flashinfer: {mode: §jit, reason: compiled at first use}"
     )
     text = text.replace('cuda: "12.4"', 'cuda: "13.0"')
+    text = text.replace("indexes: {torch: torch}", "indexes: {flashinfer-python: torch}")
     found = only(text)
     assert (found.line, found.column) == (line, column)
-    assert found.expected == "CUDA_HOME in env, and nvidia-cuda-nvcc in pins or requires"
-    compiler = "{reason: triton imports it}\n      nvidia-cuda-nvcc: {reason: it compiles}"
-    text = text.replace("{reason: triton imports it}", compiler)
-    text = text.replace(
-        "    env:\n      VLLM",
-        "    env:\n      CUDA_HOME: {value: /c, reason: nvcc is there}\n      VLLM",
-    )
-    assert loads(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
+    assert "whose kernels are compiled already" in found.message
+
+
+def test_off_cannot_be_turned_on_by_a_variable() -> None:
+    text, line, column = broken(
+        "      VLLM_USE_V1: {", "      VLLM_USE_FLASHINFER_SAMPLER: §{value: '1', reason: faster}\n"
+        "      VLLM_USE_V1: {",
+    )  # fmt: skip
+    found = only(text.replace("faster", "it is faster"))
+    assert (found.line, found.column) == (line, column)
+    assert "FlashInfer is off" in found.message
+
+
+def test_flashinfer_in_two_versions() -> None:
+    mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
+    pins = 'flashinfer-python: §"0.6.12"\n      flashinfer-cubin: "0.6.11"'
+    text, line, column = broken('trl: "0.18.2"', f'trl: "0.18.2"\n      {pins}')
+    found = only(text.replace(FLASHINFER, mode).replace('cuda: "12.4"', 'cuda: "13.0"'))
+    assert (found.line, found.column) == (line, column)
+    assert found.value == "0.6.11 and 0.6.12"
+
+
+def test_the_mode_is_not_to_be_set_by_hand() -> None:
+    text, line, column = broken("      VLLM_USE_V1: {", "      §IMGBUILD_FLASHINFER: {")
+    found = only(text)
+    assert (found.line, found.column) == (line, column)
+    assert "imgbuild sets this variable itself" in found.message
 
 
 def test_an_environment_value_is_one_line() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from imgbuild.errors import Problem
+from imgbuild.matrix import flashinfer
 from imgbuild.matrix.walk import Path, Walked, dotted, nearest
 
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -141,6 +142,9 @@ def environment(notes: Notes, path: Path, variables: Any) -> None:
         value = variable if isinstance(variable, str) else table(variable).get("value")
         if isinstance(value, str) and "\n" in value:
             notes.note(here, "the value has several lines", value=repr(value), expected="one line")
+        if name == flashinfer.VARIABLE:
+            message = "imgbuild sets this variable itself, from the target's mode"
+            notes.note(here, message, key=True, expected="flashinfer: {mode: …}")
         if name == "LD_LIBRARY_PATH":
             message = "LD_LIBRARY_PATH would hide the driver's libraries that the runtime brings"
             notes.note(here, message, key=True, expected="links, or no variable")

@@ -217,6 +217,21 @@ class Link(Strict, frozen=True):
     reason: Reason
 
 
+class Waiver(Strict, frozen=True):
+    """A finding of the audit that a target lives with, and why."""
+
+    check: Annotated[str, msgspec.Meta(description="the check that finds it: imports, elf, …")]
+    package: Annotated[Package, msgspec.Meta(description="the package whose file it stands in")]
+    subject: Annotated[
+        str,
+        msgspec.Meta(
+            min_length=1,
+            description="shell pattern of what is missing or refused, as the finding names it",
+        ),
+    ]
+    reason: Reason
+
+
 class Target(Strict, frozen=True):
     """One row of the matrix: one image, on one or more architectures."""
 
@@ -258,6 +273,9 @@ class Target(Strict, frozen=True):
     ] = {}
     env: dict[str, Variable] = {}
     labels: dict[str, str] = {}
+    waive: Annotated[
+        tuple[Waiver, ...], msgspec.Meta(description="findings of the audit that are accepted")
+    ] = ()
     proof: Annotated[str, msgspec.Meta(description="what is known to have run, in words")] = ""
 
 

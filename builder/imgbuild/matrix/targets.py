@@ -15,6 +15,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.matrix.check import Notes, environment, folder, labels, table, texts
+from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC, SAMPLER
 from imgbuild.matrix.walk import Path, nearest
 
 # Packages whose version is that of the CUDA release they belong to (from CUDA 13 on their names
@@ -26,7 +27,10 @@ RELEASED_WITH_CUDA = frozenset(
         "nvjitlink", "nvtx", "nvvm",
     )
 )  # fmt: skip
-FLASHINFER = ("flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache")
+PACKAGE = "flashinfer-python"
+FLASHINFER = (PACKAGE, "flashinfer-cubin", "flashinfer-jit-cache")
+# What a mode decides may not be decided otherwise by a row: mode, variable, value.
+DECIDED = (("off", SAMPLER, "0"),)
 
 
 def check_targets(notes: Notes) -> None:
@@ -157,31 +161,56 @@ def _of_release(value: Any, cuda: str) -> bool:
 def _flashinfer(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
     mode = table(target.get("flashinfer")).get("mode")
     here = (*path, "flashinfer", "mode")
-    asked = [*table(target.get("pins")), *table(target.get("requires"))]
-    cuda = target.get("cuda")
+    pins = table(target.get("pins"))
+    assigned = table(target.get("indexes"))
+    asked = [*pins, *table(target.get("requires"))]
     if mode == "off":
         for package in FLASHINFER:
             if package in asked:
                 message = f"FlashInfer is off, and the target asks for {package}"
                 notes.note(here, message, value=mode, expected=f"jit or prebuilt, or no {package}")
     elif mode == "prebuilt":
-        for package in ("flashinfer-python",):
-            if package not in table(target.get("pins")) or package not in table(
-                target.get("indexes")
-            ):
-                message = (
-                    f"prebuilt kernels need {package} pinned and assigned to an index that has them"
-                )
-                expected = f"{package} in pins and in indexes"
-                notes.note(here, message, value=mode, expected=expected)
+        if PACKAGE not in pins or PACKAGE not in assigned:
+            message = (
+                f"prebuilt kernels need {PACKAGE} pinned and assigned to an index that has them"
+            )
+            notes.note(here, message, value=mode, expected=f"{PACKAGE} in pins and in indexes")
     elif mode == "jit":
-        if isinstance(cuda, str) and int(cuda.split(".")[0]) < 13:
-            message = f"no index has a wheel with nvcc for CUDA {cuda}, so nothing can be compiled"
-            notes.note(here, message, value=mode, expected="prebuilt or off; jit from CUDA 13.0 on")
-        elif "CUDA_HOME" not in table(target.get("env")) or "nvidia-cuda-nvcc" not in asked:
-            message = "kernels are compiled where CUDA_HOME says, by nvcc"
-            expected = "CUDA_HOME in env, and nvidia-cuda-nvcc in pins or requires"
-            notes.note(here, message, value=mode, expected=expected)
+        _compiled(notes, path, target)
+    for decided, name, value in DECIDED:
+        given = table(table(target.get("env")).get(name)).get("value")
+        if mode == decided and given not in (None, value):
+            message = f"FlashInfer is {mode}, and the target sets {name} to another value"
+            notes.note((*path, "env", name), message, value=given, expected=f"{value}, or no entry")
+    numbers = {str(pins[package]).partition("+")[0] for package in FLASHINFER if package in pins}
+    if len(numbers) > 1:
+        message = "FlashInfer refuses to start unless all its packages are of one version"
+        expected = f"{PACKAGE} and its companions in one version"
+        notes.note(
+            (*path, "pins", PACKAGE),
+            message,
+            value=" and ".join(sorted(numbers)),
+            expected=expected,
+        )
+
+
+def _compiled(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
+    """Note what keeps a target from compiling kernels at first use."""
+    here = (*path, "flashinfer", "mode")
+    cuda = target.get("cuda")
+    if isinstance(cuda, str) and int(cuda.split(".")[0]) < FIRST_WITH_NVCC:
+        message = f"no index has a wheel with nvcc for CUDA {cuda}, so nothing can be compiled"
+        notes.note(
+            here,
+            message,
+            value="jit",
+            expected=f"prebuilt or off; jit from CUDA {FIRST_WITH_NVCC}.0 on",
+        )
+    if PACKAGE in table(target.get("indexes")):
+        message = (
+            f"{PACKAGE} is assigned to an index of its own, whose kernels are compiled already"
+        )
+        notes.note(here, message, value="jit", expected="prebuilt, or no such index")
 
 
 def _configuration(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:

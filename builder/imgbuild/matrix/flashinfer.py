@@ -1,0 +1,93 @@
+"""What follows from the way in which a target has FlashInfer's kernels.
+
+Comes in: a target, the image's settings and the base's Python. Goes out: requirements, environment
+variables and links, so that no row repeats them. A row's own entry of the same name wins.
+
+prebuilt  kernels compiled ahead, in a wheel of FlashInfer's own index for one CUDA and one torch
+jit       kernels compiled at first use, by the nvcc wheel of the target's CUDA release
+off       vLLM is told to leave FlashInfer alone, whether its package is installed or not
+"""
+
+from __future__ import annotations
+
+from imgbuild.matrix.model import Base, Image, Link, Target, Variable, Wanted
+
+VARIABLE = "IMGBUILD_FLASHINFER"
+SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
+NVCC = "nvidia-cuda-nvcc"
+CCCL = "nvidia-cuda-cccl"
+FIRST_WITH_NVCC = 13  # up to CUDA 12 NVIDIA's wheel of that name holds ptxas only
+
+
+def requires(target: Target) -> dict[str, Wanted]:
+    """What the mode asks for beside the target's own pins and requirements."""
+    if target.flashinfer.mode != "jit":
+        return {}
+    spec = f"=={target.cuda}.*"
+    return {
+        NVCC: Wanted(
+            spec=spec,
+            reason="kernels are compiled at first use; PTX of a newer CUDA than the driver's would"
+            " not load",
+        ),
+        CCCL: Wanted(
+            spec=spec,
+            reason="headers that the kernels include; they belong to the compiler's CUDA release",
+        ),
+    }
+
+
+def environment(target: Target, image: Image, base: Base) -> dict[str, Variable]:
+    """The variables by which an image says its mode, and those that the mode needs."""
+    mode = target.flashinfer.mode
+    found = {
+        VARIABLE: Variable(value=mode, reason="how this image has FlashInfer's kernels"),
+        "FLASHINFER_WORKSPACE_BASE": Variable(
+            value=image.cache,
+            reason="FlashInfer makes a folder here when it is imported; the default is the home,"
+            " which may be read-only or shared by nodes",
+        ),
+    }
+    if mode == "off":
+        found[SAMPLER] = Variable(
+            value="0",
+            reason="a FlashInfer that is there, or that someone adds, must not sample tokens",
+        )
+    if mode == "jit":
+        found["CUDA_HOME"] = Variable(
+            value=toolkit(target, image, base),
+            reason="FlashInfer and torch look for bin/nvcc, include and lib64 here",
+        )
+        found["LIBRARY_PATH"] = Variable(
+            value="/.singularity.d/libs",
+            reason="under Apptainer the driver's libcuda.so is here, where gcc does not look when"
+            " it links a compiled kernel",
+        )
+    return found
+
+
+def links(target: Target, image: Image, base: Base) -> dict[str, Link]:
+    """Links that make NVIDIA's wheels look like the toolkit that compilers expect."""
+    if target.flashinfer.mode != "jit":
+        return {}
+    root = toolkit(target, image, base)
+    return {
+        f"{root}/lib64": Link(
+            to="lib",
+            reason="FlashInfer and torch link with -L CUDA_HOME/lib64; the wheels name it lib",
+        ),
+        f"{root}/lib/libcudart.so": Link(
+            to=f"libcudart.so.{major(target)}",
+            reason="FlashInfer and torch link with -lcudart; the wheel has the versioned name only",
+        ),
+    }
+
+
+def toolkit(target: Target, image: Image, base: Base) -> str:
+    """The folder into which NVIDIA's wheels of the target's CUDA are installed."""
+    return f"{image.prefix}/lib/python{base.python}/site-packages/nvidia/cu{major(target)}"
+
+
+def major(target: Target) -> int:
+    """The target's CUDA major version."""
+    return int(target.cuda.split(".")[0])
