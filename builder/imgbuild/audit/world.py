@@ -13,7 +13,8 @@ from functools import cached_property
 from pathlib import Path
 
 from imgbuild.audit.facts import ElfFacts, ModuleFacts, Opaque
-from imgbuild.audit.library import Book, Library, Metadata
+from imgbuild.audit.library import Book, Library
+from imgbuild.audit.reading import Metadata
 from imgbuild.resolution import Resolution, Wheel
 from imgbuild.values import Arch, normalize
 
@@ -23,8 +24,13 @@ _GONE = {
     (3, 13): "aifc audioop cgi cgitb chunk crypt imghdr lib2to3 mailcap msilib nis nntplib "
     "ossaudiodev pipes sndhdr spwd sunau telnetlib uu xdrlib",
 }
-_INJECTS = re.compile(
-    rb"sys\.modules(\[(?!__name__\])|\.(update|setdefault)\()|extend_path\(|\b__path__\b"
+_EMPTY = 64  # bytes of an `__init__` that can hold no more than a comment
+# How source puts modules into sys.modules: under a literal name, below its own, or any other way.
+_ASSIGNS = re.compile(rb"^\s*sys\.modules\[(.+?)\]\s*=(?!=)", re.MULTILINE)
+_LITERAL = re.compile(rb"""f?["']([\w.]+|\{__name__\}[\w.]+)["']|__name__ \+ ["']([\w.]+)["']""")
+_ANYHOW = re.compile(
+    rb"sys\.modules\.(?:update|setdefault)\(|extend_path\(|__path__\s*=|__path__\.\w+\(|"
+    rb"\bmeta_path\b"
 )
 
 
@@ -35,14 +41,22 @@ class World:
     """
 
     def __init__(
-        self, books: Sequence[Book], *, python: str, arch: Arch, glibc: str, partial: bool = False
+        self,
+        books: Sequence[Book],
+        library: Library,
+        *,
+        python: str,
+        arch: Arch,
+        glibc: str,
+        partial: bool = False,
     ) -> None:
+        self._library = library
         self.books: dict[str, Book] = {book.package: book for book in books}
         self.python = python
         self.arch = arch
         self.glibc = glibc
         self.partial = partial
-        self._injects: dict[str, bool] = {}
+        self._injects: dict[str, frozenset[str] | None] = {}
 
     # -- packages
 
@@ -78,6 +92,7 @@ class World:
 
     def elves(self) -> Iterator[tuple[str, ElfFacts]]:
         """Every shared object and program of the wheels on this disk, with its package."""
+        self._library.prefetch_elves([self.books[package] for package in self.packages])
         for package in self.packages:
             for facts in self.books[package].elves():
                 yield package, facts
@@ -94,7 +109,7 @@ class World:
 
         A namespace that several packages share belongs to none of them.
         """
-        name = module
+        name = "" if self._is_stdlib(module) else module
         while name:
             if name in self._owners:
                 return self._owners[name]
@@ -113,6 +128,8 @@ class World:
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         """What module `name` says; Opaque if its names cannot be known, None if there is none."""
+        if self._is_stdlib(name):
+            return Opaque(name, "stdlib")
         owner = self._owners.get(name)
         if owner is not None:
             book = self.books[owner]
@@ -121,19 +138,16 @@ class World:
             return book.module(name)
         if name in self._folders:
             return Opaque(name, "namespace")
-        if self._is_stdlib(name):
-            return Opaque(name, "stdlib")
         return self._absent(name)
 
     def prefetch(self, modules: Iterable[str]) -> None:
         """Read many modules at once, which is faster than one by one."""
-        by_book: dict[str, list[str]] = {}
+        wanted: dict[Book, list[str]] = {}
         for name in modules:
             owner = self._owners.get(name)
             if owner is not None:
-                by_book.setdefault(owner, []).append(name)
-        for package, names in by_book.items():
-            self.books[package].prefetch(names)
+                wanted.setdefault(self.books[owner], []).append(name)
+        self._library.prefetch(wanted)
 
     @cached_property
     def _owners(self) -> dict[str, str]:
@@ -172,25 +186,54 @@ class World:
 
     def _absent(self, name: str) -> Opaque | None:
         """Opaque where a module that no wheel has may be there all the same."""
+        if name.partition(".")[0] == "distutils" and "setuptools" in self.books:
+            return Opaque(name, "injected")
         parent = name.rpartition(".")[0]
         while parent:
             if parent in self._owners:
                 if not self.books[self._owners[parent]].modules[parent].endswith(".py"):
                     return Opaque(name, "compiled")
-                return Opaque(name, "injected") if self._may_inject(parent) else None
+                if self._may_inject(name, parent):
+                    return Opaque(name, "injected")
+                break
             if parent in self._folders:
                 break
             parent = parent.rpartition(".")[0]
-        return Opaque(name, "unknown") if self.partial else None
+        if self.partial and (not parent or self._is_shared(parent)):
+            return Opaque(name, "unknown")
+        return None
 
-    def _may_inject(self, module: str) -> bool:
-        """Whether `module` puts others into sys.modules, or looks for them in other folders."""
+    def _is_shared(self, module: str) -> bool:
+        """Whether packages that are not here may have modules below `module`, as with `nvidia`."""
+        if module in self._folders:
+            return True
+        book = self.books[self._owners[module]]
+        return "." not in module and book.files[book.modules[module]] <= _EMPTY
+
+    def _may_inject(self, name: str, module: str) -> bool:
+        """Whether `module` puts `name` into sys.modules, or looks for it in other folders."""
         if module not in self._injects:
             book = self.books[self._owners[module]]
             file = book.modules[module]
-            source = book.read([file]).get(file, b"")
-            self._injects[module] = _INJECTS.search(source) is not None
-        return self._injects[module]
+            self._injects[module] = injected(book.read([file]).get(file, b""), module)
+        known = self._injects[module]
+        return known is None or any(name == one or name.startswith(f"{one}.") for one in known)
+
+
+def injected(source: bytes, module: str) -> frozenset[str] | None:
+    """The modules that the source of `module` puts into sys.modules; None if that is not clear."""
+    if _ANYHOW.search(source):
+        return None
+    found = set()
+    for assigned in _ASSIGNS.finditer(source):
+        if assigned[1].strip() == b"__name__":
+            continue
+        literal = _LITERAL.fullmatch(assigned[1].strip())
+        if literal is None:
+            return None
+        text = (literal[1] or b"{__name__}" + literal[2]).decode()
+        found.add(text.replace("{__name__}", module))
+    return frozenset(found)
 
 
 def open_world(
@@ -208,7 +251,7 @@ def open_world(
     `python` is "3.11", `glibc` "2.36".
     """
     books = [library.book(wheel, locate(wheel)) for wheel in wheels]
-    return World(books, python=python, arch=arch, glibc=glibc, partial=partial)
+    return World(books, library, python=python, arch=arch, glibc=glibc, partial=partial)
 
 
 def wheels_of(resolution: Resolution) -> tuple[Wheel, ...]:

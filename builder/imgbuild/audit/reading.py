@@ -1,0 +1,230 @@
+"""From the content of a wheel to facts, in this process or in several.
+
+Comes in: a wheel's content and what is asked of it. Goes out: its index, facts of modules, facts of
+shared objects. A `Crew` reads modules of local wheels in processes, where there are enough of them
+to pay for it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from email.parser import HeaderParser
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.audit.content import Content, LocalContent
+from imgbuild.audit.facts import ElfFacts, ModuleFacts
+from imgbuild.errors import IntegrityError
+
+WORTH = 4 << 20  # bytes of source from which on more processes are worth their start
+SHARE = 1 << 20  # bytes of source in one task
+_NEVER_ELF = (".py", ".pyi", ".txt", ".json", ".h", ".hpp", ".cuh", ".cu", ".md", ".html", ".js")
+_SMALLEST_ELF = 64
+_DATA = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of METADATA that says with what a wheel can live."""
+
+    name: str
+    version: str
+    requires: tuple[str, ...] = ()
+    requires_python: str = ""
+    extras: tuple[str, ...] = ()
+
+
+class Index(msgspec.Struct, frozen=True, kw_only=True):
+    """What a wheel holds: the sizes of its files, and METADATA."""
+
+    files: dict[str, int]
+    metadata: Metadata
+
+
+def read_index(content: Content) -> Index:
+    """The files and METADATA of a wheel; IntegrityError if it has not exactly one METADATA."""
+    members = content.members()
+    found = [
+        name for name in members if name.endswith(".dist-info/METADATA") and name.count("/") == 1
+    ]
+    if len(found) != 1:
+        message = f"{content.label}: {len(found)} files .dist-info/METADATA in it, expected one"
+        raise IntegrityError(message)
+    text = content.read(found)[found[0]].decode("utf-8", "replace")
+    return Index(
+        files={name: member.size for name, member in sorted(members.items())},
+        metadata=parse_metadata(text),
+    )
+
+
+def parse_metadata(text: str) -> Metadata:
+    """METADATA from its text."""
+    headers = HeaderParser().parsestr(text)
+    return Metadata(
+        name=headers.get("Name", ""),
+        version=headers.get("Version", ""),
+        requires=tuple(" ".join(line.split()) for line in headers.get_all("Requires-Dist", [])),
+        requires_python=headers.get("Requires-Python", "").strip(),
+        extras=tuple(extra.strip() for extra in headers.get_all("Provides-Extra", [])),
+    )
+
+
+def read_modules(content: Content, files: Mapping[str, str]) -> dict[str, ModuleFacts]:
+    """Module → what its source says, for `files` (module → file)."""
+    from imgbuild.audit.syntax import read_module
+
+    sources = content.read(files.values())
+    return {
+        name: read_module(sources[file], name, file, package=file.endswith("/__init__.py"))
+        for name, file in files.items()
+    }
+
+
+def read_elves(content: Content) -> tuple[ElfFacts, ...]:
+    """All shared objects and programs of a wheel, in the order of their paths."""
+    from imgbuild.audit.elf import read_elf
+
+    found = []
+    for file, member in sorted(content.members().items()):
+        if member.size >= _SMALLEST_ELF and not file.endswith(_NEVER_ELF):
+            facts = read_elf(content.chunks(file), file)
+            if facts is not None:
+                found.append(facts)
+    return tuple(found)
+
+
+def find_modules(files: Iterable[str]) -> dict[str, str]:
+    """Module → file of all that Python can import out of a wheel with these files.
+
+    As in Python, a package wins over a compiled module of its name, and that over a source.
+    """
+    found: dict[str, str] = {}
+    for file in files:
+        name = module_name(file)
+        if name is not None and (name not in found or _rank(file) < _rank(found[name])):
+            found[name] = file
+    return found
+
+
+def _rank(file: str) -> int:
+    return 0 if file.endswith("/__init__.py") else 1 if file.endswith(".so") else 2
+
+
+def module_name(file: str) -> str | None:
+    """The module that the member `file` of a wheel becomes; None if it is none."""
+    path = _DATA.sub("", file, count=1)
+    folder, _, base = path.rpartition("/")
+    if path.endswith(".py"):
+        stem = path.removesuffix(".py").removesuffix("/__init__")
+    elif path.endswith(".so"):
+        stem = f"{folder}/{base.partition('.')[0]}" if folder else base.partition(".")[0]
+    else:
+        return None
+    parts = stem.split("/")
+    return ".".join(parts) if all(part.isidentifier() for part in parts) else None
+
+
+class Request(msgspec.Struct, frozen=True):
+    """Modules that are wanted of one wheel: `files` is module → file, `sizes` file → bytes."""
+
+    content: Content
+    files: Mapping[str, str]
+    sizes: Mapping[str, int]
+
+
+class Crew:
+    """Processes that read; they start with the first large task and end with `close`."""
+
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
+        self._pool: ProcessPoolExecutor | None = None
+
+    def modules(self, requests: Sequence[Request]) -> list[dict[str, ModuleFacts]]:
+        """What `read_modules` gives for each of `requests`, in their order."""
+        local = [request for request in requests if request.content.path is not None]
+        total = sum(request.sizes[file] for request in local for file in request.files.values())
+        if self._processes < 2 or total < WORTH:
+            return [read_modules(request.content, request.files) for request in requests]
+        pool = self._start()
+        tasks = [
+            [
+                pool.submit(_modules_task, path, request.content.label, share)
+                for share in _shares(request)
+            ]
+            if (path := request.content.path) is not None
+            else []
+            for request in requests
+        ]
+        found: list[dict[str, ModuleFacts]] = []
+        for request, shares in zip(requests, tasks, strict=True):
+            if request.content.path is None:
+                found.append(read_modules(request.content, request.files))
+                continue
+            found.append({})
+            for share in shares:
+                found[-1].update(msgspec.msgpack.decode(share.result(), type=_MODULES))
+        return found
+
+    def elves(self, contents: Sequence[Content]) -> list[tuple[ElfFacts, ...]]:
+        """The shared objects of each of `contents`, which are local; in their order."""
+        if self._processes < 2 or len(contents) < 2:
+            return [read_elves(content) for content in contents]
+        pool = self._start()
+        # The largest first, so that no process is left with it at the end.
+        tasks = {
+            content.label: pool.submit(_elves_task, content.path, content.label)
+            for content in sorted(contents, key=_bytes, reverse=True)
+            if content.path is not None
+        }
+        return [
+            msgspec.msgpack.decode(tasks[content.label].result(), type=tuple[ElfFacts, ...])
+            for content in contents
+        ]
+
+    def close(self) -> None:
+        """End the processes; what they still had to do is dropped."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def _start(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            # spawn, not fork: a thread of this process may hold a lock at the moment of a fork.
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self._processes, context, initializer=_quiet)
+        return self._pool
+
+
+def _quiet() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+_MODULES = dict[str, ModuleFacts]
+
+
+def _modules_task(path: Path, label: str, files: dict[str, str]) -> bytes:
+    return msgspec.msgpack.encode(read_modules(LocalContent(path, label), files))
+
+
+def _elves_task(path: Path, label: str) -> bytes:
+    return msgspec.msgpack.encode(read_elves(LocalContent(path, label)))
+
+
+def _bytes(content: Content) -> int:
+    return sum(member.size for member in content.members().values())
+
+
+def _shares(request: Request) -> list[dict[str, str]]:
+    shares: list[dict[str, str]] = [{}]
+    size = 0
+    for name, file in request.files.items():
+        if size > SHARE:
+            shares.append({})
+            size = 0
+        shares[-1][name] = file
+        size += request.sizes[file]
+    return shares
