@@ -108,7 +108,8 @@ def test_the_file_is_one_entry_a_line_and_reads_back(tmp_path):
         (
             '  - {package: trl, versions: ">=0.27,<=1.16.0", needs: "vllm>=0.11.1", '
             "check: imports, file: trl/generation/vllm_client.py, line: 47, "
-            'name: vllm.utils.network_utils, came: "0.11.1", read_in: "1.16.0", against: "0.8.5.post1"}'
+            'name: vllm.utils.network_utils, came: "0.11.1", read_in: "1.16.0", '
+            'against: "0.8.5.post1"}'
         ),
     ]
     assert constraints.loads(text.encode(), "x") == (TRITON, full)
