@@ -25,13 +25,12 @@ _GONE = {
     "ossaudiodev pipes sndhdr spwd sunau telnetlib uu xdrlib",
 }
 _EMPTY = 64  # bytes of an `__init__` that can hold no more than a comment
-# How source puts modules into sys.modules: under a literal name, below its own, or any other way.
+# How source puts modules into sys.modules: by an assignment, or in a way that names none of them;
+# and how it looks for its own in other folders.
 _ASSIGNS = re.compile(rb"^\s*sys\.modules\[(.+?)\]\s*=(?!=)", re.MULTILINE)
 _LITERAL = re.compile(rb"""f?["']([\w.]+|\{__name__\}[\w.]+)["']|__name__ \+ ["']([\w.]+)["']""")
-_ANYHOW = re.compile(
-    rb"sys\.modules\.(?:update|setdefault)\(|extend_path\(|__path__\s*=|__path__\.\w+\(|"
-    rb"\bmeta_path\b"
-)
+_ANYHOW = re.compile(rb"sys\.modules\.(?:update|setdefault)\(|\bmeta_path\b")
+_FOLDERS = re.compile(rb"^\s*__path__\s*\+?=(?!.*extend_path\()|\b__path__\.\w+\(", re.MULTILINE)
 
 
 class World:
@@ -56,7 +55,7 @@ class World:
         self.arch = arch
         self.glibc = glibc
         self.partial = partial
-        self._injects: dict[str, frozenset[str] | None] = {}
+        self._injects: dict[tuple[str, str], bool] = {}
 
     # -- packages
 
@@ -211,29 +210,34 @@ class World:
         return "." not in module and book.files[book.modules[module]] <= _EMPTY
 
     def _may_inject(self, name: str, module: str) -> bool:
-        """Whether `module` puts `name` into sys.modules, or looks for it in other folders."""
-        if module not in self._injects:
+        key = (name, module)
+        if key not in self._injects:
             book = self.books[self._owners[module]]
             file = book.modules[module]
-            self._injects[module] = injected(book.read([file]).get(file, b""), module)
-        known = self._injects[module]
-        return known is None or any(name == one or name.startswith(f"{one}.") for one in known)
+            self._injects[key] = may_inject(book.read([file]).get(file, b""), module, name)
+        return self._injects[key]
 
 
-def injected(source: bytes, module: str) -> frozenset[str] | None:
-    """The modules that the source of `module` puts into sys.modules; None if that is not clear."""
-    if _ANYHOW.search(source):
-        return None
-    found = set()
+def may_inject(source: bytes, module: str, name: str) -> bool:
+    """Whether the source of `module` may make `name`, a module below it, without a file for it.
+
+    Where it puts modules into sys.modules under names that it computes, the parts of these stand
+    somewhere in its text.
+    """
+    if _FOLDERS.search(source):
+        return True
+    computed = _ANYHOW.search(source) is not None
     for assigned in _ASSIGNS.finditer(source):
-        if assigned[1].strip() == b"__name__":
-            continue
         literal = _LITERAL.fullmatch(assigned[1].strip())
-        if literal is None:
-            return None
-        text = (literal[1] or b"{__name__}" + literal[2]).decode()
-        found.add(text.replace("{__name__}", module))
-    return frozenset(found)
+        if literal is not None:
+            text = (literal[1] or b"{__name__}" + literal[2]).decode()
+            one = text.replace("{__name__}", module)
+            if name == one or name.startswith(f"{one}."):
+                return True
+        elif assigned[1].strip() != b"__name__":
+            computed = True
+    child = name.removeprefix(f"{module}.").partition(".")[0]
+    return computed and re.search(rb"\b%s\b" % re.escape(child.encode()), source) is not None
 
 
 def open_world(
