@@ -66,6 +66,20 @@ def test_no_release_agrees():
     )
 
 
+def test_a_torch_made_of_two_patches_of_one_cuda():
+    # As torch 2.7.0 takes nvrtc of CUDA 12.6.2 and cuBLAS of 12.6.3.
+    newest = NEWER.replace(b"13.0.96", b"13.0.99")
+    pages = {"13.0.2": TOOLKIT, "13.0.3": newest}
+    torch = [Requirement("nvidia-cublas==13.1.1.1"), Requirement("nvidia-cuda-runtime==13.0.96")]
+    candidates = [Version("13.0.3"), Version("13.0.2")]
+    found, reasons = cuda.agreeing(candidates, lambda version: pages[str(version)], torch)
+    assert found is not None
+    assert found.version == "13.0.3"
+    assert found.components["nvidia-cublas"] == "==13.1.1.1.*"
+    assert found.components["nvidia-cuda-runtime"] == "==13.0.96"
+    assert len(reasons) == 2
+
+
 def test_a_mixed_resolution_is_seen():
     chosen = {
         "nvidia-cuda-nvcc": "13.5.37",
