@@ -1,0 +1,315 @@
+"""Does a clash persist at other versions? Boundaries, found by reading little of few wheels.
+
+Comes in: the evidence of a finding, and the versions that an index has. Goes out: the versions on
+both sides of the boundary nearest to the one that was seen. A wheel is not downloaded for it: its
+directory and the asked modules travel, and what was learned of a version is kept in the store.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild.audit import names
+from imgbuild.audit.facts import FACTS_FORMAT, ModuleFacts, Opaque
+from imgbuild.audit.library import Library
+from imgbuild.audit.world import World, open_world
+from imgbuild.codec import compact
+from imgbuild.gateway import Catalogue
+from imgbuild.indexes import File
+from imgbuild.remote import lock_wheel
+from imgbuild.report import Evidence, Relation
+from imgbuild.resolution import Wheel
+from imgbuild.selection import best, same_version, unwanted
+from imgbuild.store import Store
+
+T = TypeVar("T")
+FORMAT = 1  # raise it whenever a probe answers otherwise about the same wheels
+ANSWERS = "audit-probe"
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True):
+    """A version that could be in the world: the wheel of it that fits the machine best."""
+
+    version: Version
+    file: File
+
+    @property
+    def uploaded(self) -> datetime.datetime | None:
+        """When the wheel was uploaded, if the index says."""
+        return self.file.uploaded
+
+
+class Shelf:
+    """The releases of packages, as one target's indexes have them; the cut-off is left out."""
+
+    def __init__(self, catalogue: Catalogue, library: Library, store: Store) -> None:
+        self.catalogue = catalogue
+        self.library = library
+        self.store = store
+        self._releases: dict[str, tuple[Release, ...]] = {}
+
+    def releases(self, package: str) -> tuple[Release, ...]:
+        """Every final version that has a wheel for the machine and was not yanked, ascending.
+
+        A pinned version counts whatever it is.
+        """
+        if package not in self._releases:
+            rules = self.catalogue.rules
+            files = [
+                file
+                for file in self.catalogue.indexes.files(package)
+                if file.is_wheel and unwanted(file, package, rules) is None
+            ]
+            versions = {
+                file.version
+                for file in files
+                if file.version is not None
+                and (
+                    not file.version.is_prerelease
+                    or same_version(file.version, rules.pins.get(package))
+                )
+            }
+            found = [
+                Release(version=version, file=file)
+                for version in sorted(versions)
+                if (file := best(files, version, rules.tags)) is not None
+            ]
+            self._releases[package] = tuple(found)
+        return self._releases[package]
+
+    def release(self, package: str, version: str) -> Release | None:
+        """The release of exactly `version`; None if there is none."""
+        wanted = Version(version)
+        found = (item for item in self.releases(package) if item.version == wanted)
+        return next(found, None)
+
+    def wheel(self, package: str, release: Release) -> Wheel:
+        """The wheel of a release, as a lock would name it."""
+        index = self.catalogue.indexes.place(package).name
+        http = self.library.http
+        if release.file.sha256 is None or release.file.size is None:
+            if http is None:
+                message = (
+                    f"{release.file.name}: its index gives no hash, and nothing may be fetched"
+                )
+                raise ValueError(message)
+            return lock_wheel(package, str(release.version), index, release.file, http)
+        return Wheel(
+            package=package,
+            version=str(release.version),
+            index=index,
+            file=release.file.name,
+            size=release.file.size,
+            sha256=release.file.sha256,
+        )
+
+    def world(self, releases: Mapping[str, Release]) -> World:
+        """These releases alone, as a world in which everything else is unknown."""
+        wheels, urls = [], {}
+        for package, release in releases.items():
+            wheel = self.wheel(package, release)
+            wheels.append(wheel)
+            urls[wheel.sha256] = release.file.url
+        tags = self.catalogue.rules.tags
+        return open_world(
+            wheels,
+            self.library,
+            python=tags.python,
+            arch=tags.arch,
+            glibc=tags.glibc,
+            locate=lambda wheel: self.store.file(wheel.sha256) or urls[wheel.sha256],
+            partial=True,
+        )
+
+    def remembered(self, key: Sequence[object], ask: Callable[[], T], form: type[T]) -> T:
+        """What `ask` answers about immutable files; kept in the store under `key`."""
+        name = compact([FORMAT, FACTS_FORMAT, *key]).decode()
+        kept = self.store.fact(ANSWERS, name)
+        if kept is not None:
+            return msgspec.json.decode(kept, type=form)
+        answer = ask()
+        self.store.put_fact(ANSWERS, name, msgspec.json.encode(answer))
+        return answer
+
+
+# -- one version
+
+
+def lacks(shelf: Shelf, evidence: Evidence, release: Release) -> bool | None:
+    """Whether `release` of the other package still lacks what the evidence is about.
+
+    None where that cannot be known, or where the evidence is of a kind that names do not tell.
+    """
+    if evidence.relation not in _ASKS:
+        return None
+    wheel = shelf.wheel(evidence.other, release)
+    key = ("lacks", evidence.relation, evidence.subject, wheel.sha256)
+
+    def _ask() -> bool | None:
+        return _ASKS[evidence.relation](shelf.world({evidence.other: release}), evidence.subject)
+
+    return shelf.remembered(key, _ask, bool | None)  # type: ignore[arg-type]
+
+
+def _lacks_module(world: World, subject: str) -> bool | None:
+    parent, _, name = subject.rpartition(".")
+    if parent:
+        return _absent(names.lookup(world, parent, name))
+    found = world.module(subject)
+    return None if isinstance(found, Opaque) else found is None
+
+
+def _lacks_name(world: World, subject: str) -> bool | None:
+    module, _, name = subject.partition(":")
+    first, *rest = name.split(".")
+    found = names.lookup(world, module, first)
+    for part in rest:
+        if found.state != "defined":
+            break
+        found = names.member(world, found, part)
+    return _absent(found)
+
+
+def _lacks_attribute(world: World, subject: str) -> bool | None:
+    return _absent(dotted(world, subject))
+
+
+def _lacks_keyword(world: World, subject: str) -> bool | None:
+    callee, _, keyword = subject.removesuffix(")").partition("(")
+    taken = names.signature(world, dotted(world, callee))
+    return None if taken is None else not taken.takes(keyword)
+
+
+_ASKS: dict[Relation, Callable[[World, str], bool | None]] = {
+    Relation.MODULE: _lacks_module,
+    Relation.NAME: _lacks_name,
+    Relation.ATTRIBUTE: _lacks_attribute,
+    Relation.KEYWORD: _lacks_keyword,
+}
+
+
+def _absent(found: names.Found) -> bool | None:
+    return None if found.state == "unknown" else found.state == "absent"
+
+
+def dotted(world: World, path: str) -> names.Found:
+    """What a path from the top of a package stands for: "vllm.SamplingParams", or "a.b:C.d"."""
+    first, *rest = path.replace(":", ".").split(".")
+    facts = world.module(first)
+    if not isinstance(facts, ModuleFacts):
+        return names.Found(state="unknown" if facts is not None else "absent")
+    found = names.Found(state="defined", definition=facts, home=facts)
+    for part in rest:
+        if found.state != "defined":
+            break
+        found = names.member(world, found, part)
+    return found
+
+
+def asks(shelf: Shelf, evidence: Evidence, release: Release) -> bool:
+    """Whether `release` of the package that failed uses the same thing, in the same file.
+
+    A file that moved is found by its name. False where the evidence is of a kind that the code of
+    one file does not tell.
+    """
+    if evidence.relation not in (*_ASKS, Relation.PACKAGE):
+        return False
+    wheel = shelf.wheel(evidence.package, release)
+    subject, file = evidence.subject, evidence.file
+    key = ("asks", evidence.relation, subject, file, wheel.sha256)
+
+    def _ask() -> bool:
+        world = shelf.world({evidence.package: release})
+        return any(_uses(facts, evidence) for facts in _files(world, evidence.package, file))
+
+    return shelf.remembered(key, _ask, bool)
+
+
+def _files(world: World, package: str, file: str) -> Iterator[ModuleFacts]:
+    """The module of `file`, else those of files with its name."""
+    modules = world.modules_of(package)
+    name = file.rpartition("/")[2]
+    same = [module for module, path in modules.items() if path == file]
+    if not same and name != "__init__.py":
+        same = [module for module, path in modules.items() if path.endswith(f"/{name}")]
+    for module in sorted(same):
+        facts = world.module(module)
+        if isinstance(facts, ModuleFacts):
+            yield facts
+
+
+def _uses(facts: ModuleFacts, evidence: Evidence) -> bool:
+    """Whether a module imports, calls with, or reads what the evidence is about."""
+    subject = evidence.subject
+    match evidence.relation:
+        case Relation.MODULE | Relation.PACKAGE:
+            return any(
+                line.module == subject or line.module.startswith(f"{subject}.")
+                or f"{line.module}.{line.name}" == subject
+                for line in facts.imports
+            )  # fmt: skip
+        case Relation.NAME:
+            module, _, name = subject.partition(":")
+            named = any(line.module == module and line.name == name for line in facts.imports)
+            return named or _reads(facts, name.rpartition(".")[2])
+        case Relation.KEYWORD:
+            callee, _, keyword = subject.removesuffix(")").partition("(")
+            name = callee.replace(":", ".").rpartition(".")[2]
+            return any(
+                keyword in call.keywords and call.callee.rpartition(".")[2] == name
+                for call in facts.calls
+            )
+        case _:
+            return _reads(facts, subject.rpartition(".")[2])
+
+
+def _reads(facts: ModuleFacts, name: str) -> bool:
+    expressions = (
+        *(item.expression for item in facts.attributes),
+        *(c.callee for c in facts.calls),
+    )
+    return any(text.rpartition(".")[2] == name for text in expressions)
+
+
+# -- all versions
+
+
+def boundary(
+    releases: Sequence[T], start: int, persists: Callable[[T], bool], step: int
+) -> tuple[T, T | None]:
+    """From `releases[start]`, which has the clash, to a side: the last with it, the first without.
+
+    Goes in growing steps (`step` is 1 or -1) and halves the last of them: few are asked. What is
+    answered are neighbours, so that the boundary is one even where the clash comes and goes.
+    """
+    bad, good, width = start, None, 1
+    edge = len(releases) - 1 if step > 0 else 0
+    while bad != edge:
+        reach = bad + step * width
+        reach = min(reach, edge) if step > 0 else max(reach, edge)
+        if not persists(releases[reach]):
+            good = reach
+            break
+        bad, width = reach, width * 2
+    if good is None:
+        return releases[bad], None
+    while abs(good - bad) > 1:
+        middle = (good + bad) // 2
+        if persists(releases[middle]):
+            bad = middle
+        else:
+            good = middle
+    return releases[bad], releases[good]
+
+
+def at_time(releases: Sequence[Release], moment: datetime.datetime | None) -> Release | None:
+    """The newest version that was there at `moment`; None if that is not known."""
+    if moment is None:
+        return None
+    there = [item for item in releases if item.uploaded is not None and item.uploaded <= moment]
+    return there[-1] if there else None
