@@ -24,7 +24,8 @@ _GONE = {
     (3, 13): "aifc audioop cgi cgitb chunk crypt imghdr lib2to3 mailcap msilib nis nntplib "
     "ossaudiodev pipes sndhdr spwd sunau telnetlib uu xdrlib",
 }
-_EMPTY = 64  # bytes of an `__init__` that can hold no more than a comment
+# What an `__init__` may hold that several packages ship alike, beside comments.
+_SHARED = (b"#", b"extend_path(", b"declare_namespace(")
 # How source puts modules into sys.modules: by an assignment, or in a way that names none of them;
 # and how it looks for its own in other folders.
 _ASSIGNS = re.compile(rb"^\s*sys\.modules\[(.+?)\]\s*=(?!=)", re.MULTILINE)
@@ -206,15 +207,18 @@ class World:
         """Whether packages that are not here may have modules below `module`, as with `nvidia`."""
         if module in self._folders:
             return True
+        lines = self._source(module).splitlines() if "." not in module else [b"nested"]
+        return all(not line.strip() or any(word in line for word in _SHARED) for line in lines)
+
+    def _source(self, module: str) -> bytes:
         book = self.books[self._owners[module]]
-        return "." not in module and book.files[book.modules[module]] <= _EMPTY
+        file = book.modules[module]
+        return book.read([file]).get(file, b"")
 
     def _may_inject(self, name: str, module: str) -> bool:
         key = (name, module)
         if key not in self._injects:
-            book = self.books[self._owners[module]]
-            file = book.modules[module]
-            self._injects[key] = may_inject(book.read([file]).get(file, b""), module, name)
+            self._injects[key] = may_inject(self._source(module), module, name)
         return self._injects[key]
 
 

@@ -1,0 +1,71 @@
+"""Small worlds for tests of the audit: real wheels, made from a table of sources."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from imgbuild.audit.library import Library
+from imgbuild.audit.world import World, open_world
+from imgbuild.resolution import Wheel
+from imgbuild.store import Store
+from imgbuild.values import Arch
+from tests import wheels
+
+Files = Mapping[str, str | bytes]
+
+
+def wheel(
+    folder: Path, package: str, version: str, files: Files, *, metadata: str = ""
+) -> tuple[Wheel, Path]:
+    """A wheel of `package` on disk; `metadata` is added to its METADATA."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = package.replace("-", "_")
+    contents = {
+        path: data if isinstance(data, bytes) else data.encode() for path, data in files.items()
+    }
+    head = wheels.metadata(package, version) + metadata.encode()
+    contents[f"{name}-{version}.dist-info/METADATA"] = head
+    path = wheels.make(folder, contents, name=name, version=version)
+    data = path.read_bytes()
+    found = Wheel(
+        package=package,
+        version=version,
+        index="pypi",
+        file=path.name,
+        size=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+    )
+    return found, path
+
+
+def world(
+    folder: Path,
+    packages: Mapping[str, Files],
+    *,
+    metadata: Mapping[str, str] | None = None,
+    python: str = "3.11",
+    arch: Arch = Arch.X86_64,
+    glibc: str = "2.36",
+    partial: bool = False,
+    library: Library | None = None,
+) -> World:
+    """A world of `packages`: "name==version" → path in the wheel → content."""
+    paths: dict[str, Path] = {}
+    found = []
+    for pinned, files in packages.items():
+        package, _, version = pinned.partition("==")
+        added = (metadata or {}).get(pinned, "")
+        made, path = wheel(folder / "wheels", package, version or "1.0", files, metadata=added)
+        paths[made.sha256] = path
+        found.append(made)
+    return open_world(
+        found,
+        library or Library(Store.open(folder / "cache"), processes=1),
+        python=python,
+        arch=arch,
+        glibc=glibc,
+        locate=lambda one: paths[one.sha256],
+        partial=partial,
+    )
