@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import email.parser
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -82,9 +82,9 @@ def agreeing(
 ) -> tuple[Release | None, tuple[str, ...]]:
     """The first release that torch's requirements allow, and why others were passed over.
 
-    A torch may take its parts from several patch releases (torch 2.7.0 has cuBLAS of 12.6.3 and
-    NVRTC of 12.6.2): then the newest release with torch's own parts in it. None if a part is of
-    no candidate; then the reasons cover all candidates.
+    Some torch (2.7.0) takes its components from several patches of one CUDA. Then it is the patch
+    nearest to it, with torch's own version of each component that differs. None if there is none;
+    then the reasons cover all candidates.
     """
     wanted = list(torch)
     reasons: list[str] = []
@@ -96,24 +96,31 @@ def agreeing(
             return found, tuple(reasons)
         reasons.append(f"CUDA {candidate}: {'; '.join(against[:3])}")
         passed.append(found)
-    return _mixed(passed, wanted), tuple(reasons)
+    return _mended(passed, wanted), tuple(reasons)
 
 
-def _mixed(releases: Sequence[Release], torch: Sequence[Requirement]) -> Release | None:
-    """The first of `releases` with each part as torch wants it, if every part is of one of them."""
-    parts: dict[str, str] = {}
-    for requirement in torch:
-        name = normalize(requirement.name)
-        of = [found for found in releases if name in found.components]
-        exact = [item for item in requirement.specifier if item.operator == "=="]
-        if name == METAPACKAGE or (of and all(_against(requirement, found) for found in of)):
-            return None
-        if of and exact:
-            parts[name] = str(exact[0])
-    if not releases:
-        return None
-    newest = releases[0]
-    return msgspec.structs.replace(newest, components={**newest.components, **parts})
+def _mended(releases: Sequence[Release], torch: Sequence[Requirement]) -> Release | None:
+    """The release that fewest of torch's requirements contradict, with torch's versions in it.
+
+    None if torch wants something that no patch among `releases` has.
+    """
+    best: tuple[int, Release] | None = None
+    for found in releases:
+        differing = [requirement for requirement in torch if _against(requirement, found)]
+        elsewhere = [other for other in releases if other is not found]
+        if not all(any(_has(other, item) for other in elsewhere) for item in differing):
+            continue
+        if best is None or len(differing) < best[0]:
+            own = {normalize(item.name): str(item.specifier) for item in differing}
+            mended = Release(version=found.version, components={**found.components, **own})
+            best = (len(differing), mended)
+    return best[1] if best else None
+
+
+def _has(found: Release, requirement: Requirement) -> bool:
+    """Whether the release has a component of that name in a version that will do."""
+    listed = normalize(requirement.name) in found.components
+    return listed and _against(requirement, found) is None
 
 
 def _against(requirement: Requirement, found: Release) -> str | None:

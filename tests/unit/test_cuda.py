@@ -80,23 +80,6 @@ def test_a_torch_made_of_two_patches_of_one_cuda():
     assert len(reasons) == 2
 
 
-def test_a_torch_with_parts_of_several_patches_keeps_them():
-    torch = [Requirement("nvidia-cublas==13.1.0.3"), Requirement("nvidia-cuda-runtime==13.0.97")]
-    newer = NEWER.replace(b"13.0.96", b"13.0.97")
-    texts = {Version("13.0.3"): newer, Version("13.0.2"): TOOLKIT}
-    found, reasons = cuda.agreeing(texts, texts.__getitem__, torch)
-    assert found is not None
-    assert found.constraints == [
-        "nvidia-cublas==13.1.0.3",
-        "nvidia-cuda-nvcc==13.0.88.*",
-        "nvidia-cuda-runtime==13.0.97",
-    ]
-    assert found.version == "13.0.3"
-    assert len(reasons) == 2
-    alone = [*torch, Requirement("cuda-toolkit==13.0.1")]
-    assert cuda.agreeing(texts, texts.__getitem__, alone)[0] is None
-
-
 def test_a_mixed_resolution_is_seen():
     chosen = {
         "nvidia-cuda-nvcc": "13.5.37",
