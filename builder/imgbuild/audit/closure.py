@@ -1,0 +1,230 @@
+"""The main path: what runs when people use what they came for, found by following the code.
+
+Comes in: a world and the policy's entry points. Goes out: a `MainPath`, the scopes of the world's
+modules that importing and calling them reaches. A module's top level runs when it is imported, and
+so does that of its parents; a function's body when it is called; making an object of a class
+reaches all methods of it and of its bases. What is not reached is a corner.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+from imgbuild.audit import names, policy
+from imgbuild.audit.facts import Attribute, Call, Class, Function, Import, ModuleFacts
+from imgbuild.audit.guards import IMPORT, Course, Surroundings, judge
+from imgbuild.audit.names import Found
+from imgbuild.audit.names_classes import ancestors
+from imgbuild.audit.policy import Entry, Policy
+from imgbuild.audit.scopes import Scopes, meaning, scopes
+from imgbuild.values import normalize
+
+
+class Level(enum.IntEnum):
+    """How sure it is that a scope runs: the lower the surer."""
+
+    CERTAIN = 0  # no condition on the way that the audit cannot judge
+    POSSIBLE = 1  # under conditions, or in a method that somebody may call
+    HANDLED = 2  # somebody on the way catches what goes wrong
+
+
+Place = tuple[str, str]  # module and runner: "" for its top level, else a function's qualified name
+_MAKERS = ("__init__", "__new__", "__post_init__")
+
+
+class Reached(msgspec.Struct, frozen=True, array_like=True):
+    """How the main path comes to a place."""
+
+    level: Level
+    entry: str
+
+
+class MainPath:
+    """The places that the entry points reach."""
+
+    def __init__(self, places: dict[Place, Reached], corners: Iterable[str] = ()) -> None:
+        self.places = places
+        self._corners = frozenset(corners)
+
+    def reached(self, module: str, runner: str) -> Reached | None:
+        """How the path comes to what `runner` runs in `module`; None for a corner."""
+        return self.places.get((module, runner))
+
+    def modules(self) -> list[str]:
+        """All modules that are checked, sorted: those that the path imports, and the corners."""
+        return sorted(self._corners.union(module for module, _ in self.places))
+
+
+def main_path(
+    world: Surroundings, rules: Policy | None = None, corners: Iterable[str] = ()
+) -> MainPath:
+    """Follow the entry points of `rules` (the policy of this release) through `world`.
+
+    `corners` are modules that are checked although nothing may lead there: see `corners.survey`.
+    """
+    rules = rules or policy.load()
+    walk = _Walk(world, rules.walk)
+    for entry in rules.entries:
+        if _applies(world, entry):
+            walk.enter(entry)
+    return MainPath(walk.places, corners)
+
+
+def _applies(world: Surroundings, entry: Entry) -> bool:
+    """Whether the entry's package is in the world, with one of its versions."""
+    package = world.owner(entry.name.partition(".")[0])
+    version = world.version(package) if package is not None else None
+    if version is None:
+        return False
+    return not entry.versions or policy.within(version, entry.versions)
+
+
+class _Walk:
+    """One pass over a world; places are taken up again when a surer way to them is found."""
+
+    def __init__(self, world: Surroundings, walked: frozenset[str]) -> None:
+        self.world = world
+        self.places: dict[Place, Reached] = {}
+        self._walked = walked
+        self._owned: dict[str, bool] = {}
+        self._made: dict[Place, Level] = {}
+        self._queue: deque[Place] = deque()
+
+    def enter(self, entry: Entry) -> None:
+        """Follow one entry point to its end."""
+        for name in (entry.name, *entry.also):
+            self._enter(name, Reached(Level.CERTAIN, entry.name))
+        while self._queue:
+            self._run(self._queue.popleft())
+
+    def _enter(self, name: str, how: Reached) -> None:
+        """Start at a module, or at a name of one."""
+        found = self.world.module(name)
+        if isinstance(found, ModuleFacts):
+            self._module(name, how)
+            return
+        module, _, rest = name.rpartition(".")
+        while module and self.world.module(module) is None:
+            module = module.rpartition(".")[0]
+            rest = name.removeprefix(module + ".")
+        facts = self.world.module(module) if module else None
+        if isinstance(facts, ModuleFacts):
+            self._module(module, how)
+            self._use(names.resolve(self.world, facts, rest), how)
+
+    # -- marking places
+
+    def _mark(self, place: Place, how: Reached) -> None:
+        known = self.places.get(place)
+        if known is None or how.level < known.level:
+            self.places[place] = how
+            self._queue.append(place)
+
+    def _module(self, name: str, how: Reached) -> None:
+        """Importing `name` runs its top level and that of its parents."""
+        at = ""
+        for part in name.split("."):
+            at = f"{at}.{part}" if at else part
+            if self._is_walked(at):
+                self._mark((at, ""), how)
+
+    def _is_walked(self, module: str) -> bool:
+        if module not in self._owned:
+            owner = self.world.owner(module)
+            self._owned[module] = owner is not None and normalize(owner) in self._walked
+        return self._owned[module]
+
+    def _use(self, found: Found, how: Reached) -> None:
+        """Whatever was found is called, made or named."""
+        for step in found.trace:
+            self._module(step.partition(":")[0].lstrip("*"), how)
+        found = names.follow(self.world, found)
+        home, definition = found.home, found.definition
+        if home is None or not self._is_walked(home.module):
+            return
+        self._module(home.module, how)
+        if isinstance(definition, Class):
+            self._make(found, how)
+        elif isinstance(definition, Function):
+            self._mark((home.module, definition.name), how)
+
+    def _make(self, found: Found, how: Reached) -> None:
+        """An object of a class is made: its methods, and those of its bases, may be called."""
+        for one in ancestors(self.world, found):
+            home, definition = one.home, one.definition
+            if home is None or not isinstance(definition, Class):
+                continue
+            place = (home.module, definition.name)
+            if not self._is_walked(home.module) or self._made.get(place, 9) <= how.level:
+                continue
+            self._made[place] = how.level
+            self._module(home.module, how)
+            later = Reached(max(how.level, Level.POSSIBLE), how.entry)
+            for method in scopes(home).methods(definition.name):
+                maker = method.rpartition(".")[2] in _MAKERS
+                self._mark((home.module, method), how if maker else later)
+
+    # -- following what a place does
+
+    def _run(self, place: Place) -> None:
+        module, runner = place
+        facts = self.world.module(module)
+        if not isinstance(facts, ModuleFacts):
+            return
+        how = self.places[place]
+        here = scopes(facts)
+        for name in here.run_by(runner):
+            for line in here.imports.get(name, ()):
+                self._follow_import(line, how)
+            for fact in (*here.calls.get(name, ()), *here.attributes.get(name, ())):
+                self._follow_use(facts, fact, how)
+        self._follow_decorators(facts, here, runner, how)
+
+    def _beyond(self, course: Course, how: Reached, *errors: str) -> Reached:
+        """How sure what lies behind a guarded step is."""
+        level = how.level
+        if course.catches(*errors):
+            level = Level.HANDLED
+        elif not course.certain:
+            level = max(level, Level.POSSIBLE)
+        return Reached(level, how.entry)
+
+    def _follow_import(self, line: Import, how: Reached) -> None:
+        course = judge(self.world, line.guards)
+        if not course.runs:
+            return
+        beyond = self._beyond(course, how, *IMPORT)
+        self._module(line.module, beyond)
+        if not line.name or line.name == "*" or not self._is_walked(line.module):
+            return
+        found = names.lookup(self.world, line.module, line.name)
+        for step in found.trace:
+            self._module(step.partition(":")[0].lstrip("*"), beyond)
+
+    def _follow_use(self, facts: ModuleFacts, fact: Call | Attribute, how: Reached) -> None:
+        course = judge(self.world, fact.guards)
+        if not course.runs:
+            return
+        beyond = self._beyond(course, how, *IMPORT)
+        if isinstance(fact, Attribute):
+            beyond = Reached(max(beyond.level, Level.POSSIBLE), beyond.entry)
+        self._use(meaning(self.world, facts, fact).found, beyond)
+
+    def _follow_decorators(
+        self, facts: ModuleFacts, here: Scopes, runner: str, how: Reached
+    ) -> None:
+        """Decorators of top-level functions and classes run when the module is imported."""
+        if runner:
+            return
+        decorated: Iterable[Function | Class] = (*facts.functions, *facts.classes)
+        for one in decorated:
+            if here.runner(one.name.rpartition(".")[0]):
+                continue
+            for text in one.decorators:
+                name = text.partition("(")[0]
+                if name.replace(".", "").isidentifier():
+                    self._use(names.resolve(self.world, facts, name), how)

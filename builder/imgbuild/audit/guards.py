@@ -1,0 +1,170 @@
+"""Whether guarded code runs in a world, and whether a guard hides what goes wrong in it.
+
+Comes in: the guards of a fact and a world. Goes out: a `Course`, that is how sure it is that the
+code runs, and the exceptions that are caught around it. Judgement only; `syntax` read the guards.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Protocol
+
+import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from imgbuild.audit.facts import Guard, ModuleFacts, Opaque
+
+
+class Surroundings(Protocol):
+    """The part of a `World` that guards, the closure and the consumer's checks ask."""
+
+    python: str
+    arch: str
+    partial: bool
+
+    def module(self, name: str) -> ModuleFacts | Opaque | None:
+        """What module `name` says; Opaque if its names cannot be known, None if there is none."""
+
+    def exists(self, module: str) -> bool | None:
+        """Whether `module` can be imported, without reading it; None if that is not known."""
+
+    def owner(self, module: str) -> str | None:
+        """The package that brings `module`; None if nobody does."""
+
+    def version(self, package: str) -> str | None:
+        """The version of `package`; None if it is not in the world."""
+
+    def read(self, package: str, path: str) -> bytes | None:
+        """The content of a small file of `package`; None if there is none."""
+
+    def prefetch(self, modules: Iterable[str]) -> None:
+        """Read many modules at once, which is faster than one by one."""
+
+
+class State(enum.Enum):
+    """What a world makes of one guard."""
+
+    RUNS = "runs"
+    SKIPPED = "skipped"
+    UNKNOWN = "unknown"
+    HANDLED = "handled"
+
+
+class Course(msgspec.Struct, frozen=True):
+    """What a world makes of all guards of a fact.
+
+    `certain`: no condition is left open. `caught`: names of exceptions that somebody catches; ""
+    stands for all. `asked`: expressions that hasattr asked for, so that reading them cannot fail.
+    """
+
+    runs: bool
+    certain: bool = True
+    caught: frozenset[str] = frozenset()
+    asked: frozenset[str] = frozenset()
+
+    def catches(self, *errors: str) -> bool:
+        """Whether an exception of the kind `errors[0]`, or of its listed parents, is caught."""
+        return bool(self.caught & {*errors, "Exception", "BaseException", ""})
+
+
+IMPORT = ("ImportError",)
+MISSING = ("ModuleNotFoundError", "ImportError")
+ATTRIBUTE = ("AttributeError",)
+TYPE = ("TypeError",)
+VALUE = ("ValueError",)
+
+
+def judge(world: Surroundings, guards: Iterable[Guard]) -> Course:
+    """What `world` makes of `guards`, all of which must hold for the code to run."""
+    certain = True
+    caught: set[str] = set()
+    asked: set[str] = set()
+    for guard in guards:
+        state = evaluate(world, guard)
+        if state is State.SKIPPED:
+            return Course(runs=False)
+        if state is State.UNKNOWN:
+            certain = False
+        elif state is State.HANDLED and guard.spec:
+            asked.add(guard.spec)
+        elif state is State.HANDLED:
+            caught.update(re.split(r"[,\s|]+", guard.subject))
+    return Course(True, certain, frozenset(caught), frozenset(asked))
+
+
+def evaluate(world: Surroundings, guard: Guard) -> State:
+    """What `world` makes of one guard."""
+    match guard.kind:
+        case "handled":
+            return State.HANDLED
+        case "typing":
+            return State.SKIPPED
+        case "python":
+            return _held(_within(world.python, guard.spec))
+        case "platform":
+            return _platform(world, guard)
+        case "version":
+            return _held(_within(_version(world, guard.subject), guard.spec))
+        case "present":
+            return _held(_present(world, guard))
+        case "absent":
+            present = _present(world, guard)
+            return _held(None if present is None else not present)
+        case _:
+            return State.UNKNOWN
+
+
+def _held(answer: bool | None) -> State:
+    if answer is None:
+        return State.UNKNOWN
+    return State.RUNS if answer else State.SKIPPED
+
+
+def _platform(world: Surroundings, guard: Guard) -> State:
+    """An image is Linux on one architecture; other words are not understood."""
+    wanted = guard.subject.lower()
+    here = {"linux", "posix", world.arch, {"arm64": "aarch64"}.get(world.arch, world.arch)}
+    others = {"win32", "windows", "nt", "darwin", "cygwin", "x86_64", "amd64", "aarch64", "arm64"}
+    if wanted not in here | others:
+        return State.UNKNOWN
+    matches = wanted in here or (wanted == "amd64" and "x86_64" in here)
+    return _held(matches != guard.spec.startswith("!"))
+
+
+def _present(world: Surroundings, guard: Guard) -> bool | None:
+    """Whether the subject can be imported (and is one of the versions, if any are named)."""
+    version = _version(world, guard.subject)
+    if version is None:
+        found = world.exists(guard.subject.replace("-", "_"))
+        if found and "." not in guard.subject and world.owner(guard.subject) is None:
+            return True if not guard.spec else None
+        if not found:
+            return None if found is None or world.partial else False
+        return True if not guard.spec else None
+    if "." in guard.subject and not world.exists(guard.subject):
+        return world.exists(guard.subject)
+    return _within(version, guard.spec) if guard.spec else True
+
+
+def _version(world: Surroundings, subject: str) -> str | None:
+    """The version of the package called `subject`, or of the one that brings that module."""
+    version = world.version(subject)
+    if version is None:
+        owner = world.owner(subject.replace("-", "_"))
+        version = world.version(owner) if owner is not None else None
+    return version
+
+
+@lru_cache(maxsize=4096)
+def _within(version: str | None, spec: str) -> bool | None:
+    """Whether `version` fits `spec`; None if either cannot be read."""
+    if version is None:
+        return None
+    try:
+        return SpecifierSet(spec).contains(Version(version), prereleases=True)
+    except (InvalidSpecifier, InvalidVersion):
+        return None

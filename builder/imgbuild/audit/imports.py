@@ -1,0 +1,105 @@
+"""The check `imports`: modules and names of other packages that do not exist.
+
+Comes in: a world and its main path. Goes out: findings; an error where the main path fails, a note
+where only a corner does.
+"""
+
+from __future__ import annotations
+
+from imgbuild.audit import names
+from imgbuild.audit.closure import Level, MainPath, Reached
+from imgbuild.audit.facts import Import, ModuleFacts
+from imgbuild.audit.findings import finding, ordered, place_of
+from imgbuild.audit.guards import IMPORT, MISSING, Course, Surroundings, judge
+from imgbuild.audit.scopes import scopes
+from imgbuild.report import Finding, Relation
+
+CHECK = "imports"
+
+
+def check(world: Surroundings, path: MainPath) -> list[Finding]:
+    """All imports across packages that fail in this world."""
+    found: list[Finding] = []
+    for module in path.modules():
+        facts = world.module(module)
+        if isinstance(facts, ModuleFacts):
+            found.extend(_of_module(world, path, facts))
+    return ordered(found)
+
+
+def _of_module(world: Surroundings, path: MainPath, facts: ModuleFacts) -> list[Finding]:
+    found = []
+    here = scopes(facts)
+    root = facts.module.partition(".")[0]
+    for line in facts.imports:
+        if line.module.partition(".")[0] == root:
+            continue
+        how = path.reached(facts.module, here.runner(line.scope))
+        one = _of_import(world, facts, line, how)
+        if one is not None:
+            found.append(one)
+    return found
+
+
+def _of_import(
+    world: Surroundings, facts: ModuleFacts, line: Import, how: Reached | None
+) -> Finding | None:
+    course = judge(world, line.guards)
+    if not course.runs:
+        return None
+    problem = _problem(world, line)
+    if problem is None:
+        return None
+    relation, other, subject, text = problem
+    place = place_of(world, facts, line.line, how.entry if how else "")
+    if place is None or other == place.package:
+        return None
+    error = _fails(how, course, relation)
+    return finding(
+        world,
+        CHECK,
+        place,
+        relation=relation,
+        other=other,
+        subject=subject,
+        text=text,
+        error=error,
+    )
+
+
+def _fails(how: Reached | None, course: Course, relation: Relation) -> bool:
+    """Whether the main path itself breaks here.
+
+    A package that is not there may be optional, so that only what surely runs counts.
+    """
+    errors = IMPORT if relation is Relation.NAME else MISSING
+    if how is None or how.level is Level.HANDLED or course.catches(*errors):
+        return False
+    if relation is Relation.PACKAGE:
+        return how.level is Level.CERTAIN and course.certain
+    return True
+
+
+def _problem(world: Surroundings, line: Import) -> tuple[Relation, str, str, str] | None:
+    """What is wrong with an import: relation, other package, subject, text."""
+    root = line.module.partition(".")[0]
+    if world.exists(line.module) is False:
+        other = world.owner(root) or ""
+        if not other and world.exists(root) is False:
+            text = f"imports {line.module}, which no package of this world brings"
+            return Relation.PACKAGE, "", root, text
+        if world.module(line.module) is not None:
+            return None
+        text = f"imports {line.module}, which {other} {world.version(other)} does not have"
+        return Relation.MODULE, other, line.module, text
+    if not line.name or line.name == "*":
+        return None
+    found = names.lookup(world, line.module, line.name)
+    if found.state != "absent":
+        return None
+    other = world.owner(line.module) or ""
+    version = world.version(other)
+    if version is None:
+        return None
+    text = f"imports {line.name} from {line.module}, which {other} {version} does not have there"
+    return Relation.NAME, other, f"{line.module}:{line.name}", text
