@@ -157,11 +157,8 @@ def lacks(shelf: Shelf, evidence: Evidence, release: Release) -> bool | None:
 
 
 def _lacks_module(world: World, subject: str) -> bool | None:
-    parent, _, name = subject.rpartition(".")
-    if parent:
-        return _absent(names.lookup(world, parent, name))
-    found = world.module(subject)
-    return None if isinstance(found, Opaque) else found is None
+    there = world.exists(subject)
+    return None if there is None else not there and world.module(subject) is None
 
 
 def _lacks_name(world: World, subject: str) -> bool | None:
