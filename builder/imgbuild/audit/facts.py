@@ -210,13 +210,13 @@ class Opaque(msgspec.Struct, frozen=True):
 
 
 class GpuCode(msgspec.Struct, frozen=True, array_like=True):
-    """GPU code in a library: "sm_90a" for machine code, "compute_90" for PTX, and its CUDA.
+    """GPU code in a library: "sm_90a" for machine code, "compute_90" for PTX and its version.
 
-    `cuda` is the version of the compiler that wrote it where the file tells ("12.4"), else "".
+    `ptx` is the version of the PTX language ("8.4" is that of CUDA 12.4), "" for machine code.
     """
 
     arch: str
-    cuda: str = ""
+    ptx: str = ""
 
 
 class ElfFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

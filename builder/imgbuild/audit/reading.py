@@ -13,6 +13,7 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from email.parser import HeaderParser
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -91,7 +92,7 @@ def read_elves(content: Content) -> tuple[ElfFacts, ...]:
     found = []
     for file, member in sorted(content.members().items()):
         if member.size >= _SMALLEST_ELF and not file.endswith(_NEVER_ELF):
-            facts = read_elf(content.chunks(file), file)
+            facts = read_elf(partial(content.chunks, file), file)
             if facts is not None:
                 found.append(facts)
     return tuple(found)
