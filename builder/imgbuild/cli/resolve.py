@@ -1,0 +1,159 @@
+"""`imgbuild resolve`: worlds that are no target yet, from requirements to a row of the matrix."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated
+
+import typer
+
+from imgbuild.cli import options
+from imgbuild.errors import InputError, WorldImpossible
+
+ASK = "What is asked for"
+
+
+def resolve(
+    wanted: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[REQUIREMENT]...",
+            help="What the world must have: vllm==0.9.2, 'trl>=0.18', verl.",
+            show_default=False,
+        ),
+    ] = None,
+    want: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--want",
+            metavar="LIST",
+            help="The same as positional requirements, with commas between; repeatable.",
+            rich_help_panel=ASK,
+            show_default=False,
+        ),
+    ] = None,
+    have: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--have",
+            metavar="LIST",
+            help="Exact versions that are there already and must stay; repeatable.",
+            rich_help_panel=ASK,
+            show_default=False,
+        ),
+    ] = None,
+    cuda: Annotated[
+        str | None,
+        typer.Option(
+            "--cuda",
+            metavar="RELEASE",
+            help="The CUDA release, such as 12.6. By default that of the torch that fits.",
+            rich_help_panel=ASK,
+            show_default=False,
+        ),
+    ] = None,
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arch",
+            metavar="LIST",
+            help="x86_64, arm64 or both, with a comma between. By default this machine's.",
+            rich_help_panel=ASK,
+            show_default=False,
+        ),
+    ] = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            "--as-of",
+            metavar="DATE",
+            help="Only files uploaded before this day, 00:00 UTC. By default all until now.",
+            rich_help_panel=ASK,
+            show_default=False,
+        ),
+    ] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            "--python",
+            metavar="X.Y",
+            help="The Python; a base of the matrix must have it.",
+            rich_help_panel=ASK,
+            show_default=False,
+        ),
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base",
+            metavar="NAME",
+            help="A base of the matrix. By default the one of most targets.",
+            rich_help_panel=ASK,
+            show_default=False,
+        ),
+    ] = None,
+    index: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--index",
+            metavar="PACKAGE=INDEX",
+            help="Take a package from another index of the matrix; repeatable.",
+            rich_help_panel=ASK,
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="What the row is called.", show_default=False),
+    ] = None,
+    matrix: options.MatrixFile = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Find a world that holds what you ask for: its packages, why each version, a row to paste.
+
+    Writes nothing but the cache. An architecture on which the world is impossible is said to be,
+    with the reasons and the nearest possible worlds; the exit status is 8 then.
+
+    Examples:
+
+        imgbuild resolve vllm==0.9.2 trl --cuda 12.6 --arch x86_64,arm64
+
+        imgbuild resolve --have torch==2.8.0 --want vllm,trl,verl
+
+        imgbuild resolve vllm==0.8.5.post1 trl --as-of 2025-06-20 --json
+    """
+    from imgbuild import constraints, pipeline, wishes, worlds
+    from imgbuild.cli import worlds as words
+
+    options.configure(json=json, quiet=quiet, verbose=verbose)
+    session = pipeline.open_session(matrix, pipeline.Options())
+    assigned = wishes.indexes_of(index or [], session.matrix)
+    asked, named = wishes.read([*(wanted or []), *(want or [])], have or [], assigned)
+    ask = wishes.Ask(
+        wishes=asked,
+        arches=wishes.arches_of(arch or []),
+        cuda=wishes.cuda_of(cuda, named),
+        as_of=_day(as_of),
+        base=base,
+        python=python,
+        indexes=assigned,
+        name=name,
+    )
+    inputs = session.inputs()
+    learned = constraints.read(session.project.images)
+    found = worlds.answer(ask, session.matrix, learned, inputs.store, inputs.http)
+    options.answer(found, words.lines(found), json=json)
+    if words.say_refusals(found):
+        raise typer.Exit(WorldImpossible.exit_code)
+
+
+def _day(text: str | None) -> datetime.date | None:
+    if text is None:
+        return None
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError as error:
+        message = f"--as-of {text} is no day"
+        raise InputError(message, hint="--as-of 2025-06-20") from error

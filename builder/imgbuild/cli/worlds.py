@@ -1,0 +1,51 @@
+"""What `imgbuild resolve` says: packages and a row as data, warnings and refusals as talk."""
+
+from __future__ import annotations
+
+from imgbuild.cli import options
+from imgbuild.console import console
+from imgbuild.values import Arch
+from imgbuild.worlds import Answer, Outcome
+
+WHY = 3  # reasons shown for a package; --json has all
+
+
+def lines(answer: Answer) -> list[str]:
+    """The packages of each architecture that is possible, and the row."""
+    found: list[str] = []
+    for arch, outcome in answer.arch.items():
+        if outcome.refused is None:
+            found += [
+                f"# {answer.name} on {arch}: {len(outcome.packages)} packages",
+                *_table(outcome),
+                "",
+            ]
+    if answer.row:
+        found += ["# a row for matrix.yaml, below targets:", *answer.row]
+    return found
+
+
+def _table(outcome: Outcome) -> list[str]:
+    return options.aligned(
+        [(item.package, item.version, "; ".join(item.why[:WHY])) for item in outcome.packages]
+    )
+
+
+def say_refusals(answer: Answer) -> bool:
+    """Say warnings, and why the world is impossible where it is; whether it is somewhere."""
+    refused = False
+    for arch, outcome in answer.arch.items():
+        for text in outcome.warnings:
+            console.warn(f"{arch}: {text}")
+        if outcome.refused is not None:
+            refused = True
+            _say(arch, outcome)
+    return refused
+
+
+def _say(arch: Arch, outcome: Outcome) -> None:
+    error = outcome.refused
+    if error is not None:
+        told = [f"because {reason}" for reason in error.reasons]
+        told += [f"nearest: {world}" for world in error.nearest]
+        console.error("\n  ".join((f"{arch}: {error.message}", *told)), hint=error.hint)

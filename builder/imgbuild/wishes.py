@@ -1,0 +1,209 @@
+"""What a user of `imgbuild resolve` asks for, as values.
+
+Comes in: words of a command line. Goes out: an `Ask`; InputError for words that no row of the
+matrix could say (extras, addresses, markers) or that contradict each other.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import Version
+
+from imgbuild.errors import InputError
+from imgbuild.matrix.model import Matrix
+from imgbuild.values import Arch, normalize
+
+# A comma stands between two wishes where a name follows, else between two bounds of one.
+BETWEEN = re.compile(r",\s*(?=[A-Za-z])")
+CUDA = re.compile(r"[0-9]+\.[0-9]+")
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """A package and the versions that will do. `have`: it is installed already and must stay."""
+
+    package: str
+    spec: str = ""
+    have: bool = False
+
+    @property
+    def pin(self) -> str | None:
+        """The one version that will do, as PEP 440 normalizes it; None for a range."""
+        if self.spec.startswith("==") and "," not in self.spec and "*" not in self.spec:
+            return str(Version(self.spec.removeprefix("==")))
+        return None
+
+    def __str__(self) -> str:
+        return f"{'you have' if self.have else 'you asked for'} {self.package}{self.spec}"
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A world as it is asked for. None where the user leaves it to imgbuild.
+
+    `cuda` is "12.4"; `indexes` maps packages to names of the matrix's indexes.
+    """
+
+    wishes: tuple[Wish, ...]
+    arches: tuple[Arch, ...]
+    cuda: str | None = None
+    as_of: datetime.date | None = None
+    base: str | None = None
+    python: str | None = None
+    indexes: Mapping[str, str] = {}
+    name: str | None = None
+
+    def wish(self, package: str) -> Wish | None:
+        """What is asked of `package`."""
+        return next((wish for wish in self.wishes if wish.package == package), None)
+
+
+def read(
+    wants: Iterable[str], have: Iterable[str], assigned: Mapping[str, str]
+) -> tuple[tuple[Wish, ...], str | None]:
+    """The wishes of the words `wants` and `have`, and the CUDA that a `have` names (`+cu124`).
+
+    A local part of what the user has is dropped where no other index is `assigned` to the package:
+    the default index has no such names. Whether its build is the same is then for CUDA to say.
+    """
+    wishes: dict[str, Wish] = {}
+    cuda = None
+    for word, owned in [(word, True) for word in have] + [(word, False) for word in wants]:
+        for part in BETWEEN.split(word):
+            wish, named = _wish(part.strip(), owned=owned, keep=set(assigned))
+            cuda = named or cuda
+            before = wishes.setdefault(wish.package, wish)
+            if before != wish and before.have and not _agree(before, wish):
+                message = f"{before} and {wish}"
+                raise InputError(message, hint="leave one of the two out")
+            if before != wish and not before.have:
+                message = f"{wish.package} is asked for twice: {before.spec or 'any'}, {wish.spec}"
+                raise InputError(message, hint=f"say it once: '{wish.package}>=1,<2'")
+    if not wishes:
+        message = "nothing is asked for"
+        raise InputError(message, hint="imgbuild resolve vllm==0.9.2 trl --cuda 12.6")
+    return tuple(wishes.values()), cuda
+
+
+def _wish(text: str, *, owned: bool, keep: set[str]) -> tuple[Wish, str | None]:
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement as error:
+        message = f"{text!r} is no requirement"
+        hint = "write NAME, NAME==VERSION or 'NAME>=LOW,<HIGH'"
+        raise InputError(message, hint=hint) from error
+    package = normalize(requirement.name)
+    if requirement.extras or requirement.url or requirement.marker:
+        message = f"{text!r} asks for an extra, an address or a marker, which no row can say"
+        raise InputError(message, hint="name the packages themselves, and indexes with --index")
+    wish = Wish(package=package, spec=_ordered(requirement), have=owned)
+    if not owned:
+        return wish, None
+    if wish.pin is None:
+        message = f"--have {text}: what you have is one version"
+        raise InputError(message, hint=f"--have {package}==VERSION, as pip list shows it")
+    version = Version(wish.pin)
+    named = re.fullmatch(r"cu([0-9]+)([0-9])", version.local or "")
+    if version.local and package not in keep:
+        wish = msgspec.structs.replace(wish, spec=f"=={version.public}")
+    return wish, f"{named[1]}.{named[2]}" if named else None
+
+
+def _ordered(requirement: Requirement) -> str:
+    """The specifier with lower bounds first, as people write it."""
+    return ",".join(
+        sorted(map(str, requirement.specifier), key=lambda text: (text[0] != ">", text))
+    )
+
+
+def _agree(have: Wish, want: Wish) -> bool:
+    version = have.pin or ""
+    return Requirement(f"{want.package}{want.spec}").specifier.contains(version, prereleases=True)
+
+
+def indexes_of(words: Iterable[str], matrix: Matrix) -> dict[str, str]:
+    """`PACKAGE=INDEX` words as a mapping; InputError for an index that the matrix has not."""
+    found = {}
+    for word in words:
+        package, _, index = word.partition("=")
+        if index not in matrix.indexes:
+            message = f"--index {word}: the matrix has no index {index or '(no name)'}"
+            raise InputError(message, hint=f"it has {', '.join(matrix.indexes)}")
+        found[normalize(package)] = index
+    return found
+
+
+def arches_of(words: Iterable[str]) -> tuple[Arch, ...]:
+    """The architectures of `--arch`, each once; this machine's if there are no words."""
+    names = [name for word in words for name in word.split(",")] or [platform.machine()]
+    found = []
+    for name in names:
+        try:
+            found.append(Arch.parse(name.strip()))
+        except ValueError as error:
+            message = f"--arch {name}: no such architecture"
+            raise InputError(message, hint=f"known are {', '.join(Arch)}") from error
+    return tuple(dict.fromkeys(found))
+
+
+def cuda_of(text: str | None, named: str | None) -> str | None:
+    """The CUDA release that is asked for: `--cuda`, else what `--have` names."""
+    if text is None:
+        return named
+    plain = text.lower().removeprefix("cu")
+    if plain.isdecimal() and len(plain) > 2:
+        plain = f"{plain[:-1]}.{plain[-1]}"
+    if not CUDA.fullmatch(plain):
+        message = f"--cuda {text}: a CUDA release has two numbers"
+        raise InputError(message, hint="--cuda 12.6")
+    if named is not None and named != plain:
+        message = f"--cuda {plain}, and what you have is built for CUDA {named}"
+        raise InputError(message, hint="leave --cuda out, or name another torch")
+    return plain
+
+
+def tomorrow() -> datetime.date:
+    """The cut-off that lets in everything that was uploaded until now."""
+    return datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=1)
+
+
+def base_of(ask: Ask, matrix: Matrix) -> str:
+    """The base: the one asked for, else the one of most targets; InputError if there is none."""
+    if ask.base is not None and ask.base not in matrix.bases:
+        message = f"the matrix has no base {ask.base}"
+        raise InputError(message, hint=f"it has {', '.join(matrix.bases)}")
+    used = [target.base for target in matrix.targets.values()]
+    fitting = [
+        name
+        for name, base in matrix.bases.items()
+        if ask.base in (None, name) and ask.python in (None, base.python)
+    ]
+    if not fitting:
+        return ask.base or max(matrix.bases, key=used.count)
+    return max(fitting, key=used.count)
+
+
+def name_of(ask: Ask, matrix: Matrix, cuda: str, versions: Mapping[str, str]) -> str:
+    """The row's name: the one asked for, else `cu126-vllm0.9.2`, free in the matrix."""
+    if ask.name is not None:
+        if ask.name in matrix.targets:
+            message = f"the matrix has a target {ask.name} already"
+            raise InputError(message, hint="choose another --name")
+        return ask.name
+    own = [wish.package for wish in ask.wishes if not wish.have] or [ask.wishes[0].package]
+    first = own[0]
+    version = versions.get(first, "").split("+")[0]
+    return free(f"cu{cuda.replace('.', '')}-{first}{version}", matrix.targets)
+
+
+def free(name: str, taken: Mapping[str, object] | Sequence[str]) -> str:
+    """`name`, or `name-2` and so on if it is taken."""
+    count, found = 1, name
+    while found in taken:
+        count += 1
+        found = f"{name}-{count}"
+    return found

@@ -1,0 +1,217 @@
+"""Worlds that are no target yet: from what a user asks for to a `Target`, its packages and a row.
+
+    wishes → survey (which torch, which CUDA) → target → resolve → why each version → row
+
+Comes in: requirements, versions that must stay, a CUDA release, architectures. Goes out: an
+`Answer`, which says for each architecture what it holds or why it is impossible. Nothing is
+written but the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from imgbuild import rows, surveys, whys, wishes
+from imgbuild.console import console
+from imgbuild.constraints import Constraint
+from imgbuild.errors import WorldImpossible
+from imgbuild.fetch import Http
+from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
+from imgbuild.matrix.model import Flashinfer, Matrix, Target, Wanted
+from imgbuild.remote import FACT
+from imgbuild.resolution import Resolution
+from imgbuild.resolve import resolve
+from imgbuild.store import Store
+from imgbuild.surveys import Survey
+from imgbuild.torches import TORCH
+from imgbuild.values import Arch
+from imgbuild.wheel import build
+from imgbuild.wheel.tags import Tags
+from imgbuild.wishes import Ask
+
+ASKED = "asked for with imgbuild resolve"
+FLASHINFER = "flashinfer-python"
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A package of a world, its version, and why: the strongest reason first."""
+
+    package: str
+    version: str
+    why: tuple[str, ...]
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a world is impossible on one architecture, and what is nearest."""
+
+    message: str
+    reasons: tuple[str, ...]
+    nearest: tuple[str, ...]
+    hint: str | None
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a world on one architecture: its packages, or a refusal.
+
+    `warnings` name packages that fell far behind their newest version, and the cause.
+    """
+
+    packages: tuple[Choice, ...] = ()
+    warnings: tuple[str, ...] = ()
+    refused: Refused | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """A world on each architecture that was asked for; `target` and `row` if one is possible."""
+
+    name: str
+    python: str
+    arch: dict[Arch, Outcome]
+    target: Target | None = None
+    row: tuple[str, ...] = ()
+
+
+def answer(
+    ask: Ask, matrix: Matrix, learned: Sequence[Constraint], store: Store, http: Http
+) -> Answer:
+    """Resolve what is asked for on each architecture.
+
+    InputError if the wishes contradict the matrix itself; FetchFailed if an index does not answer.
+    """
+    base = wishes.base_of(ask, matrix)
+    python = matrix.bases[base].python
+    target: Target | None = None
+    found: dict[Arch, Resolution] = {}
+    outcomes: dict[Arch, Outcome] = {}
+    for arch in ask.arches:
+        try:
+            with console.step(f"surveying {arch}"):
+                survey = surveys.survey(ask, matrix, arch, target, store, http)
+            target = target or target_of(ask, matrix, base, survey)
+            name = wishes.name_of(ask, matrix, target.cuda, survey.versions)
+            world = with_target(matrix, name, msgspec.structs.replace(target, arch=(arch,)))
+            with console.step(f"resolving {name} for {arch}"):
+                found[arch] = resolve(world, name, arch, store, http)
+            outcomes[arch] = Outcome(
+                packages=choices(ask, target, found[arch], arch, python, learned, store),
+                warnings=surveys.warnings(survey, ask),
+            )
+        except WorldImpossible as error:
+            outcomes[arch] = Outcome(refused=refused(error))
+    if target is None or not found:
+        return Answer(name=ask.name or "", python=python, arch=outcomes)
+    target = settled(ask, target, found, outcomes)
+    name = wishes.name_of(ask, matrix, target.cuda, target.pins)
+    lines = tuple(rows.row(name, target))
+    return Answer(name=name, python=python, arch=outcomes, target=target, row=lines)
+
+
+def with_target(matrix: Matrix, name: str, target: Target) -> Matrix:
+    """`matrix` with one target more."""
+    return msgspec.structs.replace(matrix, targets={**matrix.targets, name: target})
+
+
+def target_of(ask: Ask, matrix: Matrix, base: str, survey: Survey) -> Target:
+    """What is asked for as a target: torch and CUDA as the survey found them."""
+    pins = {wish.package: wish.pin for wish in ask.wishes if wish.pin is not None}
+    if survey.torch is not None:
+        pins.setdefault(TORCH, str(survey.torch.version))
+    requires = {
+        wish.package: Wanted(spec=wish.spec, reason=ASKED)
+        for wish in ask.wishes
+        if wish.package not in pins
+    }
+    return Target(
+        summary=f"{', '.join(wish.package for wish in ask.wishes)} for CUDA {survey.cuda}",
+        base=base,
+        cuda=survey.cuda,
+        arch=ask.arches,
+        as_of=ask.as_of or wishes.tomorrow(),
+        pins=pins,
+        requires=requires,
+        indexes=dict(ask.indexes),
+        flashinfer=flashinfer_of(matrix, ask, survey.cuda, survey.versions),
+    )
+
+
+def flashinfer_of(matrix: Matrix, ask: Ask, cuda: str, versions: Mapping[str, str]) -> Flashinfer:
+    """The mode of FlashInfer that its index and the CUDA release leave."""
+    if FLASHINFER not in versions:
+        return Flashinfer(mode="off", reason="nothing in this world asks for FlashInfer")
+    index = ask.indexes.get(FLASHINFER, matrix.default_index)
+    if index != matrix.default_index:
+        return Flashinfer(mode="prebuilt", reason=f"the index {index} has compiled kernels")
+    if int(cuda.split(".", maxsplit=1)[0]) < FIRST_WITH_NVCC:
+        reason = f"no index has a wheel with nvcc for CUDA {cuda}, so nothing can be compiled"
+        return Flashinfer(mode="off", reason=reason)
+    return Flashinfer(mode="jit", reason="its kernels are compiled at first use, by nvcc's wheel")
+
+
+def choices(
+    ask: Ask,
+    target: Target,
+    found: Resolution,
+    arch: Arch,
+    python: str,
+    learned: Sequence[Constraint],
+    store: Store,
+) -> tuple[Choice, ...]:
+    """Every package of a resolution with the reasons for its version."""
+    versions = {wheel.package: wheel.version for wheel in (*found.wheels, *found.built)}
+    metadata = {wheel.package: store.fact(FACT, wheel.sha256) or b"" for wheel in found.wheels}
+    for built in found.built:
+        path = store.file(built.wheel.sha256)
+        metadata[built.package] = build.metadata(path) if path is not None else b""
+    asked = {wish.package: str(wish) for wish in ask.wishes}
+    for package in target.pins:
+        asked.setdefault(package, f"the {package} of CUDA {target.cuda} that fits")
+    for package, wanted in target.requires.items():
+        asked.setdefault(package, wanted.reason)
+    markers = Tags(python=python, glibc="2.36", arch=arch).markers
+    reasons = whys.whys(versions, asked, whys.links(metadata, markers), learned)
+    return tuple(
+        Choice(package=package, version=versions[package], why=reasons[package])
+        for package in sorted(versions)
+    )
+
+
+def settled(
+    ask: Ask,
+    target: Target,
+    found: Mapping[Arch, Resolution],
+    outcomes: Mapping[Arch, Outcome],
+) -> Target:
+    """`target` as a row says it: what was asked for pinned where all architectures agree."""
+    pins = dict(target.pins)
+    requires = dict(target.requires)
+    for wish in ask.wishes:
+        versions = {
+            wheel.version
+            for resolution in found.values()
+            for wheel in (*resolution.wheels, *resolution.built)
+            if wheel.package == wish.package
+        }
+        if len(versions) == 1:
+            pins[wish.package] = versions.pop()
+            requires.pop(wish.package, None)
+    exclude = {
+        arch: "; ".join(outcome.refused.reasons) or outcome.refused.message
+        for arch, outcome in outcomes.items()
+        if outcome.refused is not None
+    }
+    return msgspec.structs.replace(
+        target,
+        arch=tuple(arch for arch in outcomes if arch in found),
+        pins=pins,
+        requires=requires,
+        exclude=exclude,
+    )
+
+
+def refused(error: WorldImpossible) -> Refused:
+    """An error as a value."""
+    return Refused(
+        message=error.message, reasons=error.reasons, nearest=error.nearest, hint=error.hint
+    )
