@@ -14,8 +14,8 @@ from typing import TypeVar
 import msgspec
 from packaging.version import Version
 
-from imgbuild.audit import names
-from imgbuild.audit.facts import FACTS_FORMAT, ModuleFacts, Opaque
+from imgbuild.audit import names, policy, registries
+from imgbuild.audit.facts import FACTS_FORMAT, ModuleFacts
 from imgbuild.audit.library import Library
 from imgbuild.audit.world import World, open_world
 from imgbuild.codec import compact
@@ -141,7 +141,7 @@ class Shelf:
 
 
 def lacks(shelf: Shelf, evidence: Evidence, release: Release) -> bool | None:
-    """Whether `release` of the other package still lacks what the evidence is about.
+    """Whether `release` of the other package still lacks (or refuses) what the evidence is about.
 
     None where that cannot be known, or where the evidence is of a kind that names do not tell.
     """
@@ -182,11 +182,18 @@ def _lacks_keyword(world: World, subject: str) -> bool | None:
     return None if taken is None else not taken.takes(keyword)
 
 
+def _has_registered(world: World, subject: str) -> bool | None:
+    name = subject.rpartition("(")[2].removesuffix(")")
+    rules = policy.load()
+    return any(registries.has(world, rules, package, name) for package in world.packages)
+
+
 _ASKS: dict[Relation, Callable[[World, str], bool | None]] = {
     Relation.MODULE: _lacks_module,
     Relation.NAME: _lacks_name,
     Relation.ATTRIBUTE: _lacks_attribute,
     Relation.KEYWORD: _lacks_keyword,
+    Relation.REGISTERED: _has_registered,
 }
 
 
@@ -261,6 +268,9 @@ def _uses(facts: ModuleFacts, evidence: Evidence) -> bool:
                 keyword in call.keywords and call.callee.rpartition(".")[2] == name
                 for call in facts.calls
             )
+        case Relation.REGISTERED:
+            name = subject.rpartition("(")[2].removesuffix(")")
+            return any(name in call.literals[:1] for call in facts.calls)
         case _:
             return _reads(facts, subject.rpartition(".")[2])
 

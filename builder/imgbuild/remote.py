@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import threading
+from collections import OrderedDict
 from typing import Any, Protocol
 
 from imgbuild.errors import FetchFailed, IntegrityError
@@ -21,6 +23,7 @@ from imgbuild.wheel.metadata import read_metadata
 # A wheel's last kilobytes hold its directory and, as installers write dist-info last, METADATA too.
 TAIL = 64 * 1024
 FACT = "metadata"
+Octets = bytes  # inside Blocks, `bytes` is the method
 
 
 class Ranges(Protocol):
@@ -44,6 +47,57 @@ class Facts(Protocol):
 
     def put_fact(self, kind: str, key: str, data: bytes) -> None:
         """Keep `data`."""
+
+
+class Blocks:
+    """`Ranges` that fetches whole blocks and keeps the latest: neighbours are asked for in turn."""
+
+    def __init__(self, http: Ranges, *, block: int = 1 << 19, limit: int = 256) -> None:
+        self._http = http
+        self._block = block
+        self._limit = limit
+        self._sizes: dict[str, int] = {}
+        self._kept: OrderedDict[tuple[str, int], Octets] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def part(self, url: str, start: int, length: int) -> Octets:
+        """`length` bytes from `start`."""
+        size = self._sizes.get(url)
+        if size is None or start + length > size:
+            return self._http.part(url, start, length)
+        first, last = start // self._block, (start + length - 1) // self._block
+        missing = [at for at in range(first, last + 1) if (url, at) not in self._kept]
+        if missing:
+            begin = missing[0] * self._block
+            end = min(size, (missing[-1] + 1) * self._block)
+            data = self._http.part(url, begin, end - begin)
+            self._keep(url, missing[0], data)
+        with self._lock:
+            blocks = [self._kept.get((url, at), b"") for at in range(first, last + 1)]
+        if not all(blocks):  # more than is kept, or others were quicker
+            return self._http.part(url, start, length)
+        whole = b"".join(blocks)
+        skip = start - first * self._block
+        return whole[skip : skip + length]
+
+    def part_end(self, url: str, length: int) -> tuple[Octets, int]:
+        """The last `length` bytes, and the size of the whole."""
+        data, size = self._http.part_end(url, length)
+        self._sizes[url] = size
+        return data, size
+
+    def bytes(self, url: str) -> Octets:
+        """All of it."""
+        return self._http.bytes(url)
+
+    def _keep(self, url: str, first: int, data: Octets) -> None:
+        with self._lock:
+            for at in range(0, len(data), self._block):
+                key = (url, first + at // self._block)
+                self._kept[key] = data[at : at + self._block]
+                self._kept.move_to_end(key)
+            while len(self._kept) > self._limit:
+                self._kept.popitem(last=False)
 
 
 class RemoteFile(io.RawIOBase):

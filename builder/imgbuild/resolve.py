@@ -91,7 +91,14 @@ def opened(matrix: Matrix, name: str, arch: Arch, store: Store, http: Http) -> I
 
 def answer(asked: Asked, store: Store, http: Http, known: Sequence[Constraint] = ()) -> Resolution:
     """The set that uv answers under what is `known`, looked at again and ready to be locked."""
-    wheels, built = lock_answer(asked.world, ask(asked.world, store, known), http)
+    chosen = ask(asked.world, store, known)
+    tell(asked.world, chosen)
+    return lock_answer(asked, chosen, http)
+
+
+def lock_answer(asked: Asked, chosen: tuple[uv.Chosen, ...], http: Http) -> Resolution:
+    """What uv chose, as a lock names it; builds what has to be built."""
+    wheels, built = lock_chosen(asked.world, chosen, http)
     return Resolution(
         wheels=wheels,
         built=built,
@@ -133,21 +140,31 @@ def resolve_wheels(
     """The wheels of target `name` on `arch` and `python` ("3.11.2"); those made from sdists."""
     world = open_world(matrix, name, arch, python, root, store, http)
     refuse_pins(matrix, world)
-    return lock_answer(world, ask(world, store), http)
+    chosen = ask(world, store)
+    tell(world, chosen)
+    return lock_chosen(world, chosen, http)
 
 
-def lock_answer(
+def tell(world: World, chosen: tuple[uv.Chosen, ...]) -> None:
+    """Say what of the chosen is old, and why."""
+    freshness.report(world.catalogue, chosen, _offers(world, chosen))
+
+
+def _offers(world: World, chosen: tuple[uv.Chosen, ...]) -> dict[str, Offer]:
+    return {
+        item.package: offer
+        for item in chosen
+        if (offer := world.catalogue.chosen(item.package, Version(item.version))) is not None
+    }
+
+
+def lock_chosen(
     world: World, chosen: tuple[uv.Chosen, ...], http: Http
 ) -> tuple[tuple[Wheel, ...], tuple[Built, ...]]:
-    """What uv chose, as a lock names it; builds what has to be built."""
+    """What uv chose, as a lock names it: wheels, and those that are built from sdists."""
     versions = {item.package: item.version for item in chosen}
     check_cuda(world, versions)
-    offers = {
-        package: offer
-        for package, version in versions.items()
-        if (offer := world.catalogue.chosen(package, Version(version))) is not None
-    }
-    freshness.report(world.catalogue, chosen, offers)
+    offers = _offers(world, chosen)
     wheels = tuple(
         lock_wheel(
             package,

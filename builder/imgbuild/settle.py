@@ -8,19 +8,33 @@ as it is learned, so that an interrupted run goes on where it stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
+from imgbuild import constraints, resolve
+from imgbuild.audit import calls, imports, metadata
+from imgbuild.audit.closure import main_path
+from imgbuild.audit.library import Library
+from imgbuild.audit.world import World, open_world, wheels_of
+from imgbuild.console import console
 from imgbuild.constraints import Constraint
+from imgbuild.errors import WorldImpossible
 from imgbuild.fetch import Http
+from imgbuild.learn import learn
 from imgbuild.matrix.model import Matrix
-from imgbuild.report import Report
-from imgbuild.resolution import Resolution
+from imgbuild.probe import Shelf
+from imgbuild.remote import Blocks
+from imgbuild.report import Finding, Report, Severity
+from imgbuild.resolution import Resolution, Wheel
 from imgbuild.store import Store
 from imgbuild.values import Arch
 
 Keep = Callable[[Iterable[Constraint]], tuple[Constraint, ...]]
+EACH = 4  # findings between the same two packages that are learned from in one round
+SHOWN = 8
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +43,15 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     resolutions: Mapping[Arch, Resolution]
     reports: Mapping[Arch, Report]
     learned: tuple[Constraint, ...]
+    rounds: int
+
+
+class _One(msgspec.Struct, frozen=True, kw_only=True):
+    """What one architecture came to, and all that is known after it."""
+
+    resolution: Resolution
+    report: Report
+    known: tuple[Constraint, ...]
     rounds: int
 
 
@@ -41,8 +64,128 @@ def settle(
     known: Sequence[Constraint],
     keep: Keep,
 ) -> Settled:
-    """Target `name` resolved so that its audit is clean; `keep` writes down what was learned.
+    """Target `name` resolved so that its audit is clean.
 
-    WorldImpossible, with the chain and its evidence, if there is no such world.
+    `keep` writes down what was learned, and answers with all that is known then. WorldImpossible,
+    with the chain and its evidence, if there is no such world.
     """
-    raise NotImplementedError
+    before, done = tuple(known), dict[Arch, _One]()
+    known, rounds = before, 0
+    while due := [arch for arch in arches if arch not in done or _broken(done[arch], known)]:
+        done[due[0]] = _settle_one(matrix, name, due[0], store, http, known, keep)
+        known = done[due[0]].known
+        rounds += done[due[0]].rounds
+    return Settled(
+        resolutions={arch: done[arch].resolution for arch in arches},
+        reports={arch: done[arch].report for arch in arches},
+        learned=tuple(entry for entry in known if entry not in before),
+        rounds=rounds,
+    )
+
+
+def versions_of(resolution: Resolution) -> dict[str, str]:
+    """Package → version of all wheels of a resolution."""
+    return {wheel.package: wheel.version for wheel in wheels_of(resolution)}
+
+
+def _broken(one: _One, known: Sequence[Constraint]) -> bool:
+    """Whether another architecture taught something that this one goes against."""
+    return bool(constraints.violations(known, versions_of(one.resolution)))
+
+
+def _settle_one(
+    matrix: Matrix,
+    name: str,
+    arch: Arch,
+    store: Store,
+    http: Http,
+    known: Sequence[Constraint],
+    keep: Keep,
+) -> _One:
+    rounds = 0
+    with resolve.opened(matrix, name, arch, store, http) as asked:
+        while True:
+            rounds += 1
+            with console.step(f"round {rounds}: resolving {name} for {arch}"):
+                chosen = resolve.ask(asked.world, store, known)
+                resolution = resolve.lock_answer(asked, chosen, http)
+            # A library for each round: what it has read is on the disk after it, and only there.
+            with Library(store, Blocks(http)) as library:
+                shelf = Shelf(asked.world.catalogue, library, store)
+                with console.step(f"round {rounds}: auditing"):
+                    report = audit_of(world_of(resolution, shelf), matrix, name, arch)
+                errors = [one for one in report.findings if one.severity is Severity.ERROR]
+                if not errors:
+                    resolve.tell(asked.world, chosen)
+                    return _One(
+                        resolution=resolution, report=report, known=tuple(known), rounds=rounds
+                    )
+                pinned = matrix.targets[name].pins.keys()
+                with console.step(f"round {rounds}: learning from {len(errors)} errors"):
+                    learned = learn_all(errors, shelf, pinned)
+            now = keep(learned)
+            if now == tuple(known):
+                raise stuck(name, arch, errors)
+            known = now
+
+
+def world_of(resolution: Resolution, shelf: Shelf) -> World:
+    """All of a resolution; what is not in the store is read where its index has it."""
+    rules = shelf.catalogue.rules
+
+    def _locate(wheel: Wheel) -> Path | str:
+        path = shelf.store.file(wheel.sha256)
+        if path is not None:
+            return path
+        files = shelf.catalogue.indexes.files(wheel.package)
+        return next(file.url for file in files if file.name == wheel.file)
+
+    return open_world(
+        wheels_of(resolution),
+        shelf.library,
+        python=rules.tags.python,
+        arch=rules.tags.arch,
+        glibc=rules.tags.glibc,
+        locate=_locate,
+    )
+
+
+def audit_of(world: World, matrix: Matrix, name: str, arch: Arch) -> Report:
+    """What is wrong in `world`, as far as code and METADATA tell."""
+    path = main_path(world)
+    found = (*imports.check(world, path), *calls.check(world, path), *metadata.check(world))
+    return Report(target=name, arch=str(arch), tier="audit", findings=found)
+
+
+def learn_all(
+    errors: Iterable[Finding], shelf: Shelf, pinned: Collection[str]
+) -> tuple[Constraint, ...]:
+    """What the errors teach; of many between the same two packages the first few."""
+    seen: set[tuple[str, ...]] = set()
+    pairs: Counter[tuple[str, str]] = Counter()
+    learned: list[Constraint] = []
+    for finding in errors:
+        evidence = finding.evidence
+        if evidence is None:
+            continue
+        key = (evidence.relation, evidence.package, evidence.other, evidence.subject)
+        pair = (evidence.package, evidence.other)
+        if key in seen or pairs[pair] >= EACH:
+            continue
+        seen.add(key)
+        entry = learn(finding, shelf, pinned)
+        if entry is not None:
+            pairs[pair] += 1
+            learned.append(entry)
+            console.info(f"learned: {entry}")
+    return constraints.merge((), learned)
+
+
+def stuck(name: str, arch: Arch, errors: Sequence[Finding]) -> WorldImpossible:
+    """The refusal of a world whose errors teach nothing that is not known."""
+    shown = [f"{error.message} ({error.where})" for error in errors[:SHOWN]]
+    if len(errors) > SHOWN:
+        shown.append(f"and {len(errors) - SHOWN} more; imgbuild audit shows all")
+    message = f"{name} on {arch}: its packages do not fit together, and no other set is known"
+    hint = "change a pin; or, if you know better, waive the finding in matrix.yaml with a reason"
+    return WorldImpossible(message, reasons=tuple(shown), hint=hint)

@@ -32,6 +32,16 @@ def taken(world: Surroundings, rules: Policy, call: Call, what: Meaning) -> str 
     return None
 
 
+def has(world: Surroundings, rules: Policy, package: str, name: str) -> bool:
+    """Whether `package` has registered `name` itself, in a registry of its own."""
+    sources = (
+        (world.read(package, file), registry.table)
+        for registry in rules.registries
+        for file in registry.files
+    )
+    return any(source is not None and name in _keys(source, table) for source, table in sources)
+
+
 @lru_cache(maxsize=64)
 def _keys(source: bytes, table: str) -> frozenset[str]:
     """The keys of the mapping that a module assigns to `table`: of a dict, or a list of pairs."""
