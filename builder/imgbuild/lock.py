@@ -94,7 +94,11 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
             order=matrix.layers.order,
             limit=matrix.layers.limit,
         ),
-        drop=(*matrix.drop, *target.drop),
+        drop=(
+            *matrix.drop,
+            *flashinfer.drops(target, matrix.bases[target.base]),
+            *target.drop,
+        ),
         arch=dict(sorted(resolutions.items())),
     )
 

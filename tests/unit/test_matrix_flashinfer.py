@@ -40,6 +40,8 @@ def test_jit_brings_the_compiler_of_the_cuda_release() -> None:
         f"{TOOLKIT}/lib/libcudart.so": "libcudart.so.13",
     }
     assert flashinfer.SAMPLER not in lock.settings.env
+    assert lock.settings.env["PATH"] == f"/opt/venv/bin:/usr/bin:/bin:{TOOLKIT}/bin"
+    assert lock.drop == ()
 
 
 @pytest.mark.parametrize("mode", ["prebuilt", "off"])
@@ -48,11 +50,19 @@ def test_other_modes_bring_no_compiler(mode: str) -> None:
     assert not {"nvidia-cuda-nvcc", "nvidia-cuda-cccl"} & lock.requirements.keys()
     assert "CUDA_HOME" not in lock.settings.env
     assert lock.settings.links == {}
+    assert lock.settings.env["PATH"] == "/opt/venv/bin:/usr/bin:/bin"
 
 
 def test_off_keeps_vllm_from_sampling_with_it() -> None:
     assert locked("off").settings.env[flashinfer.SAMPLER] == "0"
     assert flashinfer.SAMPLER not in locked("prebuilt").settings.env
+
+
+def test_off_leaves_out_the_cubins_that_make_vllm_use_it() -> None:
+    (dropped,) = locked("off").drop
+    assert dropped.package == "flashinfer-cubin"
+    assert dropped.paths == ("lib/python3.11/site-packages/flashinfer_cubin/*",)
+    assert locked("prebuilt").drop == ()
 
 
 def test_a_rows_own_words_win() -> None:

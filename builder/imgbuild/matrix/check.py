@@ -101,6 +101,11 @@ def texts(value: Any) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
+def plain(patterns: Any) -> list[str]:
+    """The texts that are names, not patterns of several."""
+    return [text for text in texts(patterns) if not set(text) & set("*?[")]
+
+
 def packages(matrix: Mapping[str, Any]) -> list[str]:
     """Every package that the matrix speaks of, in its order."""
     found = [*table(matrix.get("requires")), *table(matrix.get("sdists"))]
@@ -124,7 +129,9 @@ def check_shared(notes: Notes) -> None:
     for name, base in table(matrix.get("bases")).items():
         _base(notes, ("bases", name), table(base))
     _image(notes, table(matrix.get("image")))
-    _layers(notes, table(matrix.get("layers")), packages(matrix))
+    layers = table(matrix.get("layers"))
+    # What no target pins is known by its place in the order: transformers follows from the others.
+    _layers(notes, layers, list(dict.fromkeys([*packages(matrix), *plain(layers.get("order"))])))
     for name, sdist in table(matrix.get("sdists")).items():
         path: Path = ("sdists", name)
         environment(notes, (*path, "env"), table(sdist).get("env"))

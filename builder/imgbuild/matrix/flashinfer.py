@@ -1,7 +1,8 @@
 """What follows from the way in which a target has FlashInfer's kernels.
 
 Comes in: a target, the image's settings and the base's Python. Goes out: requirements, environment
-variables and links, so that no row repeats them. A row's own entry of the same name wins.
+variables, links and files left out, so that no row repeats them. A row's own entry of the same
+name wins.
 
 prebuilt  kernels compiled ahead, in a wheel of FlashInfer's own index for one CUDA and one torch
 jit       kernels compiled at first use, by the nvcc wheel of the target's CUDA release
@@ -10,7 +11,7 @@ off       vLLM is told to leave FlashInfer alone, whether its package is install
 
 from __future__ import annotations
 
-from imgbuild.matrix.model import Base, Image, Link, Target, Variable, Wanted
+from imgbuild.matrix.model import Base, Drop, Image, Link, Target, Variable, Wanted
 
 VARIABLE = "IMGBUILD_FLASHINFER"
 SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
@@ -54,10 +55,15 @@ def environment(target: Target, image: Image, base: Base) -> dict[str, Variable]
             reason="a FlashInfer that is there, or that someone adds, must not sample tokens",
         )
     if mode == "jit":
+        home = toolkit(target, image, base)
         found["CUDA_HOME"] = Variable(
-            value=toolkit(target, image, base),
-            reason="FlashInfer and torch look for bin/nvcc, include and lib64 here",
+            value=home, reason="FlashInfer and torch look for bin/nvcc, include and lib64 here"
         )
+        if "PATH" in image.env:
+            found["PATH"] = Variable(
+                value=f"{image.env['PATH'].value}:{home}/bin",
+                reason="vLLM leaves FlashInfer alone where it finds neither cubins nor nvcc",
+            )
         found["LIBRARY_PATH"] = Variable(
             value="/.singularity.d/libs",
             reason="under Apptainer the driver's libcuda.so is here, where gcc does not look when"
@@ -81,6 +87,20 @@ def links(target: Target, image: Image, base: Base) -> dict[str, Link]:
             reason="FlashInfer and torch link with -lcudart; the wheel has the versioned name only",
         ),
     }
+
+
+def drops(target: Target, base: Base) -> tuple[Drop, ...]:
+    """What would make vLLM believe that FlashInfer's kernels are there."""
+    if target.flashinfer.mode != "off":
+        return ()
+    return (
+        Drop(
+            package="flashinfer-cubin",
+            paths=(f"lib/python{base.python}/site-packages/flashinfer_cubin/*",),
+            reason="seeing cubins, vLLM uses FlashInfer for more than cubins, and what it then"
+            " compiles at first use needs an nvcc that is not there",
+        ),
+    )
 
 
 def toolkit(target: Target, image: Image, base: Base) -> str:

@@ -14,7 +14,9 @@ from imgbuild.matrix.select import Selected
 from imgbuild.values import Arch
 
 # The packages that have a column of their own, where any shown target pins them.
-COLUMNS = ("torch", "vllm", "sglang", "trl", "verl", "transformers", "tensordict")
+COLUMNS = (
+    "torch", "vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray", "tensordict",
+)  # fmt: skip
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
