@@ -63,11 +63,11 @@ def test_two_readers_keep_what_both_found(store, demo):
     assert later.module("demo.b") is not None
 
 
-def test_another_format_of_facts_reads_anew(store, demo, monkeypatch):
+def test_other_readers_read_anew(store, demo, monkeypatch):
     with Library(store) as library:
         library.book(*demo).module("demo.a")
     demo[1].unlink()
-    monkeypatch.setattr("imgbuild.audit.library.FACTS_FORMAT", -1)
+    monkeypatch.setattr("imgbuild.audit.library.readers", lambda: "others")
     with pytest.raises(IntegrityError):
         Library(store).book(*demo).module("demo.a")
 

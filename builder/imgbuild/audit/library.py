@@ -2,7 +2,7 @@
 
 Comes in: a wheel and where it lies. Goes out: a `Book`: its files, METADATA, the modules that it
 brings, what each of them says, and its shared objects. What was read is kept in the store under
-the wheel's hash and FACTS_FORMAT, so that it is read once on a machine.
+the wheel's hash and the readers' own, so that it is read once on a machine.
 
 A wheel's modules are read as they are asked for. They are kept in one blob for each wheel, to which
 `save` adds under a lock: several processes may read one wheel, none loses what another found. What
@@ -23,8 +23,8 @@ import msgspec
 from isal import isal_zlib
 
 from imgbuild.audit.content import Content, open_content
-from imgbuild.audit.facts import FACTS_FORMAT, ElfFacts, ModuleFacts
-from imgbuild.audit.reading import Crew, Index, Metadata, Request, find_modules, read_index
+from imgbuild.audit.facts import ElfFacts, ModuleFacts
+from imgbuild.audit.reading import Crew, Index, Metadata, Request, find_modules, read_index, readers
 from imgbuild.oci.content import BROKEN
 from imgbuild.remote import Ranges
 from imgbuild.resolution import Wheel
@@ -162,14 +162,14 @@ class Book:
     # -- facts in the store
 
     def _fetch(self, kind: str, form: type[T], more: str = "") -> T | None:
-        key = f"{self.wheel.sha256} {FACTS_FORMAT}{more}"
+        key = f"{self.wheel.sha256} {readers()}{more}"
         data = self._library.store.fact(kind, key)
         if data is None and not self.local:
             data = self._library.store.fact(kind + REMOTE, key)
         return None if data is None else unpack(data, form)
 
     def _keep(self, kind: str, value: object, more: str = "") -> None:
-        key = f"{self.wheel.sha256} {FACTS_FORMAT}{more}"
+        key = f"{self.wheel.sha256} {readers()}{more}"
         self._library.store.put_fact(kind if self.local else kind + REMOTE, key, pack(value))
 
 

@@ -7,19 +7,21 @@ to pay for it.
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from email.parser import HeaderParser
-from functools import partial
+from functools import lru_cache, partial
+from importlib import resources
 from pathlib import Path
 
 import msgspec
 
 from imgbuild.audit.content import Content, LocalContent
-from imgbuild.audit.facts import ElfFacts, ModuleFacts
+from imgbuild.audit.facts import FACTS_FORMAT, ElfFacts, ModuleFacts
 from imgbuild.errors import IntegrityError
 
 WORTH = 4 << 20  # bytes of source from which on more processes are worth their start
@@ -27,6 +29,19 @@ SHARE = 1 << 20  # bytes of source in one task
 _NEVER_ELF = (".py", ".pyi", ".txt", ".json", ".h", ".hpp", ".cuh", ".cu", ".md", ".html", ".js")
 _SMALLEST_ELF = 64
 _DATA = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")
+
+
+@lru_cache(maxsize=1)
+def readers() -> str:
+    """A name for what the readers of this release find: it changes with any line of theirs.
+
+    Facts are kept under it beside FACTS_FORMAT, so that none outlives the code that read it.
+    """
+    digest = hashlib.sha256()
+    for item in sorted(resources.files("imgbuild.audit").iterdir(), key=lambda item: item.name):
+        if re.fullmatch(r"(facts|reading|content|syntax\w*|windows|elf|fatbin)\.py", item.name):
+            digest.update(item.read_bytes())
+    return f"{FACTS_FORMAT} {digest.hexdigest()[:16]}"
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
