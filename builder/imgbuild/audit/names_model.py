@@ -7,14 +7,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from imgbuild.audit.facts import Assigned, Class, Function, ModuleFacts, Parameter
-
-
-class Opaque(msgspec.Struct, frozen=True):
-    """A module that exists but cannot be read: compiled, of the standard library, a namespace."""
-
-    name: str
-    reason: str = ""
+from imgbuild.audit.facts import Assigned, Class, Function, ModuleFacts, Opaque, Parameter
 
 
 class Modules(Protocol):
@@ -35,6 +28,8 @@ class Searchable(Protocol):
     def mentioning(self, package: str, word: str) -> Iterable[str]:
         """The modules below this package whose source holds the word."""
 
+
+__all__ = ["Definition", "Found", "Modules", "Opaque", "Searchable", "Signature", "State"]
 
 State = Literal["defined", "absent", "unknown"]
 Definition = Function | Class | Assigned | ModuleFacts
