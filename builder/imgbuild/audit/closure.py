@@ -9,7 +9,6 @@ reaches all methods of it and of its bases. What is not reached is a corner.
 from __future__ import annotations
 
 import enum
-from collections import deque
 from collections.abc import Iterable
 
 import msgspec
@@ -92,14 +91,28 @@ class _Walk:
         self._walked = walked
         self._owned: dict[str, bool] = {}
         self._made: dict[Place, Level] = {}
-        self._queue: deque[Place] = deque()
+        self._queue: list[Place] = []
 
     def enter(self, entry: Entry) -> None:
         """Follow one entry point to its end."""
         for name in (entry.name, *entry.also):
             self._enter(name, Reached(Level.CERTAIN, entry.name))
         while self._queue:
-            self._run(self._queue.popleft())
+            batch, self._queue = self._queue, []
+            self._prefetch(batch)
+            for place in batch:
+                self._run(place)
+
+    def _prefetch(self, batch: list[Place]) -> None:
+        """Read what a batch needs at once: its modules, and those that they import."""
+        modules = sorted({module for module, _ in batch})
+        self.world.prefetch(modules)
+        targets: set[str] = set()
+        for module in modules:
+            facts = self.world.module(module)
+            for line in facts.imports if isinstance(facts, ModuleFacts) else ():
+                targets.update((line.module, f"{line.module}.{line.name}"))
+        self.world.prefetch(sorted(filter(self._is_walked, targets)))
 
     def _enter(self, name: str, how: Reached) -> None:
         """Start at a module, or at a name of one."""

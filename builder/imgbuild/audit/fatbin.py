@@ -15,6 +15,9 @@ ENTRY = struct.Struct("<HHIQIIHHI")  # kind, _, header, payload, compressed, _, 
 PTX, MACHINE_CODE = 1, 2
 FLAGS_AT = 40
 ENTRY_NEEDS = 48
+# Found by compiling for sm_90, sm_90a, sm_100f and their like with nvcc 13.0; 12.4 does the same.
+ONE_ARCH, ONE_FAMILY = 1 << 20, 1 << 21
+ARCH_ABOVE = 8  # the ABI of machine code from which on its architecture is in the second byte
 
 
 class FatbinScanner:
@@ -76,9 +79,13 @@ class FatbinScanner:
 
 
 def _suffix(flags: int) -> str:
-    return ""
+    """ "a" for code that runs on this one architecture, "f" on its family, "" on all later ones."""
+    return "a" if flags & ONE_ARCH else "f" if flags & ONE_FAMILY else ""
 
 
 def cubin_arch(flags: int, abi: int) -> str:
-    """The architecture of a file of machine code, by the flags of its ELF header."""
-    return f"sm_{flags & 0xFF}"
+    """The architecture of a file of machine code, by the flags and ABI of its ELF header.
+
+    Whether it is bound to that architecture is not told there.
+    """
+    return f"sm_{flags >> 8 & 0xFF if abi >= ARCH_ABOVE else flags & 0xFF}"

@@ -22,9 +22,17 @@ from imgbuild.audit.facts import Guard, ModuleFacts, Opaque
 class Surroundings(Protocol):
     """The part of a `World` that guards, the closure and the consumer's checks ask."""
 
-    python: str
-    arch: str
-    partial: bool
+    @property
+    def python(self) -> str:
+        """The version of Python: "3.11"."""
+
+    @property
+    def arch(self) -> str:
+        """The architecture, as users name it: "x86_64", "arm64"."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether packages are left out on purpose."""
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         """What module `name` says; Opaque if its names cannot be known, None if there is none."""

@@ -1,0 +1,274 @@
+"""Conditions read as guards: what must hold for either branch to run.
+
+Comes in: the test of an `if`. Goes out: the guards of its branch and of the other. A condition
+that depends on data rather than on what is installed guards nothing: both branches may run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from imgbuild.audit.facts import Guard
+from imgbuild.audit.syntax_text import Source, dotted, string
+from imgbuild.audit.syntax_versions import Versions, available, compared, numbers
+
+Guards = tuple[Guard, ...]
+Branches = tuple[Guards, Guards]
+
+DATA: Branches = ((), ())
+
+# Words in a condition that was not understood which say that it asks about the surroundings.
+_SURROUNDINGS = re.compile(
+    r"avail|platform|version|hasattr|environ|getenv|envs\.|is_cuda|is_rocm|is_hip|is_xpu|is_npu"
+    r"|is_cpu|is_tpu|is_hpu|sys\.|find_spec|import|_AVAIL|HAS_|VERSION"
+)
+_OPERATORS: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
+_OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
+_MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
+_SPEC = re.compile(r"(<=|>=|==|!=|<|>)(.+)")
+_FINDERS = frozenset(("find_spec", "find_loader", "find_module"))
+_PACKAGE_PREDICATES = frozenset(
+    "is_package_available _is_package_available package_available _package_available"
+    " module_available is_module_available _module_available is_installed _is_installed"
+    " _is_package_importable is_importable has_module _has_module RequirementCache"
+    " ModuleAvailableCache check_if_package_installed _try_import".split()  # noqa: SIM905
+)
+
+
+def opposite(guards: Guards, text: str) -> Guards:
+    """The guards of the branch that runs where these do not all hold."""
+    if not guards:
+        return ()
+    if len(guards) == 1:
+        return (_opposite(guards[0], text),)
+    return (Guard("unknown", f"not ({text})"),)
+
+
+def _opposite(guard: Guard, text: str) -> Guard:
+    kind, subject, spec = guard.kind, guard.subject, guard.spec
+    found = _SPEC.fullmatch(spec)
+    if kind in ("version", "python") and found is not None and "," not in spec:
+        return Guard(kind, subject, _OPPOSITE[found[1]] + found[2])
+    if kind == "present":
+        return Guard("absent", subject, spec)
+    if kind == "absent":
+        return Guard("present", subject, spec)
+    if kind == "platform":
+        return Guard("platform", subject, "" if spec else "!")
+    return Guard("unknown", f"not ({text})")
+
+
+class Conditions:
+    """Reads conditions with what the module has bound so far."""
+
+    def __init__(self, source: Source) -> None:
+        """For one module."""
+        self.source = source
+        self.versions = Versions()
+        # Names that stand for a condition: `_vllm_available = is_package_available("vllm")`.
+        self.flags: dict[str, Branches] = {}
+
+    def read(self, test: ast.expr) -> Branches:
+        """The guards of the branch where the test holds, and of the other."""
+        kind = type(test)
+        if kind is ast.UnaryOp and isinstance(test.op, ast.Not):  # type: ignore[attr-defined]
+            yes, no = self.read(test.operand)  # type: ignore[attr-defined]
+            return no, yes
+        if isinstance(test, ast.BoolOp):
+            return self._several(test)
+        if isinstance(test, ast.NamedExpr):
+            return self.read(test.value)
+        found = None
+        if isinstance(test, ast.Compare):
+            found = self._compare(test)
+        elif isinstance(test, ast.Call):
+            found = self._call(test)
+        elif isinstance(test, (ast.Name, ast.Attribute)):
+            found = self._name(test)
+        elif isinstance(test, ast.Subscript):  # _is_package_available("x", …)[0]
+            found = self._first_of(test)
+        if found is not None:
+            return found
+        text = self.source.short(test)
+        if _SURROUNDINGS.search(text):
+            return (Guard("unknown", text),), (Guard("unknown", f"not ({text})"),)
+        return DATA
+
+    def _both(self, test: ast.expr, *guards: Guard) -> Branches:
+        return guards, opposite(guards, self.source.short(test))
+
+    def _several(self, test: ast.BoolOp) -> Branches:
+        """`and` needs all; where one part is data, the other branch may run in any world."""
+        parts = [self.read(value) for value in test.values]
+        every = isinstance(test.op, ast.And)
+        if not every:
+            parts = [(no, yes) for yes, no in parts]
+        together = tuple(dict.fromkeys(guard for yes, _ in parts for guard in yes))
+        open_part = any(not yes and not no for yes, no in parts)
+        text = self.source.short(test)
+        other: Guards = ()
+        if not open_part and together:
+            other = (Guard("unknown", f"not ({text})" if every else text),)
+            if len(parts) == 1 or len(together) == 1:
+                other = opposite(together, text)
+        return (together, other) if every else (other, together)
+
+    def _name(self, test: ast.Name | ast.Attribute) -> Branches | None:
+        name = dotted(test)
+        last = name.rpartition(".")[2]
+        if last == "TYPE_CHECKING":
+            return (Guard("typing"),), ()
+        if name in self.flags:
+            return self.flags[name]
+        comparison = compared(last)
+        if comparison is not None and comparison[1] and comparison[2]:
+            return self._both(test, Guard("version", comparison[0], comparison[1] + comparison[2]))
+        module = available(last) if isinstance(test, ast.Name) else ""
+        return self._both(test, Guard("present", module)) if module else None
+
+    def _first_of(self, test: ast.Subscript) -> Branches | None:
+        zero = isinstance(test.slice, ast.Constant) and test.slice.value == 0
+        return self._call(test.value) if zero and isinstance(test.value, ast.Call) else None
+
+    def _call(self, test: ast.Call) -> Branches | None:
+        name = dotted(test.func)
+        last = name.rpartition(".")[2]
+        if last == "bool" and len(test.args) == 1:
+            return self.read(test.args[0])
+        if last == "hasattr" and len(test.args) == 2:
+            return self._hasattr(test)
+        if last == "startswith" and name == "sys.platform.startswith" and test.args:
+            subject = string(test.args[0])
+            return self._both(test, Guard("platform", subject)) if subject else None
+        if (last in _FINDERS or last in _PACKAGE_PREDICATES) and test.args:
+            return self._package(test)
+        if f"{name}()" in self.flags and not test.args and not test.keywords:
+            return self.flags[f"{name}()"]
+        if last == "compare_versions" and len(test.args) == 3:
+            return self._operator(test, self._subject(test.args[0]), test.args[1], test.args[2])
+        comparison = compared(last)
+        if comparison is not None and test.args:
+            return self._comparison(test, comparison)
+        module = available(last)
+        if module and self._of_package(test, name):
+            least = self._least(test)
+            return self._both(test, Guard("present", module, f">={least}" if least else ""))
+        return None
+
+    def _of_package(self, test: ast.Call, name: str) -> bool:
+        """Whether a predicate asks about a package: not `torch.cuda.is_available(…)`."""
+        plain = all(string(argument) is not None for argument in test.args)
+        return plain and "." not in name.replace("utils.", "").replace("import_utils.", "")
+
+    def _least(self, test: ast.Call) -> str:
+        """The least version that a predicate is given: `is_vllm_available(min_version="0.10")`."""
+        given = [*test.args, *(item.value for item in test.keywords if "version" in str(item.arg))]
+        return next((text for text in map(self.versions.literal, given) if text), "")
+
+    def _hasattr(self, test: ast.Call) -> Branches | None:
+        subject, name = dotted(test.args[0]), string(test.args[1])
+        if not subject or not name:
+            return None
+        guard = Guard("handled", "AttributeError", f"{subject}.{name}")
+        return (guard,), (Guard("unknown", f"not ({self.source.short(test)})"),)
+
+    def _package(self, test: ast.Call) -> Branches | None:
+        text = string(test.args[0])
+        if text is None and isinstance(test.args[0], ast.Name):
+            text = self.versions.literals.get(test.args[0].id)
+        found = re.fullmatch(r"([A-Za-z_][\w.-]*)\s*([<>=!~].*)?", text or "")
+        if found is None:
+            return None
+        least = next((v for v in map(self.versions.literal, test.args[1:]) if v), "")
+        spec = found[2] or (f">={least}" if least else "")
+        return self._both(test, Guard("present", found[1].replace("-", "_"), spec))
+
+    def _comparison(self, test: ast.Call, comparison: tuple[str, str, str]) -> Branches | None:
+        module, operator, version = comparison
+        if not operator and len(test.args) == 2:
+            return self._operator(test, module, test.args[0], test.args[1])
+        version = version or self.versions.literal(test.args[0])
+        if not operator or not version:
+            return None
+        return self._both(test, Guard("version", module, operator + version))
+
+    def _subject(self, node: ast.expr) -> str:
+        return string(node) or self.versions.package(node)
+
+    def _operator(
+        self, test: ast.expr, module: str, operator: ast.expr, version: ast.expr
+    ) -> Branches | None:
+        sign, text = string(operator), self.versions.literal(version)
+        if not module or sign not in _OPPOSITE or not text:
+            return None
+        return self._both(test, Guard("version", module.replace("-", "_"), sign + text))
+
+    def _compare(self, test: ast.Compare) -> Branches | None:
+        operands = [test.left, *test.comparators]
+        if len(operands) == 2:
+            found = self._to_none(test) or self._surroundings(test)
+            if found is not None:
+                return found
+        clauses = []
+        subject = ""
+        for left, operator, right in zip(operands[:-1], test.ops, operands[1:], strict=True):
+            sign = _OPERATORS.get(type(operator))
+            if sign is None:
+                return None
+            package, version = self.versions.package(left), self.versions.literal(right)
+            if not (package and version):
+                package, version = self.versions.package(right), self.versions.literal(left)
+                sign = _MIRROR[sign]
+            if not (package and version) or subject not in ("", package):
+                return None
+            subject = package
+            clauses.append(sign + version)
+        return self._both(test, Guard("version", subject, ",".join(clauses)))
+
+    def _to_none(self, test: ast.Compare) -> Branches | None:
+        """`find_spec("x") is not None`, `vllm is None`, `flag is True`."""
+        right = test.comparators[0]
+        if not isinstance(right, ast.Constant) or right.value not in (None, True, False):
+            return None
+        operator = test.ops[0]
+        if not isinstance(operator, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):
+            return None
+        left = test.left
+        known = isinstance(left, ast.Call) or dotted(left) in self.flags
+        yes, no = self.read(left) if known else DATA
+        if not yes and not no:
+            return None
+        same = isinstance(operator, (ast.Is, ast.Eq)) == (right.value is True)
+        return (yes, no) if same else (no, yes)
+
+    def _surroundings(self, test: ast.Compare) -> Branches | None:
+        """sys.version_info, sys.platform, os.name, platform.system()."""
+        left = test.left.value if isinstance(test.left, ast.Subscript) else test.left
+        right, sign = test.comparators[0], _OPERATORS.get(type(test.ops[0]))
+        name = dotted(left.func if isinstance(left, ast.Call) else left)
+        if sign is None:
+            return None
+        if name == "sys.version_info":
+            version = numbers(right)
+            whole = isinstance(right, ast.Constant) and type(right.value) is int
+            if whole and isinstance(test.left, ast.Subscript):
+                zero = isinstance(test.left.slice, ast.Constant) and test.left.slice.value == 0
+                version = str(right.value) if zero else ""  # type: ignore[attr-defined]
+            return self._both(test, Guard("python", "", sign + version)) if version else None
+        text = string(right)
+        if text is None or sign not in ("==", "!="):
+            return None
+        subject = {"sys.platform": text, "platform.system": text.lower(), "os.name": text}.get(name)
+        if subject is None:
+            return None
+        subject = {"windows": "win32", "nt": "win32", "posix": "linux"}.get(subject, subject)
+        guard = Guard("platform", subject, "" if sign == "==" else "!")
+        return self._both(test, guard)

@@ -1,0 +1,386 @@
+"""Names that a module has without binding them: lazy tables, `__getattr__`, sys.modules.
+
+Comes in: a module's tree, walked already. Goes out: which names appear, from where, and whether
+others may.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from imgbuild.audit.syntax_text import dotted, string, strings
+from imgbuild.audit.syntax_walk import FunctionNode, Walker
+
+# Without any of these words a module's names are what it binds.
+_SIGNS = (
+    b"__getattr__",
+    b"sys.modules",
+    b"globals()",
+    b"lazy",
+    b"Lazy",
+    b"exec(",
+    b"vars()",
+    b"modules[",
+)
+_TABLE = "_import_structure"
+
+
+class Appearing(msgspec.Struct):
+    """What was found: see the fields of the same names in ModuleFacts."""
+
+    lazy: dict[str, str] = {}
+    stars: list[str] = []
+    registers: list[str] = []
+    dynamic: bool = False
+
+
+def appearing(tree: ast.Module, source: bytes, walker: Walker) -> Appearing | None:
+    """The names that appear in a module, None if nothing speaks of any."""
+    if not any(sign in source for sign in _SIGNS):
+        return None
+    found = Appearing()
+    statements = list(_top(tree.body))
+    tables = _tables(statements)
+    for statement in statements:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if statement.name == "__getattr__":
+                _getattr(statement, tables, walker, found)
+            continue
+        if isinstance(statement, ast.Assign):
+            _assignment(statement, tables, walker, found)
+        for call in _calls(statement):
+            _called(call, walker, found)
+    return found
+
+
+def _top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when the module is imported, those of branches and loops among them."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        for name in ("body", "orelse", "finalbody", "handlers"):
+            inner = getattr(statement, name, ())
+            for item in inner if isinstance(inner, list) else ():
+                if isinstance(item, ast.ExceptHandler):
+                    yield from _top(item.body)
+                else:
+                    yield from _top([item])
+
+
+def _calls(statement: ast.stmt) -> Iterator[ast.Call]:
+    """The calls of a statement itself, not of the statements inside it."""
+    for name in ("value", "test", "iter"):
+        part = getattr(statement, name, None)
+        if isinstance(part, ast.AST):
+            yield from (node for node in ast.walk(part) if isinstance(node, ast.Call))
+
+
+def _tables(statements: list[ast.stmt]) -> dict[str, ast.expr]:
+    """Literal dictionaries and lists at the top of the module."""
+    found: dict[str, ast.expr] = {}
+    for statement in statements:
+        target: ast.expr | None = None
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target = statement.targets[0]
+        elif isinstance(statement, ast.AnnAssign):
+            target = statement.target
+        value = getattr(statement, "value", None)
+        if isinstance(target, ast.Name) and isinstance(
+            value, (ast.Dict, ast.List, ast.Tuple, ast.Set, ast.Call, ast.DictComp)
+        ):
+            found.setdefault(target.id, value)
+    return found
+
+
+def _assignment(
+    statement: ast.Assign, tables: dict[str, ast.expr], walker: Walker, found: Appearing
+) -> None:
+    for target in statement.targets:
+        if isinstance(target, ast.Tuple):
+            _attached(target, statement.value, walker, found)
+        elif isinstance(target, ast.Name) and target.id == "__getattr__":
+            found.dynamic = True
+        elif isinstance(target, ast.Subscript):
+            _item(target, statement.value, tables, walker, found)
+        elif isinstance(target, ast.Attribute) and "sys.modules" in ast.dump(target)[:200]:
+            found.dynamic = True
+        elif isinstance(target, ast.Attribute) and target.attr == "__class__":
+            found.dynamic = True
+
+
+def _item(
+    target: ast.Subscript,
+    value: ast.expr,
+    tables: dict[str, ast.expr],
+    walker: Walker,
+    found: Appearing,
+) -> None:
+    holder = dotted(target.value)
+    if holder in ("sys.modules", "modules"):
+        if dotted(target.slice) != "__name__":
+            _register(target.slice, walker, found)
+        elif isinstance(value, ast.Call) and "lazy" in dotted(value.func).lower():
+            _lazy_module(value, tables, walker, found)
+        else:
+            found.dynamic = True
+    elif holder == _TABLE:
+        _structure({string(target.slice) or "": strings(value)}, walker, found)
+    elif isinstance(target.value, ast.Call) and dotted(target.value.func) in ("globals", "vars"):
+        name = string(target.slice)
+        if name is None:
+            found.dynamic = True
+        else:
+            found.lazy.setdefault(name, "")
+
+
+def _register(name: ast.expr, walker: Walker, found: Appearing) -> None:
+    """A module that is put into sys.modules by hand, "*" for what is computed of its name."""
+    text = pattern(name, walker.module)
+    if text is not None and text.strip("*."):
+        found.registers.append(text)
+
+
+def pattern(node: ast.expr, module: str) -> str | None:
+    """The text of a string expression, with "*" for what is computed; None if it is no string."""
+    text = string(node)
+    if text is not None:
+        return text
+    if isinstance(node, ast.JoinedStr):
+        parts = [
+            string(part) if isinstance(part, ast.Constant) else _formatted(part, module)
+            for part in node.values
+        ]
+        return "".join(part or "*" for part in parts)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = pattern(node.left, module), pattern(node.right, module)
+        return None if left is None and right is None else (left or "*") + (right or "*")
+    return module if dotted(node) == "__name__" else None
+
+
+def _formatted(part: ast.expr, module: str) -> str:
+    name = dotted(part.value) if isinstance(part, ast.FormattedValue) else ""
+    return module if name in ("__name__", "__package__") else "*"
+
+
+def _lazy_module(
+    call: ast.Call, tables: dict[str, ast.expr], walker: Walker, found: Appearing
+) -> None:
+    """`sys.modules[__name__] = _LazyModule(…)`: its table, and what type checkers are told."""
+    table = tables.get(_TABLE)
+    if isinstance(table, ast.Dict):
+        _structure(_entries(table), walker, found)
+    for line in walker.imports:
+        if line.scope or not any(guard.kind == "typing" for guard in line.guards):
+            continue
+        if line.name == "*":
+            found.stars.append(line.module)
+        elif line.name and ("dummy" not in line.module or line.bound not in found.lazy):
+            other = "" if line.name == line.bound else f":{line.name}"
+            found.lazy[line.bound] = line.module + other
+    defined = any("define_import_structure" in dotted(c.func) for c in _all_calls(tables, call))
+    if defined and not found.stars:
+        found.stars.append(f"{walker.module}.*")
+    elif not table and not found.lazy and not found.stars:
+        found.dynamic = True
+    models = f"{walker.module}.models"
+    if any(line.bound == "define_import_structure" for line in walker.imports) and (
+        models not in found.stars and walker.module == walker.module.partition(".")[0]
+    ):
+        found.stars.append(models)
+
+
+def _all_calls(tables: dict[str, ast.expr], call: ast.Call) -> Iterator[ast.Call]:
+    for value in (*tables.values(), call):
+        yield from (node for node in ast.walk(value) if isinstance(node, ast.Call))
+
+
+def _entries(table: ast.Dict) -> dict[str, list[str] | None]:
+    return {
+        string(key) or "": strings(value)
+        for key, value in zip(table.keys, table.values, strict=True)
+    }
+
+
+def _structure(entries: dict[str, list[str] | None], walker: Walker, found: Appearing) -> None:
+    """`_import_structure`: submodule to the names that are taken from it."""
+    for key, names in entries.items():
+        if not key or names is None:
+            found.dynamic = True
+            continue
+        module = f"{walker.base}.{key}" if walker.base else key
+        first = key.partition(".")[0]
+        found.lazy.setdefault(first, f"{walker.base}.{first}")
+        for name in names:
+            if "dummy" not in key or name not in found.lazy:
+                known = found.lazy.get(name, "")
+                if not known or "dummy" in known or known.endswith(f".{name}"):
+                    found.lazy[name] = module
+
+
+def _called(call: ast.Call, walker: Walker, found: Appearing) -> None:
+    name = dotted(call.func)
+    if name in ("exec", "setattr") and call.args:
+        text = ast.dump(call.args[0])
+        found.dynamic |= name == "exec" or "modules" in text or "__name__" in text
+    elif name.startswith(_TABLE):
+        found.dynamic = True
+    elif isinstance(call.func, ast.Attribute):
+        owner = call.func.value
+        if isinstance(owner, ast.Call) and dotted(owner.func) in ("globals", "vars"):
+            found.dynamic |= call.func.attr in ("update", "setdefault", "__setitem__")
+        elif isinstance(owner, ast.Subscript) and dotted(owner.value) == _TABLE and call.args:
+            key = string(owner.slice)
+            one = string(call.args[0])
+            names = [one] if one is not None else strings(call.args[0])
+            _structure({key or "": names}, walker, found)
+        elif name in ("sys.modules.setdefault", "sys.modules.update") and call.args:
+            _register(call.args[0], walker, found)
+    elif name:
+        for argument in call.args[:1]:
+            text = pattern(argument, walker.module) if "alias" in name else None
+            if text is not None and text.startswith(walker.module + "."):
+                found.registers.append(text)
+
+
+def _attached(target: ast.Tuple, value: ast.expr, walker: Walker, found: Appearing) -> None:
+    """`__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, …)`."""
+    if not any(dotted(item) == "__getattr__" for item in target.elts):
+        return
+    if not isinstance(value, ast.Call) or not dotted(value.func).endswith("attach"):
+        found.dynamic = True
+        return
+    given = {item.arg: item.value for item in value.keywords}
+    given.update(zip(("submodules", "submod_attrs"), value.args[1:], strict=False))
+    submodules, attributes = given.get("submodules"), given.get("submod_attrs")
+    for name in strings(submodules) or () if submodules is not None else ():
+        found.lazy[name] = f"{walker.base}.{name}"
+    if isinstance(attributes, ast.Dict):
+        _structure(_entries(attributes), walker, found)
+    elif attributes is not None:
+        found.dynamic = True
+
+
+def _getattr(
+    node: FunctionNode, tables: dict[str, ast.expr], walker: Walker, found: Appearing
+) -> None:
+    """A module's `__getattr__`: the names that it answers to, if it says which they are."""
+    name = node.args.args[0].arg if node.args.args else "name"
+    understood = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+    for statement in node.body:
+        understood &= _answers(statement, name, tables, walker, found)
+    found.dynamic |= not understood
+
+
+def _answers(
+    statement: ast.stmt,
+    name: str,
+    tables: dict[str, ast.expr],
+    walker: Walker,
+    found: Appearing,
+) -> bool:
+    """Whether a statement answers to none but names that were read from it."""
+    if isinstance(statement, ast.If):
+        known = _test(statement, name, tables, walker, found)
+        rest = all(_answers(one, name, tables, walker, found) for one in statement.orelse)
+        return known and rest
+    if isinstance(statement, ast.Try):
+        inner = [*statement.body, *statement.orelse, *statement.finalbody]
+        return all(_answers(one, name, tables, walker, found) for one in inner)
+    if isinstance(statement, ast.Return):
+        return _looked_up(statement, tables, found, walker)
+    if isinstance(statement, ast.Assign):
+        _looked_up(statement, tables, found, walker)
+    return True
+
+
+def _test(
+    statement: ast.If, name: str, tables: dict[str, ast.expr], walker: Walker, found: Appearing
+) -> bool:
+    """`if name == "X"`, `if name in TABLE`: the names go into the table of lazy ones."""
+    test = statement.test
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test = test.operand
+    if isinstance(test, ast.Call) and dotted(test.func) == f"{name}.startswith":
+        return bool(statement.body) and isinstance(statement.body[-1], ast.Raise)
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return isinstance(statement.body[-1], ast.Raise)
+    left, right = test.left, test.comparators[0]
+    if string(left) is not None and dotted(right) == name:
+        left, right = right, left
+    if dotted(left) != name:
+        return _looked_up(statement, tables, found, walker) or isinstance(
+            statement.body[-1], ast.Raise
+        )
+    one = string(right)
+    names = [one] if one is not None else strings(right)
+    if names is not None:
+        for item in names:
+            found.lazy[item] = _taken(statement.body, item, walker)
+        return True
+    holder = dotted(right)
+    if holder in tables:
+        _table(tables[holder], walker, found)
+        return True
+    if holder == "__all__":
+        for item in walker.exports or ():
+            found.lazy.setdefault(item, "")
+        return walker.exports is not None
+    return False
+
+
+def _taken(body: list[ast.stmt], name: str, walker: Walker) -> str:
+    """Where a branch for one name takes it from: the import in it, if it is of that name."""
+    for statement in body:
+        if isinstance(statement, ast.ImportFrom):
+            for alias in statement.names:
+                if (alias.asname or alias.name) == name:
+                    other = "" if alias.name == name else f":{alias.name}"
+                    return walker.absolute(statement) + other
+    return ""
+
+
+def _looked_up(
+    statement: ast.stmt, tables: dict[str, ast.expr], found: Appearing, walker: Walker
+) -> bool:
+    """Whether a table is asked for the name, in any way."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and node.id in tables:
+            _table(tables[node.id], walker, found)
+            return True
+    return False
+
+
+def _table(table: ast.expr, walker: Walker, found: Appearing) -> None:
+    if not isinstance(table, ast.Dict):
+        names = strings(table)
+        if names is None:
+            found.dynamic = True
+        for name in names or ():
+            found.lazy.setdefault(name, "")
+        return
+    for key, value in zip(table.keys, table.values, strict=True):
+        name = string(key)
+        if name is None:
+            found.dynamic = True
+        else:
+            found.lazy[name] = _target(value, name, walker)
+
+
+def _target(value: ast.expr, name: str, walker: Walker) -> str:
+    """ "module:name" of a table's value: ".outputs:X", "pkg.mod", (".mod", "X")."""
+    text = string(value)
+    if text is None:
+        pair = strings(value)
+        text = ":".join(pair[:2]) if pair else ""
+    module, _, other = text.partition(":")
+    if module.startswith("."):
+        level = len(module) - len(module.lstrip("."))
+        parts = walker.base.split(".")
+        module = ".".join([*parts[: len(parts) - level + 1], module.lstrip(".")]).rstrip(".")
+    if not module.replace(".", "").replace("_", "").isalnum():
+        return ""
+    return module if other in ("", name) else f"{module}:{other}"

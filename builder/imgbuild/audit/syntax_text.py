@@ -1,0 +1,107 @@
+"""Small readings of a syntax tree: dotted names, literals, the text of a node."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+
+BUILTINS = frozenset(dir(builtins))
+
+# Annotations that say nothing of a receiver: builtins, typing's own words, containers.
+_NO_TYPES = BUILTINS | frozenset(
+    "Any Callable Iterable Iterator Sequence Mapping MutableMapping Dict List Tuple Set FrozenSet"
+    " Type Union Optional Literal Self TypeVar Generator AsyncGenerator Awaitable Coroutine None"
+    " ClassVar Annotated Path".split()  # noqa: SIM905
+)
+_LONGEST = 160
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` of names and attributes; "" for anything else."""
+    parts = []
+    while type(node) is ast.Attribute:
+        parts.append(node.attr)
+        node = node.value
+    if type(node) is not ast.Name:
+        return ""
+    if not parts:
+        return node.id
+    parts.append(node.id)
+    return ".".join(reversed(parts))
+
+
+def string(node: ast.AST | None) -> str | None:
+    """The value of a string literal."""
+    if type(node) is ast.Constant and type(node.value) is str:
+        return node.value
+    return None
+
+
+def strings(node: ast.AST | None) -> list[str] | None:
+    """The strings of a literal list, tuple or set, or of a sum of them; None for anything else."""
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        found = [string(item) for item in node.elts]
+        return None if None in found else [item for item in found if item is not None]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = strings(node.left), strings(node.right)
+        return None if left is None or right is None else left + right
+    return None
+
+
+def type_name(node: ast.AST | None) -> str:
+    """The class that an annotation names, "" if it is none or several: `Optional[X]` is X."""
+    if node is None:
+        return ""
+    text = string(node)
+    if text is not None:
+        try:
+            return type_name(ast.parse(text, mode="eval").body)
+        except SyntaxError:
+            return ""
+    if isinstance(node, ast.Subscript):
+        if dotted(node.value).rpartition(".")[2] in ("Optional", "Final", "Required"):
+            return type_name(node.slice)
+        if dotted(node.value).rpartition(".")[2] == "Union" and isinstance(node.slice, ast.Tuple):
+            return _only(node.slice.elts)
+        return ""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _only([node.left, node.right])
+    name = dotted(node)
+    return "" if name.rpartition(".")[2] in _NO_TYPES else name
+
+
+def _only(nodes: list[ast.expr]) -> str:
+    """The one type of a union that is not None."""
+    rest = [node for node in nodes if not (isinstance(node, ast.Constant) and node.value is None)]
+    return type_name(rest[0]) if len(rest) == 1 else ""
+
+
+class Source:
+    """The text of a module, from which the text of a node is cut: cheaper than writing it anew."""
+
+    def __init__(self, source: bytes) -> None:
+        """Split into lines as the parser counts them."""
+        self.lines = source.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+
+    def text(self, node: ast.expr) -> str:
+        """The node's source on one line, without blanks at line ends."""
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        if first == last:
+            cut = self.lines[first][node.col_offset : node.end_col_offset]
+        else:
+            pieces = [
+                self.lines[first][node.col_offset :],
+                *self.lines[first + 1 : last],
+                self.lines[last][: node.end_col_offset],
+            ]
+            cut = b" ".join(piece.strip() for piece in pieces)
+        return cut.decode("utf-8", "replace")
+
+    def short(self, node: ast.expr) -> str:
+        """The node's source, cut where it grows too long to show."""
+        text = self.text(node)
+        return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+    def span(self, node: ast.stmt) -> bytes:
+        """The lines of a statement."""
+        return b"\n".join(self.lines[node.lineno - 1 : node.end_lineno])
