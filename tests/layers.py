@@ -20,7 +20,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
         "audit.facts",
     ),
     ("console", "run", "disk"),
-    ("credentials", "fetch_session", "fetch_http", "store", "upkeep", "fetch"),
+    ("credentials", "fetch_folder", "fetch_session", "fetch_http", "store", "upkeep", "fetch"),
     ("project", "matrix.*"),
     ("constraints",),
     # Left of `resolve`, since it builds sdists in a root, and a root is a recipe of the plan.
@@ -29,7 +29,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
     ("wheel.metadata", "indexes", "remote"),
     ("sandbox", "wheel.*", "deb.*"),
     ("bases", "roots"),
-    ("cuda", "selection", "uv", "gateway", "freshness", "refusal", "torches", "sdists"),
+    ("cuda", "selection", "uv", "gateway", "freshness", "refusal", "torches", "chain", "sdists"),
     ("audit.*",),
     ("resolve",),
     ("requirements", "rows", "sources", "whys", "wishes", "surveys"),
@@ -45,8 +45,8 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
 # What only doors may import, and which modules are its doors.
 DOORS: dict[str, tuple[str, ...]] = {
     "subprocess": ("run",),
-    "requests": ("fetch", "fetch_http", "fetch_session"),
-    "urllib3": ("fetch", "fetch_http", "fetch_session"),
+    "requests": ("fetch", "fetch_folder", "fetch_http", "fetch_session"),
+    "urllib3": ("fetch", "fetch_folder", "fetch_http", "fetch_session"),
     "urllib.request": ("fetch", "fetch_http", "fetch_session"),
     "http.client": ("fetch", "fetch_http", "fetch_session"),
     "http.server": ("gateway", "oci.registry"),

@@ -283,6 +283,9 @@ class Http:
         except ValueError:
             target = "://"
         found = self._login(target)
+        if urlsplit(target).scheme not in ("http", "https"):  # least of all a file of this machine
+            message = f"{redact(place)} redirects to {redact(target)}, which is no web address"
+            raise FetchFailed(message)
         if urlsplit(place).scheme == "https" and urlsplit(target).scheme != "https":
             message = f"{redact(place)} redirects to {redact(target)}, which is not encrypted"
             raise FetchFailed(message)

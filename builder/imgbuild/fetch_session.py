@@ -21,6 +21,7 @@ import urllib3.exceptions as low
 
 from imgbuild import __version__
 from imgbuild.errors import FetchFailed, InputError
+from imgbuild.fetch_folder import FolderAdapter
 
 Response = requests.Response
 Session = requests.Session
@@ -120,6 +121,7 @@ def session(context: ssl.SSLContext) -> requests.Session:
     made.auth = lambda request: request  # keeps requests from reading netrc by itself
     made.mount("https://", _Adapter(context))
     made.mount("http://", _Adapter(context))
+    made.mount("file://", FolderAdapter())
     return made
 
 

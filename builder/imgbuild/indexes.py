@@ -165,7 +165,11 @@ class Indexes:
         page = absent_is_none(lambda: self._http.text(address, accept=SIMPLE))
         if page is None:
             return ()
-        files = tuple(file for file in read_page(page) if owner(file.name) in (package, None))
+        files = tuple(
+            file
+            for file in read_page(page)
+            if owner(file.name) in (package, None) and may_name(place.address, file.url)
+        )
         lacking = any(file.size is None or file.uploaded is None for file in files)
         if place.timed and lacking and not place.flat:
             return merge(files, self._json_api(place, package))
@@ -177,6 +181,12 @@ class Indexes:
         if page is None:
             return {}
         return read_json_api(page)
+
+
+def may_name(index: str, url: str) -> bool:
+    """Whether an index at `index` may name a file at `url`: a server none of this machine's."""
+    local = urllib.parse.urlsplit(url).scheme == "file"
+    return not local or urllib.parse.urlsplit(index).scheme == "file"
 
 
 def absent_is_none(ask: Callable[[], PageLike]) -> PageLike | None:

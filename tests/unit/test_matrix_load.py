@@ -260,7 +260,15 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_the_project_matrix_is_what_two_other_readers_read() -> None:
     path = REPOSITORY / "matrix.yaml"
     plain = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert load(path) == msgspec.convert(plain, Matrix)
+    assert loads(path.read_bytes(), str(path)) == msgspec.convert(plain, Matrix)
+
+
+def test_a_folder_of_wheels_is_looked_for_beside_the_matrix(tmp_path: Path) -> None:
+    text = RIGHT.replace("  main: {}\n", "  main: {}\n  own: {url: 'file:a b/{cuda_tag}'}\n")
+    (tmp_path / "matrix.yaml").write_text(text, encoding="utf-8")
+    found = load(tmp_path / "matrix.yaml").indexes
+    assert found["own"].url == f"file://{tmp_path}/a%20b/{{cuda_tag}}/"
+    assert found["main"].url is None
 
 
 LINES = RIGHT.splitlines()

@@ -6,7 +6,9 @@ key, the value found, what was expected, and the nearest right name.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 from msgspec import inspect
@@ -14,7 +16,7 @@ from msgspec import inspect
 from imgbuild.errors import InputError, Problem
 from imgbuild.matrix.check import Notes, check_shared
 from imgbuild.matrix.document import parse
-from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.model import Index, Matrix
 from imgbuild.matrix.targets import check_targets
 from imgbuild.matrix.walk import walk
 
@@ -27,7 +29,21 @@ def load(path: Path) -> Matrix:
         message = f"cannot read {path}: {error.strerror}"
         hint = "run imgbuild where matrix.yaml is, or name it with --matrix"
         raise InputError(message, hint=hint) from error
-    return loads(data, str(path))
+    return located(loads(data, str(path)), path.resolve().parent)
+
+
+def located(matrix: Matrix, folder: Path) -> Matrix:
+    """The matrix with folders of wheels that it names relative to itself (`file:wheels`) found."""
+    indexes = {name: _found(index, folder) for name, index in matrix.indexes.items()}
+    return msgspec.structs.replace(matrix, indexes=indexes)
+
+
+def _found(index: Index, folder: Path) -> Index:
+    kind, _, rest = (index.url or "").partition(":")
+    if kind != "file" or rest.startswith("/"):
+        return index
+    path = quote(os.path.normpath(folder / rest), safe="/{}")
+    return msgspec.structs.replace(index, url=f"file://{path}/")
 
 
 def loads(data: bytes, file: str) -> Matrix:

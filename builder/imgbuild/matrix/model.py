@@ -51,7 +51,8 @@ class Index(Strict, frozen=True):
     url: Annotated[
         str | None,
         msgspec.Meta(
-            description="simple index; {cuda_tag} (cu124) and {torch} (2.6) are filled in"
+            description="simple index; {cuda_tag} (cu124) and {torch} (2.6) are filled in; "
+            "file:FOLDER is a folder of wheels, relative to the matrix"
         ),
     ] = None
     upload_times: Annotated[

@@ -1,0 +1,104 @@
+"""Folders of this machine, read by `file:` addresses as a server is read.
+
+Comes in: requests for `file:` addresses. Goes out: answers as a simple server gives them: a folder
+is a page of links to its files, a file may be asked for in part. So a wheel that a user brings in a
+folder is looked up, read in pieces and fetched by the same code as any other.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote, unquote, urlsplit
+
+import requests
+import requests.adapters
+import urllib3
+
+RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+REASONS = {200: "OK", 206: "Partial Content", 404: "Not Found", 416: "Range Not Satisfiable"}
+
+
+class FolderAdapter(requests.adapters.BaseAdapter):
+    """Answers from the file system; never reached by a redirect or a link of a server."""
+
+    def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
+        """The answer to one request."""
+        path = Path(unquote(urlsplit(request.url or "").path))
+        if path.is_dir():
+            return _answer(request, 200, io.BytesIO(_page(path)), {"Content-Type": "text/html"})
+        if not path.is_file():
+            return _answer(request, 404, io.BytesIO(), {})
+        size = path.stat().st_size
+        found = RANGE.fullmatch(request.headers.get("Range", ""))
+        if found is None or found.groups() == ("", ""):
+            return _answer(request, 200, path.open("rb"), {"Content-Length": str(size)})
+        start, end = _bounds(found[1], found[2], size)
+        if start >= end:
+            return _answer(request, 416, io.BytesIO(), {"Content-Range": f"bytes */{size}"})
+        piece = _Piece(path.open("rb"), start, end - start)
+        headers = {
+            "Content-Length": str(end - start),
+            "Content-Range": f"bytes {start}-{end - 1}/{size}",
+        }
+        return _answer(request, 206, piece, headers)
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class _Piece(io.RawIOBase):
+    """`length` bytes of a file from `start`."""
+
+    def __init__(self, file: BinaryIO, start: int, length: int) -> None:
+        super().__init__()
+        self._file, self._left = file, length
+        file.seek(start)
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` with the next bytes of the piece."""
+        data = self._file.read(min(len(buffer), self._left))
+        buffer[: len(data)] = data
+        self._left -= len(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Close the file, too."""
+        self._file.close()
+        super().close()
+
+
+def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
+    """Start and end (exclusive) of a range as HTTP writes it: a-b, a- or -n for the last n."""
+    if not first:
+        return max(0, size - int(last)), size
+    return int(first), min(size, int(last) + 1 if last else size)
+
+
+def _page(folder: Path) -> bytes:
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    links = (f'<a href="{quote(name)}">{html.escape(name)}</a>' for name in names)
+    return ("<!DOCTYPE html>\n<html><body>\n" + "\n".join(links) + "\n</body></html>\n").encode()
+
+
+def _answer(
+    request: requests.PreparedRequest, status: int, body: Any, headers: dict[str, str]
+) -> requests.Response:
+    made = requests.Response()
+    made.status_code, made.reason = status, REASONS[status]
+    made.url, made.request = request.url or "", request
+    made.headers.update(headers)
+    if request.method == "HEAD":
+        body.close()
+        body = io.BytesIO()
+    made.raw = urllib3.HTTPResponse(
+        body=body, headers=headers, status=status, preload_content=False, decode_content=False
+    )
+    return made
