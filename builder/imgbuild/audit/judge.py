@@ -1,0 +1,218 @@
+"""The judgement: all checks of a world, waivers, and the report that is kept.
+
+Comes in: a world and the terms of its target. Goes out: a Report: findings in a fixed order, each
+once. The report is kept under the digest of everything that it follows from: the wheels, the base,
+the terms, the checks' own code and data. Nothing else is read to find it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.audit.facts import ElfFacts
+from imgbuild.audit.library import pack, unpack
+from imgbuild.audit.world import World
+from imgbuild.constraints import Constraint
+from imgbuild.errors import InputError
+from imgbuild.matrix.model import Waiver
+from imgbuild.report import Finding, Report, Severity
+from imgbuild.store import Store
+from imgbuild.values import normalize, sha256
+
+if TYPE_CHECKING:
+    from imgbuild.audit.closure import MainPath
+
+CHECKS = ("metadata", "elf", "cuda", "imports", "calls", "support", "rules")
+REPORT = "audit-report"
+_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What counts for a world beside its packages.
+
+    `cuda` is the target's release ("12.4"), `gpu` the compute capabilities that it is meant for
+    ("9.0"). `base` names what the image stands on, so that a kept report is of the same base; its
+    libraries are given to `audit` itself.
+    """
+
+    target: str = ""
+    cuda: str = ""
+    gpu: tuple[str, ...] = ()
+    base: str = ""
+    constraints: tuple[Constraint, ...] = ()
+    waivers: tuple[Waiver, ...] = ()
+
+
+def audit(
+    world: World,
+    terms: Terms | None = None,
+    *,
+    libraries: Callable[[], Sequence[ElfFacts]] = tuple,
+    checks: Iterable[str] = CHECKS,
+    store: Store | None = None,
+) -> Report:
+    """All findings of `checks` in `world`; from `store` where they were found before.
+
+    `libraries` gives the shared objects of the base that `terms.base` names.
+    """
+    terms = terms or Terms()
+    wanted = tuple(check for check in CHECKS if check in set(checks))
+    if unknown := set(checks) - set(CHECKS):
+        message = f"no such check: {', '.join(sorted(unknown))}"
+        raise InputError(message, hint=f"checks are: {', '.join(CHECKS)}")
+    key = _key(world, terms, wanted)
+    kept = store.fact(REPORT, key) if store is not None else None
+    report = unpack(kept, Report) if kept is not None else None
+    if report is None:
+        findings = waive(_Bench(world, terms, libraries).run(wanted), terms.waivers, wanted)
+        report = Report(target=terms.target, arch=world.arch, findings=ordered(findings))
+        if store is not None:
+            store.put_fact(REPORT, key, pack(report))
+    return report
+
+
+class _Bench:
+    """One run of the checks; the main path is found once for those that follow it."""
+
+    def __init__(
+        self, world: World, terms: Terms, libraries: Callable[[], Sequence[ElfFacts]]
+    ) -> None:
+        self._world = world
+        self._terms = terms
+        self._libraries = libraries
+        self._path: MainPath | None = None
+
+    def run(self, checks: Sequence[str]) -> list[Finding]:
+        """What `checks` find."""
+        # Each check's module is loaded when it runs: who asks for one does not wait for all.
+        return [finding for check in checks for finding in getattr(self, f"_{check}")()]
+
+    @property
+    def path(self) -> MainPath:
+        """The main path of the world, and its corners."""
+        if self._path is None:
+            from imgbuild.audit.corners import survey
+
+            self._path = survey(self._world)
+        return self._path
+
+    def _metadata(self) -> list[Finding]:
+        from imgbuild.audit import metadata
+
+        return metadata.check(self._world, self._terms.constraints)
+
+    def _elf(self) -> list[Finding]:
+        from imgbuild.audit import linking
+
+        return linking.check(self._world, self._libraries())
+
+    def _cuda(self) -> list[Finding]:
+        from imgbuild.audit import cudas
+
+        return cudas.check(self._world, self._terms.cuda, self._terms.gpu)
+
+    def _imports(self) -> list[Finding]:
+        from imgbuild.audit import imports
+
+        return imports.check(self._world, self.path)
+
+    def _calls(self) -> list[Finding]:
+        from imgbuild.audit import calls
+
+        return calls.check(self._world, self.path)
+
+    def _support(self) -> list[Finding]:
+        from imgbuild.audit import support
+
+        return support.check(self._world, self.path)
+
+    def _rules(self) -> list[Finding]:
+        from imgbuild.audit import rules
+
+        return rules.check(self._world)
+
+
+def waive(
+    findings: Iterable[Finding], waivers: Sequence[Waiver], checks: Sequence[str] = CHECKS
+) -> list[Finding]:
+    """`findings`, those that a waiver accepts as notes with its reason.
+
+    A waiver that accepts nothing is a warning: what it was for is gone.
+    """
+    result: list[Finding] = []
+    used: Counter[Waiver] = Counter()
+    for finding in findings:
+        waiver = next((one for one in waivers if _accepts(one, finding)), None)
+        if waiver is None:
+            result.append(finding)
+            continue
+        used[waiver] += 1
+        message = f"{finding.message} (accepted: {waiver.reason})"
+        result.append(
+            msgspec.structs.replace(finding, severity=Severity.NOTE, message=message, remedy="")
+        )
+    unused = (one for one in waivers if not used[one] and one.check in checks)
+    return [*result, *map(_unused, unused)]
+
+
+def _unused(waiver: Waiver) -> Finding:
+    return Finding(
+        check=waiver.check,
+        severity=Severity.WARNING,
+        message=f"a waiver accepts nothing: {waiver.package}, {waiver.subject}",
+        where=f"matrix: waive: {waiver.check} {waiver.package} {waiver.subject}",
+        remedy="take it out of the matrix",
+    )
+
+
+def _accepts(waiver: Waiver, finding: Finding) -> bool:
+    evidence = finding.evidence
+    return (
+        evidence is not None
+        and waiver.check == finding.check
+        and normalize(waiver.package) == normalize(evidence.package)
+        and fnmatchcase(evidence.subject, waiver.subject)
+    )
+
+
+def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The worst first, then by check, place and words; each once."""
+    unique = {(one.check, one.severity, one.where, one.message): one for one in findings}
+
+    def _key(finding: Finding) -> tuple[object, ...]:
+        evidence = finding.evidence
+        place = (evidence.package, evidence.file, evidence.line) if evidence else ("", "", 0)
+        check = CHECKS.index(finding.check) if finding.check in CHECKS else len(CHECKS)
+        return (_ORDER[finding.severity], check, *place, finding.where, finding.message)
+
+    return tuple(sorted(unique.values(), key=_key))
+
+
+def _key(world: World, terms: Terms, checks: Sequence[str]) -> str:
+    wheels = [
+        (package, book.version, book.wheel.sha256, book.wheel.file, book.local)
+        for package, book in sorted(world.books.items())
+    ]
+    facts = (world.python, str(world.arch), world.glibc, world.partial)
+    return sha256(codec.compact([code(), wheels, facts, terms, checks]))
+
+
+@lru_cache(maxsize=1)
+def code() -> str:
+    """A name for what this release's checks find: it changes with their code and their data."""
+    digest = hashlib.sha256()
+    root = resources.files("imgbuild")
+    for folder in (root.joinpath("audit"), root.joinpath("data", "audit")):
+        for item in sorted(folder.iterdir(), key=lambda item: item.name):
+            if item.name.endswith((".py", ".yaml")):
+                digest.update(item.name.encode() + b"\0" + item.read_bytes())
+    return digest.hexdigest()
