@@ -11,17 +11,16 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
-from packaging.requirements import Requirement
 from packaging.version import Version
 
 from imgbuild.constraints import Constraint
 from imgbuild.probe import Release, Shelf, asks, boundary, lacks
 from imgbuild.report import Evidence, Finding, Relation
-from imgbuild.values import normalize
 
 NEVER: Final = "<0"  # no version of the other package will do
-# Modules whose package has another name, of packages that others import without declaring them.
-# What is added to an image by itself must be reviewed: no name is guessed.
+# The packages that others import without declaring them, by module. What gets into an image unasked
+# must be reviewed: no name is guessed, since anybody may publish under one, and what METADATA names
+# under an extra is optional by its authors' own word.
 _BROUGHT_BY: Final = {"pkg_resources": "setuptools", "setuptools": "setuptools"}
 
 
@@ -42,7 +41,7 @@ def learn(finding: Finding, shelf: Shelf, pinned: Collection[str]) -> Constraint
     if evidence is None or not evidence.version:
         return None
     missing = evidence.relation is Relation.PACKAGE
-    other = evidence.other or (_bringer(evidence, shelf) if missing else "")
+    other = _BROUGHT_BY.get(evidence.subject.partition(".")[0], "") if missing else evidence.other
     found = bounds(evidence, shelf)
     if not other or found is None:
         return None
@@ -122,19 +121,3 @@ def own_range(evidence: Evidence, shelf: Shelf, pinned: Collection[str]) -> str:
 def _place(releases: Sequence[Release], version: str) -> int | None:
     wanted = Version(version)
     return next((at for at, item in enumerate(releases) if item.version == wanted), None)
-
-
-def _bringer(evidence: Evidence, shelf: Shelf) -> str:
-    """The package that brings a module which nobody declared, where that is known for sure.
-
-    That is: the importing package's own METADATA names it under an extra, or the list above does.
-    """
-    module = evidence.subject.partition(":")[0].partition(".")[0]
-    if module in _BROUGHT_BY:
-        return _BROUGHT_BY[module]
-    release = shelf.release(evidence.package, evidence.version)
-    if release is None:
-        return ""
-    metadata = shelf.world({evidence.package: release}).metadata(evidence.package)
-    named = {normalize(Requirement(line).name) for line in metadata.requires} if metadata else set()
-    return normalize(module) if normalize(module) in named else ""

@@ -15,8 +15,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import constraints, resolve
-from imgbuild.audit import calls, imports, metadata
-from imgbuild.audit.closure import main_path
+from imgbuild.audit.judge import Terms, audit
 from imgbuild.audit.library import Library
 from imgbuild.audit.world import World, open_world, wheels_of
 from imgbuild.console import console
@@ -33,6 +32,8 @@ from imgbuild.store import Store
 from imgbuild.values import Arch
 
 Keep = Callable[[Iterable[Constraint]], tuple[Constraint, ...]]
+# The checks that files on a server are enough for.
+READABLE = ("metadata", "imports", "calls", "support", "rules")
 EACH = 4  # findings between the same two packages that are learned from in one round
 SHOWN = 8
 
@@ -113,7 +114,9 @@ def _settle_one(
             with Library(store, Blocks(http)) as library:
                 shelf = Shelf(asked.world.catalogue, library, store)
                 with console.step(f"round {rounds}: auditing"):
-                    report = audit_of(world_of(resolution, shelf), matrix, name, arch)
+                    report = audit(
+                        world_of(resolution, shelf), terms_of(matrix, name), checks=READABLE
+                    )
                 errors = [one for one in report.findings if one.severity is Severity.ERROR]
                 if not errors:
                     resolve.tell(asked.world, chosen)
@@ -150,11 +153,10 @@ def world_of(resolution: Resolution, shelf: Shelf) -> World:
     )
 
 
-def audit_of(world: World, matrix: Matrix, name: str, arch: Arch) -> Report:
-    """What is wrong in `world`, as far as code and METADATA tell."""
-    path = main_path(world)
-    found = (*imports.check(world, path), *calls.check(world, path), *metadata.check(world))
-    return Report(target=name, arch=str(arch), tier="audit", findings=found)
+def terms_of(matrix: Matrix, name: str) -> Terms:
+    """What counts for target `name` beside its packages."""
+    target = matrix.targets[name]
+    return Terms(target=name, cuda=target.cuda, gpu=target.gpu, waivers=target.waive)
 
 
 def learn_all(

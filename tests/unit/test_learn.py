@@ -108,21 +108,16 @@ def test_nothing_is_learned_without_another_package_or_evidence(tmp_path):
         assert learn(bare, shelf, ()) is None
 
 
-def test_a_missing_package_is_added_where_it_is_known_who_brings_it(tmp_path):
-    index = LocalIndex()
-    sources = {
-        "app/__init__.py": "VERSION = 0\n",
-        "app/use.py": "import setuptools\nimport extra_lib\n",
-    }
-    files = {path: text.encode() for path, text in sources.items()}
-    index.wheel("app", "1.0", ['extra-lib; extra == "more"'], files=files)
-    with shelves.shelf(tmp_path, index) as (shelf, _):
+def test_a_missing_package_is_added_only_if_it_is_known_who_brings_it(tmp_path):
+    with world(tmp_path) as (shelf, _):
         found = {
-            module: learn(finding(Relation.PACKAGE, module, version="1.0", other=""), shelf, ())
-            for module in ("setuptools", "extra_lib", "unheard_of")
+            module: learn(
+                finding(Relation.PACKAGE, module, version="1.7", other=""), shelf, {"app"}
+            )
+            for module in ("setuptools", "pkg_resources", "unheard_of")
         }
     assert found["unheard_of"] is None  # no name is guessed: anybody may register it
-    for module, package in (("setuptools", "setuptools"), ("extra_lib", "extra-lib")):
+    for module in ("setuptools", "pkg_resources"):
         learned = found[module]
         assert learned is not None
-        assert (learned.needs, learned.missing, learned.versions) == (package, True, "==1.0")
+        assert (learned.needs, learned.missing, learned.versions) == ("setuptools", True, "==1.7")
