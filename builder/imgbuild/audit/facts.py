@@ -25,14 +25,26 @@ class Guard(msgspec.Struct, frozen=True, array_like=True):
     python      ""                                  ">=3.11": sys.version_info
     platform    "linux", "win32", …                 "" or "!" for the other branch
     typing      ""                                  "": under TYPE_CHECKING only
-    unknown     the condition's source text         "": nothing is known of it
+    data        ""                                  "": it depends on data, not on what is installed
+    unknown     the condition's source text         "": about what is installed, not understood
 
+    The subject of `present` and `absent` is "module:name" where a name of it is meant, and a list
+    with commas where all of several are: a `try` that imports "a, b:c" has that list as what its
+    `except` branch is the absence of.
     A `handled` AttributeError has as its spec the expression that hasattr asked for
     ("vllm.envs.VLLM_USE_V1"); it holds for code that runs only where that is there.
     """
 
     kind: Literal[
-        "version", "present", "absent", "handled", "python", "platform", "typing", "unknown"
+        "version",
+        "present",
+        "absent",
+        "handled",
+        "python",
+        "platform",
+        "typing",
+        "data",
+        "unknown",
     ]
     subject: str = ""
     spec: str = ""
@@ -165,19 +177,37 @@ class Attribute(msgspec.Struct, frozen=True, array_like=True):
     guards: tuple[Guard, ...] = ()
 
 
+class Window(msgspec.Struct, frozen=True, array_like=True):
+    """A place that refuses or warns for some versions of another package.
+
+    `name` is the exception or the function that warns. It runs where all `guards` hold; a guard's
+    spec may be "!" and what a specifier leaves out, or compare with another package's version:
+    "==@other", "!=@other", "^=@other" (starts with) and "!^=@other".
+    """
+
+    line: int
+    outcome: Literal["raise", "warn"]
+    name: str
+    scope: str = ""
+    guards: tuple[Guard, ...] = ()
+
+
 class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A Python module, as its source tells.
 
     `exports` is `__all__` where it is a literal (or sum of literals), else None. `lazy` maps a name
     to the module that it is taken from on first use (`_import_structure` of transformers and trl,
     vLLM's MODULE_ATTRS, PEP 562 tables): "LLM" → "vllm.entrypoints.llm"; for a submodule that is
-    itself exported, its own name; "module:other" where it has another name there. `lazy_stars` are
+    itself exported, its own name; "module:other" where it has another name there; "" where the
+    name is there and nothing says from where. `lazy_stars` are
     modules all of whose exports are taken on first use (transformers derives its table from the
     `__all__` of the files beside it); "a.b.*" means every module below a.b.
     `registers` are names that the module puts into `sys.modules` by hand (again with a "*" for the
-    part that is computed). `deleted` are module-level names that a `del` takes away. `dynamic` if names appear in ways that were not understood
-    (`__getattr__` without a readable table, `globals().update`, `sys.modules[__name__] = …`).
-    `broken` holds the message of a syntax error; everything else is empty then.
+    part that is computed). `deleted` are module-level names that a `del` takes away. `dynamic` if
+    names appear in ways that were not understood (`__getattr__` without a readable table,
+    `globals().update`, `sys.modules[__name__] = …`).
+    `broken` holds the message of a syntax error; everything else is empty then. `windows` are read
+    by `windows`, the rest by `syntax`.
     """
 
     module: str
@@ -196,6 +226,7 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     deleted: tuple[str, ...] = ()
     dynamic: bool = False
     broken: str = ""
+    windows: tuple[Window, ...] = ()
 
 
 class Opaque(msgspec.Struct, frozen=True):

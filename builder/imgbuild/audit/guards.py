@@ -16,6 +16,7 @@ import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from imgbuild.audit import names
 from imgbuild.audit.facts import Guard, ModuleFacts, Opaque
 
 
@@ -145,6 +146,16 @@ def _platform(world: Surroundings, guard: Guard) -> State:
 
 def _present(world: Surroundings, guard: Guard) -> bool | None:
     """Whether the subject can be imported (and is one of the versions, if any are named)."""
+    if "," in guard.subject:
+        every = [
+            _present(world, Guard("present", subject, guard.spec))
+            for subject in re.split(r",\s*", guard.subject)
+        ]
+        return False if False in every else None if None in every else True
+    module, _, name = guard.subject.partition(":")
+    if name:
+        state = names.lookup(world, module, name).state
+        return None if state == "unknown" else state == "defined"
     version = _version(world, guard.subject)
     if version is None:
         found = world.exists(guard.subject.replace("-", "_"))

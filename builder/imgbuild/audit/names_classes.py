@@ -11,17 +11,45 @@ from imgbuild.audit.names_model import Found, Modules
 
 # Bases that add nothing to what a call takes, and only these attributes.
 _PLAIN = frozenset(
-    "object ABC abc.ABC Generic typing.Generic Protocol typing.Protocol"
-    " typing_extensions.Protocol typing_extensions.Generic Hashable Sized".split()
+    [
+        "object",
+        "ABC",
+        "abc.ABC",
+        "Generic",
+        "typing.Generic",
+        "Protocol",
+        "typing.Protocol",
+        "typing_extensions.Protocol",
+        "typing_extensions.Generic",
+        "Hashable",
+        "Sized",
+    ]
 )
 _OBJECT = frozenset(dir(object)) | {"__dict__", "__module__", "__weakref__", "__annotations__"}
 _METACLASSES = frozenset(("", "type", "ABCMeta", "abc.ABCMeta"))
 _DEPTH = 30
 # Class decorators that leave a class's names alone, by their last part.
 _KEEPS = frozenset(
-    "dataclass config final runtime_checkable total_ordering deprecated experimental requires"
-    " auto_docstring add_start_docstrings add_end_docstrings dataclass_transform unique"
-    " support_torch_compile register instance default export".split()
+    [
+        "dataclass",
+        "config",
+        "final",
+        "runtime_checkable",
+        "total_ordering",
+        "deprecated",
+        "experimental",
+        "requires",
+        "auto_docstring",
+        "add_start_docstrings",
+        "add_end_docstrings",
+        "dataclass_transform",
+        "unique",
+        "support_torch_compile",
+        "register",
+        "instance",
+        "default",
+        "export",
+    ]
 )
 
 
@@ -184,7 +212,7 @@ def ancestors(modules: Modules, found: Found, depth: int = 0) -> list[Found]:
 
 
 def metaclass(modules: Modules, found: Found) -> str | None:
-    """ "" if a class is made and called as usual; None if a metaclass may do otherwise."""
+    """Empty if a class is made and called as usual; None if a metaclass may do otherwise."""
     for one in ancestors(modules, found):
         if isinstance(one.definition, Class) and one.definition.metaclass not in _METACLASSES:
             return None

@@ -7,6 +7,7 @@ either; whatever could be there without our seeing it is unknown.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
 from imgbuild.audit.facts import Assigned, Class, Function, Guard, Import, ModuleFacts
 from imgbuild.audit.names_model import Found, Modules, Opaque, Searchable
@@ -16,8 +17,19 @@ UNKNOWN = Found(state="unknown")
 
 # What every module has.
 _OF_MODULES = frozenset(
-    "__annotations__ __builtins__ __cached__ __dict__ __doc__ __file__ __loader__ __name__"
-    " __package__ __spec__ __class__".split()
+    [
+        "__annotations__",
+        "__builtins__",
+        "__cached__",
+        "__dict__",
+        "__doc__",
+        "__file__",
+        "__loader__",
+        "__name__",
+        "__package__",
+        "__spec__",
+        "__class__",
+    ]
 )
 _DEPTH = 40
 # A module that takes all names of more than this many others is searched by word first.
@@ -133,7 +145,7 @@ def search_module(
 
 def _missing(modules: Modules, module: str, path: tuple[str, ...]) -> Found:
     """A module that is not there, unless a package above it makes it by hand."""
-    parent, _, rest = module.rpartition(".")
+    parent = module.rpartition(".")[0]
     while parent:
         facts = modules.module(parent)
         if isinstance(facts, Opaque):
@@ -207,6 +219,8 @@ def module_found(modules: Modules, module: str, path: tuple[str, ...] = ()) -> F
 
 def _lazy(modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...]) -> Found | None:
     target = facts.lazy.get(name)
+    if target == "":
+        return Found(state="defined", home=facts, trace=path)
     if target is not None:
         module, _, other = target.partition(":")
         if not other and module.rpartition(".")[2] == name:
@@ -214,17 +228,37 @@ def _lazy(modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...]
         else:
             found = _search(modules, module, other or name, path)
         return found if found.state != "absent" else Found(state="unknown", trace=path)
-    stars = facts.lazy_stars
-    if len(stars) > _FEW and isinstance(modules, Searchable):
-        holders = list(modules.mentioning(facts.module, name))
-        stars = tuple(
-            star for star in stars if any(f"{holder}.".startswith(f"{star}.") for holder in holders)
-        )
-    for star in stars:
+    if not facts.lazy_stars:
+        return None
+    for star in _likely(modules, facts, name):
         found = _exported(modules, star, name, path)
         if found.state != "absent":
             return found
-    return None
+    # transformers answers to the names of its former fast classes with what took their place.
+    return Found(state="unknown", trace=path) if name.endswith("Fast") else None
+
+
+def _likely(modules: Modules, facts: ModuleFacts, name: str) -> Iterator[str]:
+    """The modules whose names are taken on first use, those first that the name itself suggests.
+
+    Where there are many, the rest is narrowed to those whose source has the word.
+    """
+    stars = facts.lazy_stars
+    if len(stars) > _FEW:
+        word = name.lower()
+        first = [
+            star for star in stars if word.startswith(star.rpartition(".")[2].replace("_", ""))
+        ]
+        yield from first
+        stars = tuple(star for star in stars if star not in first)
+        if isinstance(modules, Searchable):
+            holders = list(modules.mentioning(facts.module, name))
+            stars = tuple(
+                star
+                for star in stars
+                if star.endswith("*") or any(f"{one}.".startswith(f"{star}.") for one in holders)
+            )
+    yield from stars
 
 
 def _stars(modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...]) -> Found | None:
@@ -267,9 +301,11 @@ def _below(modules: Modules, package: str, name: str, path: tuple[str, ...]) -> 
     if not isinstance(modules, Searchable):
         return Found(state="unknown", trace=path)
     for module in modules.mentioning(package, name):
-        found = _exported(modules, module, name, path)
-        if found.state == "defined":
-            return found
+        facts = modules.module(module)
+        if isinstance(facts, ModuleFacts) and name in (facts.exports or ()):
+            found = search_module(modules, facts, name, path)
+            if found.state == "defined":
+                return found
     return ABSENT
 
 

@@ -20,16 +20,57 @@ from imgbuild.audit.names_model import Found, Modules, Signature
 
 # Decorators that leave a function's parameters as they are, by their last part.
 _KEEPS = frozenset(
-    "staticmethod classmethod no_grad inference_mode enable_grad lru_cache cache wraps override"
-    " abstractmethod final contextmanager asynccontextmanager overload typechecked deprecated"
-    " torch_compile compile jit ignore unused export is_jit_compatible experimental"
-    " add_start_docstrings add_end_docstrings add_start_docstrings_to_model_forward"
-    " auto_docstring replace_return_docstrings can_return_tuple instrument profile"
-    " rank_zero_only add_code_sample_docstrings copy_func".split()
+    [
+        "staticmethod",
+        "classmethod",
+        "no_grad",
+        "inference_mode",
+        "enable_grad",
+        "lru_cache",
+        "cache",
+        "wraps",
+        "override",
+        "abstractmethod",
+        "final",
+        "contextmanager",
+        "asynccontextmanager",
+        "overload",
+        "typechecked",
+        "deprecated",
+        "torch_compile",
+        "compile",
+        "jit",
+        "ignore",
+        "unused",
+        "export",
+        "is_jit_compatible",
+        "experimental",
+        "add_start_docstrings",
+        "add_end_docstrings",
+        "add_start_docstrings_to_model_forward",
+        "auto_docstring",
+        "replace_return_docstrings",
+        "can_return_tuple",
+        "instrument",
+        "profile",
+        "rank_zero_only",
+        "add_code_sample_docstrings",
+        "copy_func",
+    ]
 )
 _CLASS_KEEPS = frozenset(
-    "final runtime_checkable total_ordering deprecated experimental requires auto_docstring"
-    " add_start_docstrings add_end_docstrings export".split()
+    [
+        "final",
+        "runtime_checkable",
+        "total_ordering",
+        "deprecated",
+        "experimental",
+        "requires",
+        "auto_docstring",
+        "add_start_docstrings",
+        "add_end_docstrings",
+        "export",
+    ]
 )
 _DATACLASS = frozenset(
     ("dataclass", "dataclasses.dataclass", "config", "pydantic_dataclass", "dc.dataclass")
@@ -91,7 +132,7 @@ def _of_class(modules: Modules, found: Found) -> Signature | None:
 
 
 def _style(definition: Class) -> str | None:
-    """ "dataclass" if its decorator makes the constructor, "" if none does, None if one might."""
+    """What makes the constructor: "dataclass", or "" for the class; None if it cannot be told."""
     style = ""
     for text in definition.decorators:
         name = decorator_name(text)

@@ -112,7 +112,7 @@ def _receiver(record: Record, bound: set[str], *, stars: bool) -> str | None:
 
 
 def _proves(record: Record, stored: set[str], imported: set[str]) -> bool:
-    """Whether a read says that an attribute must be there: not if the module itself puts it there."""
+    """Whether a read says that an attribute must be there: the module may put it there itself."""
     expression = record.expression
     first, _, _ = expression.partition(".")
     if record.types is not None:

@@ -36,10 +36,25 @@ _MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 _SPEC = re.compile(r"(<=|>=|==|!=|<|>)(.+)")
 _FINDERS = frozenset(("find_spec", "find_loader", "find_module"))
 _PACKAGE_PREDICATES = frozenset(
-    "is_package_available _is_package_available package_available _package_available"
-    " module_available is_module_available _module_available is_installed _is_installed"
-    " _is_package_importable is_importable has_module _has_module RequirementCache"
-    " ModuleAvailableCache check_if_package_installed _try_import".split()  # noqa: SIM905
+    [
+        "is_package_available",
+        "_is_package_available",
+        "package_available",
+        "_package_available",
+        "module_available",
+        "is_module_available",
+        "_module_available",
+        "is_installed",
+        "_is_installed",
+        "_is_package_importable",
+        "is_importable",
+        "has_module",
+        "_has_module",
+        "RequirementCache",
+        "ModuleAvailableCache",
+        "check_if_package_installed",
+        "_try_import",
+    ]
 )
 
 

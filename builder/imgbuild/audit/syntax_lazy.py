@@ -57,7 +57,7 @@ def appearing(tree: ast.Module, source: bytes, walker: Walker) -> Appearing | No
 
 
 def _top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when the module is imported, those of branches and loops among them."""
+    """The statements that run when the module is imported, also those inside branches."""
     for statement in body:
         yield statement
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -106,9 +106,12 @@ def _assignment(
             found.dynamic = True
         elif isinstance(target, ast.Subscript):
             _item(target, statement.value, tables, walker, found)
-        elif isinstance(target, ast.Attribute) and "sys.modules" in ast.dump(target)[:200]:
-            found.dynamic = True
-        elif isinstance(target, ast.Attribute) and target.attr == "__class__":
+        elif (
+            (isinstance(target, ast.Attribute)
+            and "sys.modules" in ast.dump(target)[:200])
+            or (isinstance(target, ast.Attribute)
+            and target.attr == "__class__")
+        ):
             found.dynamic = True
 
 
@@ -181,21 +184,15 @@ def _lazy_module(
         elif line.name and ("dummy" not in line.module or line.bound not in found.lazy):
             other = "" if line.name == line.bound else f":{line.name}"
             found.lazy[line.bound] = line.module + other
-    defined = any("define_import_structure" in dotted(c.func) for c in _all_calls(tables, call))
-    if defined and not found.stars:
-        found.stars.append(f"{walker.module}.*")
+    if any(line.bound == "define_import_structure" for line in walker.imports):
+        # The table is made of the files beside this one; the package itself asks for its models.
+        folder = walker.module
+        if "." not in folder:
+            folder = f"{folder}.models"
+            found.stars.append(folder)
+        found.stars.append(f"{folder}.*")
     elif not table and not found.lazy and not found.stars:
         found.dynamic = True
-    models = f"{walker.module}.models"
-    if any(line.bound == "define_import_structure" for line in walker.imports) and (
-        models not in found.stars and walker.module == walker.module.partition(".")[0]
-    ):
-        found.stars.append(models)
-
-
-def _all_calls(tables: dict[str, ast.expr], call: ast.Call) -> Iterator[ast.Call]:
-    for value in (*tables.values(), call):
-        yield from (node for node in ast.walk(value) if isinstance(node, ast.Call))
 
 
 def _entries(table: ast.Dict) -> dict[str, list[str] | None]:
@@ -322,6 +319,8 @@ def _test(
             found.lazy[item] = _taken(statement.body, item, walker)
         return True
     holder = dotted(right)
+    if isinstance(right, ast.Call) and dotted(right.func) == "globals":
+        return True
     if holder in tables:
         _table(tables[holder], walker, found)
         return True
@@ -367,11 +366,19 @@ def _table(table: ast.expr, walker: Walker, found: Appearing) -> None:
         if name is None:
             found.dynamic = True
         else:
-            found.lazy[name] = _target(value, name, walker)
+            found.lazy[name] = _target(value, name, walker) or _typed(name, walker)
+
+
+def _typed(name: str, walker: Walker) -> str:
+    """Where type checkers are told that a name comes from."""
+    for line in walker.imports:
+        if line.bound == name and line.name and line.guards and line.guards[-1].kind == "typing":
+            return line.module if line.name == name else f"{line.module}:{line.name}"
+    return ""
 
 
 def _target(value: ast.expr, name: str, walker: Walker) -> str:
-    """ "module:name" of a table's value: ".outputs:X", "pkg.mod", (".mod", "X")."""
+    """Module and name of a table's value: ".outputs:X", "pkg.mod", (".mod", "X")."""
     text = string(value)
     if text is None:
         pair = strings(value)

@@ -9,9 +9,34 @@ BUILTINS = frozenset(dir(builtins))
 
 # Annotations that say nothing of a receiver: builtins, typing's own words, containers.
 _NO_TYPES = BUILTINS | frozenset(
-    "Any Callable Iterable Iterator Sequence Mapping MutableMapping Dict List Tuple Set FrozenSet"
-    " Type Union Optional Literal Self TypeVar Generator AsyncGenerator Awaitable Coroutine None"
-    " ClassVar Annotated Path".split()  # noqa: SIM905
+    [
+        "Any",
+        "Callable",
+        "Iterable",
+        "Iterator",
+        "Sequence",
+        "Mapping",
+        "MutableMapping",
+        "Dict",
+        "List",
+        "Tuple",
+        "Set",
+        "FrozenSet",
+        "Type",
+        "Union",
+        "Optional",
+        "Literal",
+        "Self",
+        "TypeVar",
+        "Generator",
+        "AsyncGenerator",
+        "Awaitable",
+        "Coroutine",
+        "None",
+        "ClassVar",
+        "Annotated",
+        "Path",
+    ]
 )
 _LONGEST = 160
 

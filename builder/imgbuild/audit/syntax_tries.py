@@ -21,8 +21,15 @@ Try = ast.Try | ast.TryStar
 
 # Exceptions that a missing package or name raises; those whose handling hides what we look for.
 _OF_IMPORTS = frozenset(
-    "ImportError ModuleNotFoundError PackageNotFoundError Exception BaseException"
-    " OSError RuntimeError".split()  # noqa: SIM905
+    [
+        "ImportError",
+        "ModuleNotFoundError",
+        "PackageNotFoundError",
+        "Exception",
+        "BaseException",
+        "OSError",
+        "RuntimeError",
+    ]
 )
 _HIDING = _OF_IMPORTS | {"AttributeError", "TypeError", "NameError"}
 
@@ -141,7 +148,7 @@ def _flags(node: Try, present: Guards, absent: Guards) -> dict[str, Branches]:
         name for handler in node.handlers for name, value in _constants(handler.body) if value
     }
     refuted = {name for name, value in _constants([*node.body, *node.orelse]) if not value}
-    flags.update({name: (absent, present) for name in missed & refuted})
+    flags.update(dict.fromkeys(missed & refuted, (absent, present)))
     return flags
 
 

@@ -16,17 +16,17 @@ _WORDS = """
 accelerate aiohttp airllm apex auto_awq=awq auto_gptq auto_round awq av bitblas bitsandbytes
 bnb=bitsandbytes boto3 clearml codecarbon comet=comet_ml comet_ml compressed_tensors cv2 dask
 datasets deepspeed diffusers dvclive einops eetq fairscale faiss fastapi fbgemm_gpu flash_attn
-flash_attn_2=flash_attn flash_attn_3=flash_attn_interface flashinfer flax fugashi galore=galore_torch
-gguf gptqmodel grokadamw hqq huggingface_hub jieba jinja jinja2 jmespath joblib
-kernels librosa liger_kernel llm_blender lomo=lomo_optim math_verify megatron_core=megatron
+flash_attn_2=flash_attn flash_attn_3=flash_attn_interface flashinfer flax fugashi
+galore=galore_torch gguf gptqmodel grokadamw hqq huggingface_hub jieba jinja jinja2 jmespath
+joblib kernels librosa liger_kernel llm_blender lomo=lomo_optim math_verify megatron_core=megatron
 mergekit mistral_common mlflow msamp natten ninja nltk numba numpy onnx openai optimum
 optimum_quanto=optimum.quanto pandas peft phonemizer pillow=PIL pil=PIL prometheus_client psutil
 py3nvml pydantic pytest quark rapidfuzz ray requests rich rjieba sacremoses safetensors
 schedulefree=schedulefree scipy sentencepiece seqio sglang sklearn soundfile spqr=spqr_quant spacy
 speechbrain swanlab tensorboard tensorboardx=tensorboardX tensordict tf=tensorflow tensorflow
 tiktoken timm tokenizers torch torchao torchaudio torchcodec torchdata torchdistx torchvision
-trackio transformer_engine transformers triton trl unsloth unsloth_zoo uvicorn uvloop verl vision=PIL
-vllm vllm_ascend wandb xformers xgrammar zmq
+trackio transformer_engine transformers triton trl unsloth unsloth_zoo uvicorn uvloop verl
+vision=PIL vllm vllm_ascend wandb xformers xgrammar zmq
 """
 PACKAGES: dict[str, str] = {
     word.partition("=")[0]: word.partition("=")[2] or word for word in _WORDS.split()
@@ -57,8 +57,19 @@ _LOOKS_LIKE = re.compile(r"v?\d+(\.\d+)*[\w.+-]*$")
 # Functions that turn text into a version that compares, and those that ask for a package's version.
 _PARSERS = frozenset(("Version", "parse", "parse_version", "LooseVersion", "StrictVersion", "str"))
 _ASKERS = frozenset(
-    "version get_version package_version get_package_version get_pkg_version pkg_version"
-    " _get_version get_distribution distribution importlib_version metadata_version".split()  # noqa: SIM905
+    [
+        "version",
+        "get_version",
+        "package_version",
+        "get_package_version",
+        "get_pkg_version",
+        "pkg_version",
+        "_get_version",
+        "get_distribution",
+        "distribution",
+        "importlib_version",
+        "metadata_version",
+    ]
 )
 _OF_VERSIONS = frozenset(("release", "base_version", "public", "version", "__version__"))
 

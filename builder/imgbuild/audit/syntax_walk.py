@@ -135,8 +135,9 @@ class Walker(Expressions):
     def _if(self, node: ast.If) -> Guards | None:
         self.visit(node.test)
         yes, no = self.conditions.read(node.test)
-        self.block(node.body, yes)
-        self.block(node.orelse, no)
+        data = () if yes or no else (Guard("data"),)
+        self.block(node.body, yes or data)
+        self.block(node.orelse, no or data)
         if leaves(node.body):
             return no
         return yes if node.orelse and leaves(node.orelse) else None

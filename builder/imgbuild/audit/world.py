@@ -170,6 +170,20 @@ class World:
                     parent = parent.rpartition(".")[0]
         return {name: owners for name, owners in folders.items() if name not in self._owners}
 
+    def mentioning(self, package: str, word: str) -> tuple[str, ...]:
+        """The modules below the module `package` whose source holds the word."""
+        owner = self._owners.get(package)
+        if owner is None:
+            return ()
+        book = self.books[owner]
+        files = {
+            module: file
+            for module, file in book.modules.items()
+            if module.startswith(f"{package}.") and file.endswith(".py")
+        }
+        sources = book.read(list(files.values()))
+        return tuple(name for name, file in files.items() if word.encode() in sources[file])
+
     def _is_stdlib(self, module: str) -> bool:
         return module.partition(".")[0] in self._stdlib
 
