@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-FACTS_FORMAT = 1
+FACTS_FORMAT = 2
 
 
 class Guard(msgspec.Struct, frozen=True, array_like=True):
