@@ -11,7 +11,7 @@ import typer
 import typer.core
 
 import imgbuild
-from imgbuild.cli import build, cache, image, lock, matrix, options, resolve
+from imgbuild.cli import audit, build, cache, image, lock, matrix, options, resolve
 from imgbuild.errors import InputError
 
 # typer's own class for a command line that is wrong; not every version gives it a public name.
@@ -79,6 +79,7 @@ def root(
 
 app.command("build", rich_help_panel=MAKE)(build.build)
 app.command("lock", rich_help_panel=MAKE)(lock.lock)
+app.command("audit", rich_help_panel=LOOK)(audit.audit)
 app.command("matrix", rich_help_panel=LOOK)(matrix.matrix)
 app.command("resolve", rich_help_panel=LOOK)(resolve.resolve)
 app.command("plan", rich_help_panel=LOOK)(build.plan)

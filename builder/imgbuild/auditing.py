@@ -1,0 +1,257 @@
+"""From a lock to its audit: which files it takes, the world, the report.
+
+Comes in: a lock, the matrix that says on what terms, the inputs. Goes out: a Report for each
+architecture. What a wheel says is kept by its hash, and the report by everything that it follows
+from: a second audit reads no wheel and fetches nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from imgbuild import codec, constraints, sources
+from imgbuild import lock as locks
+from imgbuild.audit import judge
+from imgbuild.audit.base import read_base
+from imgbuild.audit.facts import ElfFacts
+from imgbuild.audit.judge import CHECKS, Terms
+from imgbuild.audit.library import Library, pack, unpack
+from imgbuild.audit.pinned import pick
+from imgbuild.audit.world import open_world, wheels_of
+from imgbuild.console import console
+from imgbuild.errors import FetchFailed
+from imgbuild.fetch import Http
+from imgbuild.indexes import Indexes, Place
+from imgbuild.inputs import Inputs
+from imgbuild.lock import Lock
+from imgbuild.matrix.model import Matrix
+from imgbuild.project import Project
+from imgbuild.remote import Blocks, Ranges
+from imgbuild.report import Report
+from imgbuild.resolution import Deb, Locked, Resolution, Wheel
+from imgbuild.store import Store
+from imgbuild.values import Arch, Sha256, sha256
+from imgbuild.wheel.tags import Tags
+
+KEPT = "audit-lock"
+BATCH_BYTES = 4_000_000_000  # wheels on disk at once where they are not kept
+PREFIX = "locked:"
+
+
+def audit_target(
+    project: Project,
+    matrix: Matrix,
+    name: str,
+    arch: Arch,
+    inputs: Inputs,
+    *,
+    checks: Sequence[str] = CHECKS,
+    drop: bool = False,
+) -> Report:
+    """The audit of target `name` as it is locked, under the matrix's waivers.
+
+    `drop` takes wheels that were fetched for it out of the cache again. LockStale without a lock.
+    """
+    lock = locks.read_lock(project.images, name)
+    learned = constraints.read(project.images)
+    return audit_lock(lock, arch, inputs, learned, checks=checks, drop=drop)
+
+
+def audit_lock(
+    lock: Lock,
+    arch: Arch,
+    inputs: Inputs,
+    learned: Sequence[constraints.Constraint] = (),
+    *,
+    checks: Sequence[str] = CHECKS,
+    drop: bool = False,
+) -> Report:
+    """The audit of what `lock` holds for `arch`; FetchFailed if something of it cannot be had."""
+    resolution = lock.arch[arch]
+    terms = terms_of(lock, inputs.matrix, learned)
+    known = [judge.code(), arch, lock.base, resolution, terms, tuple(checks)]
+    key = sha256(codec.compact(known))
+    kept = inputs.store.fact(KEPT, key)
+    report = unpack(kept, Report) if kept is not None else None
+    if report is None:
+        with console.step(f"auditing {lock.target} for {arch}"):
+            report = _Audit(lock, arch, inputs, drop=drop).run(terms, checks)
+        inputs.store.put_fact(KEPT, key, pack(report))
+    return report
+
+
+def terms_of(lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constraint] = ()) -> Terms:
+    """What counts beside the packages: the lock's CUDA release, the matrix's GPUs and waivers."""
+    target = matrix.targets.get(lock.target)
+    return Terms(
+        target=lock.target,
+        cuda=lock.cuda,
+        gpu=target.gpu if target is not None else (),
+        waivers=target.waive if target is not None else (),
+        constraints=tuple(learned),
+    )
+
+
+class _Audit:
+    """One audit of one architecture of a lock."""
+
+    def __init__(self, lock: Lock, arch: Arch, inputs: Inputs, *, drop: bool) -> None:
+        self._lock = lock
+        self._arch = arch
+        self._inputs = inputs
+        self._store = inputs.store
+        self._drop = drop
+        self._resolution: Resolution = lock.arch[arch]
+        self._wheels = {wheel.sha256: wheel for wheel in wheels_of(self._resolution)}
+        self._turn = threading.Lock()  # threads read the base
+
+    def run(self, terms: Terms, checks: Sequence[str]) -> Report:
+        """Fetch what is lacking, read it, judge it."""
+        base = self._lock.base
+        with Library(self._store, self._ranges()) as library:
+            if "elf" in checks or "cuda" in checks:
+                self._read_elves(library)
+            world = open_world(
+                tuple(self._wheels.values()),
+                library,
+                python=base.python,
+                arch=self._arch,
+                glibc=base.glibc,
+                locate=self._place,
+            )
+            return judge.audit(world, terms, libraries=self._libraries, checks=checks)
+
+    def _ranges(self) -> Ranges | None:
+        if self._inputs.offline:
+            return None
+        return Blocks(Elsewhere(self._lock, self._wheels, self._inputs))
+
+    def _place(self, wheel: Wheel) -> Path | str:
+        """Where a wheel lies: in the cache, else on a server, where Python code is read."""
+        return self._store.file(wheel.sha256) or f"{PREFIX}{wheel.sha256}"
+
+    def _read_elves(self, library: Library) -> None:
+        """Read the shared objects of wheels that nobody has read; they must be here for that."""
+        unread = [
+            wheel
+            for wheel in self._wheels.values()
+            if library.book(wheel, self._place(wheel)).kept_elves() is None
+        ]
+        for batch in batches(unread, BATCH_BYTES if self._drop else None):
+            fetched = self._fetch(batch)
+            here = [library.book(wheel, self._file(wheel)) for wheel in batch]
+            library.prefetch_elves(here)
+            if self._drop:
+                for book in here:
+                    _ = book.files  # its directory, while it is here
+                self._inputs.drop(fetched)
+
+    def _libraries(self) -> Sequence[ElfFacts]:
+        return read_base(self._resolution.debs, self._file, self._store)
+
+    def _file(self, item: Wheel | Deb) -> Path:
+        """The file of `item`; if it is lacking, it is fetched with all others of its kind."""
+        with self._turn:
+            path = self._store.file(item.sha256)
+            if path is None:
+                rest = self._resolution.debs if isinstance(item, Deb) else (item,)
+                self._fetch(rest)
+                path = self._store.file(item.sha256)
+        if path is None:
+            message = f"{item.file} is not in {self._store.root} after it was fetched"
+            raise FetchFailed(message, hint="is something else emptying the cache?")
+        return path
+
+    def _fetch(self, items: Iterable[Locked]) -> list[Sha256]:
+        due = [item.sha256 for item in items if self._store.file(item.sha256) is None]
+        if due and self._inputs.offline:
+            message = f"{len(due)} inputs of {self._lock.target} are not in {self._store.root}"
+            raise FetchFailed(message, hint="run once without --offline")
+        if due:
+            sources.fetch(self._lock, set(due), self._inputs.matrix, self._store, self._inputs.http)
+        return due
+
+
+class Elsewhere:
+    """`Ranges` of wheels that a lock names: where each is, is looked up when it is read."""
+
+    def __init__(self, lock: Lock, wheels: dict[Sha256, Wheel], inputs: Inputs) -> None:
+        self._lock = lock
+        self._wheels = wheels
+        self._inputs = inputs
+        self._indexes: Indexes | None = None
+        self._found: dict[str, str] = {}
+        self._turn = threading.Lock()
+
+    def part(self, url: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start`."""
+        return self._inputs.http.part(self._address(url), start, length)
+
+    def part_end(self, url: str, length: int) -> tuple[bytes, int]:
+        """The last `length` bytes, and the size of the whole."""
+        return self._inputs.http.part_end(self._address(url), length)
+
+    def bytes(self, url: str) -> bytes:
+        """All of it."""
+        return self._inputs.http.bytes(self._address(url))
+
+    def _address(self, url: str) -> str:
+        with self._turn:
+            if url not in self._found:
+                wheel = self._wheels[url.removeprefix(PREFIX)]
+                if self._indexes is None:
+                    self._indexes = sources.open_indexes(
+                        self._lock, self._inputs.matrix, self._inputs.http
+                    )
+                found = sources.addresses(wheel.package, wheel, self._indexes)
+                if not found:
+                    message = f"{wheel.file} is no longer on the index {wheel.index}"
+                    raise FetchFailed(message, hint=f"lock {self._lock.target} anew")
+                self._found[url] = found[0]
+            return self._found[url]
+
+
+def batches(wheels: Sequence[Wheel], limit: int | None) -> Iterator[list[Wheel]]:
+    """Wheels in runs of at most `limit` bytes (a single larger one stands alone)."""
+    batch: list[Wheel] = []
+    size = 0
+    for wheel in wheels:
+        if batch and limit is not None and size + wheel.size > limit:
+            yield batch
+            batch, size = [], 0
+        batch.append(wheel)
+        size += wheel.size
+    if batch:
+        yield batch
+
+
+def audit_pins(
+    pins: Mapping[str, str],
+    machine: Tags,
+    index: str,
+    store: Store,
+    http: Http,
+    terms: Terms,
+    checks: Sequence[str] = CHECKS,
+) -> Report:
+    """The audit of a set of pins that the index at `index` has; its wheels stay there.
+
+    What is compiled is not read. Packages without a wheel are left out, with a warning.
+    """
+    place = Place(name="default", address=index)
+    picked = pick(pins, machine, Indexes({place.name: place}, {}, place.name, http), http)
+    for package in picked.lacking:
+        console.warn(f"{package} has no wheel for this machine; the audit leaves it out")
+    with Library(store, Blocks(http)) as library:
+        world = open_world(
+            picked.wheels,
+            library,
+            python=machine.python,
+            arch=machine.arch,
+            glibc=machine.glibc,
+            locate=lambda wheel: picked.urls[wheel.sha256],
+            partial=bool(picked.lacking),
+        )
+        return judge.audit(world, terms, checks=checks, store=store)

@@ -1,0 +1,242 @@
+"""`imgbuild audit`: do the files of a lock work together, as far as they tell without a GPU."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from imgbuild.cli import options
+from imgbuild.console import console
+from imgbuild.errors import AuditFailed, InputError
+from imgbuild.report import Case, Finding, Report, Severity
+from imgbuild.values import Arch
+
+GLIBC = "2.36"  # of Debian 12, the default base
+
+
+class Check(enum.StrEnum):
+    """The checks of the audit, in the order in which they run."""
+
+    METADATA = "metadata"
+    ELF = "elf"
+    CUDA = "cuda"
+    IMPORTS = "imports"
+    CALLS = "calls"
+    SUPPORT = "support"
+    RULES = "rules"
+
+
+def audit(
+    names: options.Names = None,
+    target: options.Targets = None,
+    everything: options.Everything = False,
+    arch: options.Arches = None,
+    requirements: Annotated[
+        Path | None,
+        typer.Option(
+            "--requirements",
+            metavar="FILE",
+            help="Audit this file of pins (name==version) in place of a target, from the default"
+            " index; wants --python and one --arch. Shared objects are not read.",
+            rich_help_panel=options.SELECT,
+            show_default=False,
+        ),
+    ] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            "--python",
+            metavar="X.Y",
+            help="The Python of --requirements.",
+            rich_help_panel=options.SELECT,
+            show_default=False,
+        ),
+    ] = None,
+    check: Annotated[
+        list[Check] | None,
+        typer.Option(
+            "--check",
+            help="Only this check; repeatable.",
+            rich_help_panel=options.WORK,
+            show_default=False,
+        ),
+    ] = None,
+    notes: Annotated[
+        bool,
+        typer.Option(
+            "--notes",
+            help="Show notes too: what cannot work, but lies off the main path.",
+            rich_help_panel=options.TALK,
+        ),
+    ] = False,
+    junit: Annotated[
+        Path | None,
+        typer.Option(
+            "--junit",
+            metavar="FILE",
+            help="Write the result as JUnit XML too: a case for each check.",
+            rich_help_panel=options.TALK,
+            show_default=False,
+        ),
+    ] = None,
+    keep: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep/--drop",
+            help="Keep wheels that are fetched for this in the cache, or drop each when it is"
+            " read. Default: keep for one target, drop for several.",
+            rich_help_panel=options.WORK,
+            show_default=False,
+        ),
+    ] = None,
+    offline: options.Offline = False,
+    matrix: options.MatrixFile = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Check that the files of locked targets work together, as far as files tell.
+
+    Reads each wheel once in the life of the cache, runs nothing of it, needs no GPU. Exit status 4
+    if there is an error. A finding that is known and accepted stands in the matrix under `waive:`.
+
+    Examples:
+
+        imgbuild audit cu124-vllm
+
+        imgbuild audit --all --json
+
+        imgbuild audit --requirements pins.txt --python 3.11 --arch x86_64
+    """
+    from imgbuild import smoke
+    from imgbuild.codec import write_bytes
+
+    options.configure(json=json, quiet=quiet, verbose=verbose)
+    wanted = options.wanted(names, target)
+    checks = tuple(each.value for each in check or Check)
+    if requirements is not None:
+        _refuse(requirements, wanted, arch, python, everything=everything)
+        reports = [_audit_pins(requirements, python or "", (arch or [])[0], checks)]
+    else:
+        reports = _audit_targets(
+            wanted, arch or [], checks, matrix, everything=everything, keep=keep, offline=offline
+        )
+    if junit is not None:
+        cases = [with_cases(report, checks) for report in reports]
+        write_bytes(junit, smoke.junit(cases))
+    options.answer(
+        reports, [line for one in reports for line in lines(one, notes=notes)], json=json
+    )
+    failed = [f"{report.target} {report.arch}" for report in reports if not report.ok]
+    if failed and json:  # the answer has been given; an error of its own would be a second one
+        raise typer.Exit(AuditFailed.exit_code)
+    if failed:
+        message = f"the audit found errors in {', '.join(failed)}"
+        raise AuditFailed(message, hint="change the versions, or waive a finding in matrix.yaml")
+
+
+def _refuse(
+    requirements: Path,
+    wanted: Sequence[str],
+    arch: Sequence[Arch] | None,
+    python: str | None,
+    *,
+    everything: bool,
+) -> None:
+    """InputError if what goes with `--requirements` is lacking, or what does not is there."""
+    if wanted or everything:
+        message = f"--requirements {requirements} and targets are two questions"
+        raise InputError(message, hint="ask one at a time")
+    if python is None or len(arch or []) != 1:
+        message = f"--requirements {requirements} is audited for one Python and one architecture"
+        raise InputError(message, hint="name them: --python 3.11 --arch x86_64")
+
+
+def _audit_targets(
+    wanted: Sequence[str],
+    arches: Sequence[Arch],
+    checks: Sequence[str],
+    matrix: Path | None,
+    *,
+    everything: bool,
+    keep: bool | None,
+    offline: bool,
+) -> list[Report]:
+    from imgbuild import auditing, pipeline, upkeep
+
+    session = pipeline.open_session(matrix, pipeline.Options(offline=offline))
+    selected = session.select(wanted, everything=everything, arches=arches)
+    inputs = session.inputs()
+    drop = len(selected) > 1 if keep is None else not keep
+    reports = [
+        auditing.audit_target(
+            session.project, session.matrix, item.name, each, inputs, checks=checks, drop=drop
+        )
+        for item in selected
+        for each in item.arches
+    ]
+    upkeep.trim(inputs.store)
+    return reports
+
+
+def _audit_pins(path: Path, python: str, arch: Arch, checks: Sequence[str]) -> Report:
+    from imgbuild import auditing, uv
+    from imgbuild.audit.judge import Terms
+    from imgbuild.audit.pinned import read_pins
+    from imgbuild.fetch import Http
+    from imgbuild.store import Store
+    from imgbuild.wheel.tags import Tags
+
+    machine = Tags(python=python, glibc=GLIBC, arch=arch)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"{path}: cannot be read as text: {error}"
+        raise InputError(message, hint="name a file of pins") from error
+    pins = read_pins(text, str(path), machine)
+    index = uv.default_index()
+    with console.step(f"auditing {len(pins)} pins of {path.name} for {arch}"):
+        return auditing.audit_pins(
+            pins, machine, index, Store.open(), Http(), Terms(target=path.name), checks
+        )
+
+
+def lines(report: Report, *, notes: bool) -> Iterator[str]:
+    """A report for people: the counts, then errors and warnings, and notes where asked for."""
+    counts = ", ".join(_count(report, severity) for severity in Severity)
+    yield f"{report.target} {report.arch}: {counts}"
+    for finding in report.findings:
+        if notes or finding.severity is not Severity.NOTE:
+            yield from _words(finding)
+
+
+def _count(report: Report, severity: Severity) -> str:
+    number = sum(finding.severity is severity for finding in report.findings)
+    return f"{number} {severity}{'' if number == 1 else 's'}"
+
+
+def _words(finding: Finding) -> Iterator[str]:
+    yield f"  {finding.severity}: {finding.message} [{finding.check}]"
+    if finding.where:
+        yield f"    at {finding.where}"
+    if finding.remedy:
+        yield f"    {finding.remedy}"
+
+
+def with_cases(report: Report, checks: Sequence[str]) -> Report:
+    """The report with a case for each check: failed, with the errors' words, if it found one."""
+    cases = []
+    for check in checks:
+        errors = [
+            f"{one.message} ({one.where})"
+            for one in report.findings
+            if one.check == check and one.severity is Severity.ERROR
+        ]
+        outcome = "failed" if errors else "passed"
+        cases.append(Case(name=check, outcome=outcome, seconds=0.0, message="\n".join(errors)))
+    return msgspec.structs.replace(report, tier="audit", cases=tuple(cases))
