@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import building, diff, history, sealing, upkeep
+from imgbuild import building, diff, history, sealing, states, upkeep
 from imgbuild import project as projects
 from imgbuild.building import Built
 from imgbuild.console import console
@@ -50,8 +50,13 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     def select(
         self, patterns: Sequence[str], *, everything: bool = False, arches: Sequence[Arch] = ()
     ) -> list[Selected]:
-        """The targets that the patterns name, with their architectures; NothingSelected if none."""
-        return select(self.matrix, patterns, everything=everything, arches=arches)
+        """The targets that the patterns name, with their architectures; NothingSelected if none.
+
+        A target without a lock that needs more than the default index is told and left out, unless
+        it is named itself.
+        """
+        chosen = select(self.matrix, patterns, everything=everything, arches=arches)
+        return states.within_reach(self.project, self.matrix, chosen, patterns)
 
     def inputs(self) -> Inputs:
         """The cache and the ways to fill it."""

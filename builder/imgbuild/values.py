@@ -53,6 +53,15 @@ class Arch(enum.StrEnum):
         return spellings.get(name) or cls(name)
 
 
+class Condition(enum.StrEnum):
+    """How far a target is, in words (see `states`)."""
+
+    LOCKED = "locked"  # its lock and seal follow from the matrix
+    STALE = "stale"  # its lock or seal does not, any more
+    UNLOCKED = "not locked"
+    NEEDS = "needs"  # not locked, and the default index alone cannot give it
+
+
 def sha256(data: bytes) -> str:
     """SHA-256 of `data` in hex."""
     return hashlib.sha256(data).hexdigest()

@@ -7,9 +7,11 @@ wheels are real and their layers are made by the verbs.
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -121,6 +123,12 @@ def _base(store: Store) -> LayerRecord:
             record = write_layer(members, sink, advance=lambda _: None)
         store.add_blob(scratch / "blob", record.digest)
     return record
+
+
+def json_of(answer: Answer) -> Any:
+    """The JSON that a command wrote; it must have succeeded."""
+    assert answer.status == 0, answer.stderr
+    return json.loads(answer.stdout)
 
 
 def damage(world: World, package: str) -> Wheel:

@@ -43,7 +43,7 @@ def test_matrix_as_json() -> None:
 
 @pytest.mark.usefixtures("project")
 def test_matrix_as_markdown() -> None:
-    done = CliRunner().invoke(app, ["matrix", "--markdown", "cu124-vllm"])
+    done = CliRunner().invoke(app, ["matrix", "--format", "markdown", "cu124-vllm"])
     assert done.stdout.startswith("| target | CUDA |")
 
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from imgbuild.cli import options
+from imgbuild.errors import NothingSelected
+from imgbuild.values import Condition
+
+
+class Format(enum.StrEnum):
+    """How the table is written."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
 
 
 def matrix(
@@ -15,41 +26,72 @@ def matrix(
     target: options.Targets = None,
     everything: options.Everything = False,
     arch: options.Arches = None,
-    markdown: Annotated[
-        bool,
+    cuda: Annotated[
+        str | None,
         typer.Option(
-            "--markdown", help="Write the table as Markdown.", rich_help_panel=options.TALK
+            "--cuda",
+            metavar="RELEASE",
+            help="Only targets of this CUDA release: 12.8, or 12 for all of them.",
+            rich_help_panel=options.SELECT,
+            show_default=False,
         ),
-    ] = False,
+    ] = None,
+    state: Annotated[
+        list[Condition] | None,
+        typer.Option(
+            "--state",
+            help="Only targets that are so far; repeatable.",
+            rich_help_panel=options.SELECT,
+            show_default=False,
+        ),
+    ] = None,
+    form: Annotated[
+        Format,
+        typer.Option("--format", help="How the table is written.", rich_help_panel=options.TALK),
+    ] = Format.TEXT,
     matrix: options.MatrixFile = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show the targets: their versions, architectures and cut-off days. Checks the whole matrix.
+    """Show the targets: their versions, architectures, cut-off days and states. Checks the matrix.
 
-    Without a name all targets are shown. --json has all that the matrix says of them, with the
-    reasons for absent architectures and what is known to have run.
+    Without a name all targets are shown. A target is locked, stale, not locked, or needs what the
+    default index does not have: another index, or a wheel that you bring. --json has all that the
+    matrix says of them, with the reasons for absent architectures and what is known to have run.
 
     Examples:
 
         imgbuild matrix
 
-        imgbuild matrix --arch arm64 --markdown
+        imgbuild matrix --arch arm64 --format markdown
+
+        imgbuild matrix --state needs --state stale
 
         imgbuild matrix cu130-vllm --json
     """
+    from imgbuild import states
     from imgbuild.matrix import table
     from imgbuild.matrix.load import load
     from imgbuild.matrix.select import select
     from imgbuild.project import find
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    read = load(find(matrix).matrix)
+    project = find(matrix)
+    read = load(project.matrix)
     wanted = options.wanted(names, target)
     selected = select(read, wanted, everything=everything or not wanted, arches=arch or [])
-    rows = table.rows(read, selected)
-    lines = table.markdown(rows) if markdown else table.text(rows)
+    rows = []
+    for row in table.rows(read, selected):
+        if cuda is not None and cuda not in (row.cuda, row.cuda.split(".")[0]):
+            continue
+        found = states.state(project, read, row.target)
+        if not state or found.condition in state:
+            rows.append(msgspec.structs.replace(row, state=str(found), reasons=found.reasons))
+    if not rows:
+        message = "no target of the matrix is so"
+        raise NothingSelected(message, hint="ask with fewer of --cuda and --state")
+    lines = table.markdown(rows) if form is Format.MARKDOWN else table.text(rows)
     options.answer(rows, lines, json=json)
 
 

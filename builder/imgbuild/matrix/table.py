@@ -13,14 +13,18 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
 from imgbuild.values import Arch
 
-# The packages that have a column of their own, where any shown target pins them.
-COLUMNS = (
-    "torch", "vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray", "tensordict",
-)  # fmt: skip
+# The packages that have a column of their own, where any shown target pins them; the rest of the
+# pins stand together in the column "also".
+COLUMNS = ("torch", "vllm", "trl", "verl", "tensordict")
+OWN_PLACE = (*COLUMNS, "flashinfer-python", "flashinfer-cubin")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One target. `pins` maps packages to versions; `exclude` maps architectures to reasons."""
+    """One target. `pins` maps packages to versions; `exclude` maps architectures to reasons.
+
+    `indexes` maps packages to indexes other than the default. `state` is how far it is (see
+    `imgbuild.states`), `reasons` why it is no further; empty where nobody asked.
+    """
 
     target: str
     summary: str
@@ -32,8 +36,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     flashinfer: str
     gpu: tuple[str, ...]
     pins: dict[str, str]
+    indexes: dict[str, str]
     exclude: dict[Arch, str]
     proof: str
+    state: str = ""
+    reasons: tuple[str, ...] = ()
 
 
 def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[Row, ...]:
@@ -50,6 +57,7 @@ def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[Row, ...]:
             flashinfer=item.target.flashinfer.mode,
             gpu=item.target.gpu,
             pins=item.target.pins,
+            indexes=item.target.indexes,
             exclude=item.target.exclude,
             proof=" ".join(item.target.proof.split()),
         )
@@ -76,14 +84,23 @@ def markdown(table: Sequence[Row]) -> list[str]:
 
 def _cells(table: Sequence[Row]) -> list[list[str]]:
     packages = [name for name in COLUMNS if any(name in row.pins for row in table)]
-    head = ["target", "CUDA", "Python", *packages, "flashinfer", "arch", "as of"]
-    return [head, *(_line(row, packages) for row in table)]
+    also = ["also"] * any(_also(row) for row in table)
+    state = ["state"] * any(row.state for row in table)
+    head = ["target", "CUDA", "Python", *packages, *also, "flashinfer", "arch", "as of", *state]
+    return [head, *(_line(row, packages, also=bool(also), state=bool(state)) for row in table)]
 
 
-def _line(row: Row, packages: Sequence[str]) -> list[str]:
+def _line(row: Row, packages: Sequence[str], *, also: bool, state: bool) -> list[str]:
     versions = (row.pins.get(name, "-") for name in packages)
     mode = row.flashinfer
     if "flashinfer-python" in row.pins:
         mode = f"{row.pins['flashinfer-python']} {mode}"
+    others = [_also(row) or "-"] * also
+    told = [row.state] * state
     arches = ", ".join(row.arch)
-    return [row.target, row.cuda, row.python, *versions, mode, arches, row.as_of]
+    return [row.target, row.cuda, row.python, *versions, *others, mode, arches, row.as_of, *told]
+
+
+def _also(row: Row) -> str:
+    """The pins that have no column: "sglang 0.5.12, ray 2.58.0"."""
+    return ", ".join(f"{name} {pin}" for name, pin in row.pins.items() if name not in OWN_PLACE)
