@@ -28,12 +28,13 @@ from imgbuild.probe import Shelf
 from imgbuild.remote import Blocks
 from imgbuild.report import Finding, Report, Severity
 from imgbuild.resolution import Resolution, Wheel
+from imgbuild.resolve import Asked
 from imgbuild.store import Store
 from imgbuild.values import Arch
 
 Keep = Callable[[Iterable[Constraint]], tuple[Constraint, ...]]
 # The checks that files on a server are enough for.
-READABLE = ("metadata", "imports", "calls", "support", "rules")
+READABLE = ("metadata", "imports", "calls", "rules")
 EACH = 4  # findings between the same two packages that are learned from in one round
 SHOWN = 8
 
@@ -47,7 +48,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
 
 
-class _One(msgspec.Struct, frozen=True, kw_only=True):
+class One(msgspec.Struct, frozen=True, kw_only=True):
     """What one architecture came to, and all that is known after it."""
 
     resolution: Resolution
@@ -70,10 +71,11 @@ def settle(
     `keep` writes down what was learned, and answers with all that is known then. WorldImpossible,
     with the chain and its evidence, if there is no such world.
     """
-    before, done = tuple(known), dict[Arch, _One]()
+    before, done = tuple(known), dict[Arch, One]()
     known, rounds = before, 0
     while due := [arch for arch in arches if arch not in done or _broken(done[arch], known)]:
-        done[due[0]] = _settle_one(matrix, name, due[0], store, http, known, keep)
+        with resolve.opened(matrix, name, due[0], store, http) as asked:
+            done[due[0]] = settle_one(asked, store, http, known, keep)
         known = done[due[0]].known
         rounds += done[due[0]].rounds
     return Settled(
@@ -89,47 +91,43 @@ def versions_of(resolution: Resolution) -> dict[str, str]:
     return {wheel.package: wheel.version for wheel in wheels_of(resolution)}
 
 
-def _broken(one: _One, known: Sequence[Constraint]) -> bool:
+def _broken(one: One, known: Sequence[Constraint]) -> bool:
     """Whether another architecture taught something that this one goes against."""
     return bool(constraints.violations(known, versions_of(one.resolution)))
 
 
-def _settle_one(
-    matrix: Matrix,
-    name: str,
-    arch: Arch,
-    store: Store,
-    http: Http,
-    known: Sequence[Constraint],
-    keep: Keep,
-) -> _One:
-    rounds = 0
-    with resolve.opened(matrix, name, arch, store, http) as asked:
-        while True:
-            rounds += 1
-            with console.step(f"round {rounds}: resolving {name} for {arch}"):
-                chosen = resolve.ask(asked.world, store, known)
-                resolution = resolve.lock_answer(asked, chosen, http)
-            # A library for each round: what it has read is on the disk after it, and only there.
-            with Library(store, Blocks(http)) as library:
-                shelf = Shelf(asked.world.catalogue, library, store)
-                with console.step(f"round {rounds}: auditing"):
-                    report = audit(
-                        world_of(resolution, shelf), terms_of(matrix, name), checks=READABLE
-                    )
-                errors = [one for one in report.findings if one.severity is Severity.ERROR]
-                if not errors:
-                    resolve.tell(asked.world, chosen)
-                    return _One(
-                        resolution=resolution, report=report, known=tuple(known), rounds=rounds
-                    )
-                pinned = matrix.targets[name].pins.keys()
-                with console.step(f"round {rounds}: learning from {len(errors)} errors"):
-                    learned = learn_all(errors, shelf, pinned)
-            now = keep(learned)
-            if now == tuple(known):
-                raise stuck(name, arch, errors)
-            known = now
+def settle_one(
+    asked: Asked, store: Store, http: Http, known: Sequence[Constraint], keep: Keep
+) -> One:
+    """One target on one architecture, resolved again until its audit is clean; see `settle`."""
+    name, arch = asked.world.name, asked.world.arch
+    known, rounds = tuple(known), 0
+    while True:
+        rounds += 1
+        with console.step(f"round {rounds}: resolving {name} for {arch}"):
+            chosen = resolve.ask(asked.world, store, known)
+            resolution = resolve.lock_answer(asked, chosen, http)
+        # A library for each round: what it has read is on the disk after it, and only there.
+        with Library(store, Blocks(http)) as library:
+            shelf = Shelf(asked.world.catalogue, library, store)
+            with console.step(f"round {rounds}: auditing"):
+                world = world_of(resolution, shelf)
+                report = audit(world, terms_of(asked), checks=READABLE, corners=False)
+            errors = [one for one in report.findings if one.severity is Severity.ERROR]
+            if not errors:
+                resolve.tell(asked.world, chosen)
+                return One(resolution=resolution, report=report, known=known, rounds=rounds)
+            with console.step(f"round {rounds}: learning from {len(errors)} errors"):
+                now = keep(learn_all(errors, shelf, asked.world.target.pins.keys()))
+        if now == known:
+            raise stuck(name, arch, errors)
+        known = now
+
+
+def terms_of(asked: Asked) -> Terms:
+    """What counts for a target beside its packages."""
+    target = asked.world.target
+    return Terms(target=asked.world.name, cuda=target.cuda, gpu=target.gpu, waivers=target.waive)
 
 
 def world_of(resolution: Resolution, shelf: Shelf) -> World:
@@ -151,12 +149,6 @@ def world_of(resolution: Resolution, shelf: Shelf) -> World:
         glibc=rules.tags.glibc,
         locate=_locate,
     )
-
-
-def terms_of(matrix: Matrix, name: str) -> Terms:
-    """What counts for target `name` beside its packages."""
-    target = matrix.targets[name]
-    return Terms(target=name, cuda=target.cuda, gpu=target.gpu, waivers=target.waive)
 
 
 def learn_all(

@@ -1,0 +1,172 @@
+"""Resolve, audit, learn, resolve again: on an index of this machine, and on the real one."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from imgbuild import constraints, resolve, settle, uv
+from imgbuild.bases import Below
+from imgbuild.errors import WorldImpossible
+from imgbuild.fetch import Http
+from imgbuild.matrix.model import Wanted
+from imgbuild.resolve import Asked
+from imgbuild.store import Store
+from imgbuild.values import Arch
+from tests import samples
+from tests.localindex import LocalIndex
+from tests.servers import Site, serve
+
+WANTED = Wanted(reason="for the test")
+PINS = {"torch": "2.6.0", "vllm": "0.8.5"}
+
+# vLLM 0.8 uses a name that transformers 5 took away; TRL from 1.0 on a module of vLLM 0.11.
+HEAD = "VERSION = 1\n"
+ENGINE = "from transformers.tokens import Old\nclass LLM:\n    pass\n"
+VLLM = {"vllm/__init__.py": "from vllm.engine import LLM\n", "vllm/engine.py": ENGINE}
+NEW_VLLM = {
+    "vllm/__init__.py": "from vllm.engine import LLM\n",
+    "vllm/engine.py": "class LLM:\n    pass\n",
+    "vllm/net.py": "def port():\n    pass\n",
+}
+ASKS = 'import importlib.util\nif importlib.util.find_spec("vllm"):\n'
+TRAINER = "class GRPOTrainer:\n    def __init__(self, model):\n        pass\n"
+TRL = {"trl/__init__.py": "from trl.trainer import GRPOTrainer\n", "trl/trainer.py": TRAINER}
+NEW_TRL = {**TRL, "trl/trainer.py": ASKS + "    from vllm.net import port\n" + TRAINER}
+OLD_TOKENS = {"transformers/__init__.py": HEAD, "transformers/tokens.py": "class Old: pass\n"}
+NEW_TOKENS = {"transformers/__init__.py": HEAD, "transformers/tokens.py": "class New: pass\n"}
+TRITON = {"triton/__init__.py": HEAD + "import setuptools\ndef jit(f):\n    return f\n"}
+
+
+def index():
+    made = LocalIndex()
+    made.wheel("cuda-toolkit", "12.4.1", ['nvidia-cublas-cu12==12.4.5.8; extra == "all"'])
+    made.wheel("torch", "2.6.0", ["nvidia-cublas-cu12==12.4.5.8"])
+    made.wheel("nvidia-cublas-cu12", "12.4.5.8")
+    made.wheel("pip", "25.1")
+    made.wheel("setuptools", "80.9.0", files={"setuptools/__init__.py": b"VERSION = 80\n"})
+    for version, sources in {"0.8.5": VLLM, "0.10.0": VLLM, "0.11.0": NEW_VLLM}.items():
+        _wheel(made, "vllm", version, sources, ["transformers>=4.40", "triton"])
+    for version in ("0.17.0", "0.18.0", "1.0.0", "1.1.0", "1.2.0"):
+        sources = TRL if version.startswith("0") else NEW_TRL
+        _wheel(made, "trl", version, sources, ["transformers"])
+    for version in ("4.40.0", "4.50.0", "4.57.6", "5.0.0", "5.1.0"):
+        sources = OLD_TOKENS if version.startswith("4") else NEW_TOKENS
+        _wheel(made, "transformers", version, sources, [])
+    _wheel(made, "triton", "3.2.0", TRITON, [])
+    return made
+
+
+def _wheel(made, package, version, sources, requires):
+    files = {path: text.encode() for path, text in sources.items()}
+    made.wheel(package, version, requires, files=files)
+
+
+@pytest.fixture
+def stack():
+    with ExitStack() as opened:
+        yield opened
+
+
+class Small:
+    """A small world on an index of this machine, and the folder where it learns."""
+
+    def __init__(self, stack, monkeypatch, folder, **changes):
+        self.site = stack.enter_context(serve(Site(files=index().site_files())))
+        monkeypatch.setenv("UV_DEFAULT_INDEX", self.site.url("simple"))
+        uv.default_index.cache_clear()
+        stack.callback(uv.default_index.cache_clear)
+        self.images = folder / "images"
+        self.store = Store.open(folder / "cache")
+        self.http = Http(attempts=1)
+        self.matrix = samples.matrix(**changes)
+        self.kept = []
+
+    def keep(self, learned):
+        self.kept.append(tuple(learned))
+        return constraints.add(self.images, learned, self.store)
+
+    def settle(self):
+        world = resolve.open_world(
+            self.matrix, "small", Arch.X86_64, "3.11.2", no_root, self.store, self.http
+        )
+        known = constraints.read(self.images)
+        asked = Asked(below=Below(), world=world)
+        return settle.settle_one(asked, self.store, self.http, known, self.keep)
+
+
+def no_root():
+    raise AssertionError("nothing here is built from an sdist")
+
+
+def test_the_loop_ends_with_what_the_code_can_live_with(stack, monkeypatch, tmp_path):
+    small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
+    found = small.settle()
+    versions = settle.versions_of(found.resolution)
+    assert (versions["vllm"], versions["trl"]) == ("0.8.5", "0.18.0")
+    assert (versions["transformers"], versions["setuptools"]) == ("4.57.6", "80.9.0")
+    assert found.report.ok or not found.report.findings
+    learned = {entry.package: entry for entry in constraints.read(small.images)}
+    assert learned["vllm"].versions == "==0.8.5"
+    assert (learned["vllm"].needs, learned["vllm"].went) == ("transformers<5.0.0", "5.0.0")
+    assert (learned["vllm"].file, learned["vllm"].line) == ("vllm/engine.py", 1)
+    assert (learned["trl"].versions, learned["trl"].needs) == (">=1.0.0,<=1.2.0", "vllm>=0.11.0")
+    assert (learned["triton"].needs, learned["triton"].missing) == ("setuptools", True)
+    whole = [
+        path
+        for _, path, headers in small.site.requests
+        if path.endswith(".whl") and "Range" not in headers
+    ]
+    assert whole == []  # no wheel was downloaded
+
+
+def test_what_was_learned_is_used_at_once_and_never_learned_twice(stack, monkeypatch, tmp_path):
+    small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
+    first = small.settle()
+    text = constraints.constraints_path(small.images).read_bytes()
+    small.kept.clear()
+    second = small.settle()
+    assert (first.rounds > 1, second.rounds) == (True, 1)
+    assert small.kept == []
+    assert second.resolution == first.resolution
+    assert constraints.constraints_path(small.images).read_bytes() == text
+
+
+def test_a_constraint_brings_no_package_into_a_world(stack, monkeypatch, tmp_path):
+    small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
+    small.settle()
+    small.matrix = samples.matrix(pins={"torch": "2.6.0"}, requires={"trl": WANTED})
+    versions = settle.versions_of(small.settle().resolution)
+    assert versions["trl"] == "1.2.0"
+    assert "vllm" not in versions
+    assert versions["transformers"] == "5.1.0"
+
+
+def test_pins_that_clash_are_refused_with_what_was_learned(stack, monkeypatch, tmp_path):
+    small = Small(stack, monkeypatch, tmp_path, pins={**PINS, "trl": "1.2.0"})
+    with pytest.raises(WorldImpossible) as caught:
+        small.settle()
+    text = "\n".join(caught.value.reasons)
+    assert "trl==1.2.0 needs vllm>=0.11.0 (imports, trl/trainer.py:3, vllm.net" in text
+
+
+def test_an_interrupted_run_goes_on_with_what_it_learned(stack, monkeypatch, tmp_path):
+    small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
+    ask = resolve.ask
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return ask(*arguments)
+
+    monkeypatch.setattr(resolve, "ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        small.settle()
+    assert constraints.read(small.images)
+    monkeypatch.setattr(resolve, "ask", ask)
+    small.kept.clear()
+    assert settle.versions_of(small.settle().resolution)["trl"] == "0.18.0"
+    assert not any("transformers" in entry.needs for once in small.kept for entry in once)
