@@ -91,13 +91,16 @@ def parse_metadata(text: str) -> Metadata:
 
 def read_modules(content: Content, files: Mapping[str, str]) -> dict[str, ModuleFacts]:
     """Module → what its source says, for `files` (module → file)."""
-    from imgbuild.audit.syntax import read_module
+    from imgbuild.audit import syntax, windows
 
     sources = content.read(files.values())
-    return {
-        name: read_module(sources[file], name, file, package=file.endswith("/__init__.py"))
-        for name, file in files.items()
-    }
+    found = {}
+    for name, file in files.items():
+        package = file.endswith("/__init__.py")
+        facts = syntax.read_module(sources[file], name, file, package=package)
+        declared = windows.find(sources[file], name, package=package)
+        found[name] = msgspec.structs.replace(facts, windows=declared) if declared else facts
+    return found
 
 
 def read_elves(content: Content) -> tuple[ElfFacts, ...]:
