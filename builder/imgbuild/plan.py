@@ -11,11 +11,12 @@ import fnmatch
 from collections.abc import Iterable
 
 import msgspec
+from packaging.specifiers import SpecifierSet
 
 from imgbuild import codec
 from imgbuild.errors import InputError
 from imgbuild.lock import Cutting, Lock
-from imgbuild.matrix.model import User
+from imgbuild.matrix.model import Drop, User
 from imgbuild.resolution import Deb, RegistryLayer, Resolution, Wheel
 from imgbuild.values import Arch, Digest, sha256
 
@@ -124,10 +125,9 @@ def plan(lock: Lock, arch: Arch) -> Plan:
         passwd=resolution.base_files.get("etc/passwd", ""),
         group=resolution.base_files.get("etc/group", ""),
     )
-    omit: dict[str, tuple[str, ...]] = {}
-    for drop in lock.drop:
-        omit[drop.package] = tuple(sorted({*omit.get(drop.package, ()), *drop.paths}))
-    cut = cut_wheels(installed_wheels(resolution), lock.layers, taken=len(below) + 2)
+    installed = installed_wheels(resolution)
+    omit = omitted(lock.drop, installed)
+    cut = cut_wheels(installed, lock.layers, taken=len(below) + 2)
     wheels = [
         (
             name,
@@ -180,6 +180,20 @@ def installed_wheels(resolution: Resolution) -> tuple[Wheel, ...]:
         for item in resolution.built
     )
     return tuple(sorted((*resolution.wheels, *built), key=lambda wheel: wheel.package))
+
+
+def omitted(drops: Iterable[Drop], wheels: Iterable[Wheel]) -> dict[str, tuple[str, ...]]:
+    """Package → patterns of its paths that are left out beside the other `wheels`, sorted."""
+    versions = {wheel.package: wheel.version for wheel in wheels}
+    found: dict[str, tuple[str, ...]] = {}
+    for drop in drops:
+        version = versions.get(drop.package)
+        if version is None or (drop.beside is not None and drop.beside not in versions):
+            continue
+        if not SpecifierSet(drop.versions).contains(version, prereleases=True):
+            continue
+        found[drop.package] = tuple(sorted({*found.get(drop.package, ()), *drop.paths}))
+    return found
 
 
 def cut_wheels(

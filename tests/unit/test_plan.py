@@ -10,7 +10,9 @@ import pytest
 from imgbuild.errors import InputError
 from imgbuild.lock import Cutting
 from imgbuild.matrix.model import Drop
-from imgbuild.plan import DebianRecipe, WheelsRecipe, base_of, cut_wheels, layer_id, plan
+from imgbuild.plan import (
+    DebianRecipe, WheelsRecipe, base_of, cut_wheels, layer_id, omitted, plan,
+)  # fmt: skip
 from imgbuild.values import Arch
 from tests import samples
 
@@ -133,6 +135,23 @@ def test_a_dropped_file_reaches_the_recipe_of_its_package_alone():
         if isinstance(layer.recipe, WheelsRecipe) and layer.recipe.omit
     ]
     assert omits == [{"pip": ("a.py", "b.py")}]
+
+
+@pytest.mark.parametrize(
+    ("beside", "versions", "dropped"),
+    [
+        ("torch", "", True),
+        ("torch", "<26", True),
+        ("torch", "<25", False),  # samples lock pip 25.1
+        ("triton", "", False),  # not installed: nobody else ships the path
+    ],
+)
+def test_a_file_is_dropped_only_where_another_package_ships_it_too(beside, versions, dropped):
+    drop = Drop(
+        package="pip", paths=("a.py",), reason=samples.REASON, beside=beside, versions=versions
+    )
+    wheels = (samples.wheel("pip", "25.1"), samples.wheel("torch", "2.6.0"))
+    assert omitted((drop,), wheels) == ({"pip": ("a.py",)} if dropped else {})
 
 
 def test_the_configuration_follows_from_the_lock():

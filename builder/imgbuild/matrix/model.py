@@ -203,6 +203,14 @@ class Drop(Strict, frozen=True):
         tuple[str, ...], msgspec.Meta(description="shell patterns of paths below the prefix")
     ]
     reason: Reason
+    beside: Annotated[
+        Package | None,
+        msgspec.Meta(description="only where this package is installed too: the one that is kept"),
+    ] = None
+    versions: Annotated[
+        str,
+        msgspec.Meta(description='only these versions of the package: "<4.6"; empty for any'),
+    ] = ""
 
 
 class Link(Strict, frozen=True):

@@ -230,6 +230,7 @@ def _drops(notes: Notes, path: Path, drops: Any) -> None:
         if dropping.count(dropping[number]) > 1 and dropping.index(dropping[number]) < number:
             message = f"{dropping[number]} stands here twice"
             notes.note((*here, "package"), message, expected="one entry with all paths")
+        _specifier(notes, (*here, "versions"), table(drop).get("versions"))
         if table(drop).get("paths") == []:
             notes.note((*here, "paths"), "no path is dropped", expected="at least one path")
         for place, item in enumerate(texts(table(drop).get("paths"))):
