@@ -11,7 +11,13 @@ from imgbuild.errors import InputError
 from imgbuild.lock import Cutting
 from imgbuild.matrix.model import Drop
 from imgbuild.plan import (
-    DebianRecipe, WheelsRecipe, base_of, cut_wheels, layer_id, omitted, plan,
+    DebianRecipe,
+    WheelsRecipe,
+    base_of,
+    cut_wheels,
+    layer_id,
+    omitted,
+    plan,
 )  # fmt: skip
 from imgbuild.values import Arch
 from tests import samples
