@@ -59,12 +59,22 @@ def active(metadata: bytes, markers: Mapping[str, str]) -> list[Requirement]:
 
 def release(version: str, metadata: bytes) -> Release:
     """The release that METADATA of `cuda-toolkit` `version` declares."""
+    minor = ".".join(version.split(".")[:2])
     components = {
-        normalize(requirement.name): str(requirement.specifier)
+        normalize(requirement.name): str(_narrowed(requirement.specifier, minor))
         for requirement in requirements(metadata)
         if requirement.specifier and requirement.name.lower().startswith("nvidia-")
     }
     return Release(version=version, components=components)
+
+
+def _narrowed(spec: SpecifierSet, minor: str) -> SpecifierSet:
+    """A range that starts in CUDA `minor` ends there, too.
+
+    From 13.0.3 on the metapackage allows nvJitLink of any later CUDA 13; a target has one release.
+    """
+    starts = any(item.operator == ">=" and item.version.startswith(f"{minor}.") for item in spec)
+    return spec & SpecifierSet(f"=={minor}.*") if starts else spec
 
 
 def of_minor(versions: Iterable[Version], cuda: str) -> list[Version]:

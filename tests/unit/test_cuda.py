@@ -2,6 +2,7 @@
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild import cuda
@@ -32,6 +33,14 @@ def test_a_release_lists_its_components():
         "nvidia-cuda-nvcc==13.0.88.*",
         "nvidia-cuda-runtime==13.0.96.*",
     ]
+
+
+def test_a_range_of_components_ends_with_the_release():
+    # As cuda-toolkit 13.0.3 has it.
+    line = b"Requires-Dist: nvidia-nvjitlink<14,>=13.0.88; extra == 'nvjitlink'\n"
+    spec = cuda.release("13.0.3.0", TOOLKIT + line).components["nvidia-nvjitlink"]
+    assert SpecifierSet(spec).contains("13.0.88")
+    assert not SpecifierSet(spec).contains("13.4.92")
 
 
 def test_patches_of_a_release_newest_first():
