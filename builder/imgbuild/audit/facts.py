@@ -79,7 +79,8 @@ class Function(msgspec.Struct, frozen=True, array_like=True):
     """A function or method: `name` is qualified within its module ("Class.method").
 
     `returns` is the annotation; a classmethod without one, that returns what `cls(…)` made, has
-    "Self".
+    "Self". `forwards` are the callees that it passes its `**kwargs` on to, if it uses them for
+    nothing else; `takes` the names that it takes out of them first.
     """
 
     name: str
@@ -90,6 +91,8 @@ class Function(msgspec.Struct, frozen=True, array_like=True):
     decorators: tuple[str, ...] = ()
     returns: str = ""
     guards: tuple[Guard, ...] = ()
+    forwards: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
 
 
 class Field(msgspec.Struct, frozen=True, array_like=True):

@@ -5,7 +5,7 @@ takes, which attributes it has. "unknown" and None are the answers wherever comp
 anything else that cannot be read could change it; a false alarm costs more than a missed fault.
 """
 
-from imgbuild.audit.names_classes import attributes, class_of, follow, member, resolve
+from imgbuild.audit.names_classes import ancestors, attributes, class_of, follow, member, resolve
 from imgbuild.audit.names_lookup import lookup
 from imgbuild.audit.names_model import Found, Modules, Opaque, Searchable, Signature
 from imgbuild.audit.names_signature import signature
@@ -16,6 +16,7 @@ __all__ = [
     "Opaque",
     "Searchable",
     "Signature",
+    "ancestors",
     "attributes",
     "class_of",
     "follow",

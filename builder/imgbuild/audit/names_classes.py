@@ -5,7 +5,10 @@ Comes in: a class that a lookup found. Goes out: its order of ancestors, as far 
 
 from __future__ import annotations
 
-from imgbuild.audit.facts import Assigned, Class, Function, ModuleFacts
+import builtins
+from collections.abc import Iterable
+
+from imgbuild.audit.facts import Assigned, Class, Function, Import, ModuleFacts
 from imgbuild.audit.names_lookup import index, lookup, only_typing, search_module
 from imgbuild.audit.names_model import Found, Modules
 
@@ -27,6 +30,13 @@ _PLAIN = frozenset(
 )
 _OBJECT = frozenset(dir(object)) | {"__dict__", "__module__", "__weakref__", "__annotations__"}
 _METACLASSES = frozenset(("", "type", "ABCMeta", "abc.ABCMeta"))
+# What instances of well-known bases have that cannot be read.
+_BASES: dict[str, Iterable[str]] = {
+    "msgspec.Struct": ("__struct_fields__", "__struct_config__"),
+    "typing.NamedTuple": [*dir(tuple), "_asdict", "_fields", "_replace", "_make"],
+    **{name: dir(getattr(builtins, name)) for name in ("dict", "list", "str", "int", "tuple")},
+    **{name: dir(Exception) for name in dir(builtins) if name.endswith(("Error", "Exception"))},
+}
 _DEPTH = 30
 # Class decorators that leave a class's names alone, by their last part.
 _KEEPS = frozenset(
@@ -51,6 +61,18 @@ _KEEPS = frozenset(
         "export",
     ]
 )
+
+
+def origin(facts: ModuleFacts, expression: str) -> str:
+    """The dotted name by which an expression is known elsewhere: `Struct` is msgspec.Struct."""
+    first, _, rest = bare(expression).partition(".")
+    for entry in index(facts).top.get(first, ()):
+        if isinstance(entry, Import):
+            name = f"{entry.module}.{entry.name}" if entry.name else entry.module
+            if not entry.name and entry.bound == entry.module.partition(".")[0]:
+                name = entry.bound
+            return f"{name}.{rest}" if rest else name
+    return bare(expression)
 
 
 def resolve(modules: Modules, facts: ModuleFacts, expression: str, *, scope: str = "") -> Found:
@@ -200,7 +222,7 @@ def ancestors(modules: Modules, found: Found, depth: int = 0) -> list[Found]:
             continue
         parent = _as_class(modules, resolve(modules, home, base, scope=scope))
         if parent.definition is None:
-            parent = Found(state="unknown", trace=(bare(base),))
+            parent = Found(state="unknown", trace=(origin(home, base),))
         order.extend(ancestors(modules, parent, depth + 1) if parent.definition else [parent])
     seen: set[int] = set()
     kept = []
@@ -229,6 +251,10 @@ def attributes(modules: Modules, found: Found) -> frozenset[str] | None:
     names = set(_OBJECT)
     for one in ancestors(modules, found):
         definition = one.definition
+        known = _BASES.get(one.trace[0] if definition is None and one.trace else "")
+        if known is not None:
+            names.update(known)
+            continue
         if not isinstance(definition, Class) or definition.dynamic:
             return None
         if definition.metaclass not in _METACLASSES:

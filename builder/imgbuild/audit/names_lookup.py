@@ -179,6 +179,9 @@ def _choose(
         # The import itself fails, or is guarded against failing: not for us to say.
         return Found(state="unknown", trace=path)
     first = next((one for _, one in there if one.definition is not None), there[0][1])
+    remade = _remade(facts, entries[: last + 1])
+    if remade is not None:
+        return Found(state="defined", definition=remade, home=facts, trace=path, ambiguous=True)
     rivals = [
         one
         for entry, one in there
@@ -195,6 +198,15 @@ def _choose(
         trace=first.trace,
         ambiguous=True,
     )
+
+
+def _remade(facts: ModuleFacts, entries: list[Entry]) -> Function | Class | None:
+    """The class that is bound to its own name again, as what a call made of it: `X = f(X)`."""
+    last = entries[-1]
+    if not isinstance(last, Assigned) or not last.value.endswith("()") or not facts.classes:
+        return None
+    before = entries[-2] if len(entries) > 1 else None
+    return before if isinstance(before, (Function, Class)) else None
 
 
 def _entry(modules: Modules, facts: ModuleFacts, entry: Entry, path: tuple[str, ...]) -> Found:

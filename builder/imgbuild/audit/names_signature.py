@@ -6,13 +6,15 @@ change it (an unknown decorator, base or metaclass).
 
 from __future__ import annotations
 
-from imgbuild.audit.facts import Class, Function, Parameter
+import re
+
+from imgbuild.audit.facts import Class, Function, ModuleFacts, Parameter
 from imgbuild.audit.names_classes import (
     ancestors,
-    bare,
     decorator_name,
     follow,
     metaclass,
+    origin,
     resolve,
 )
 from imgbuild.audit.names_lookup import index
@@ -56,6 +58,8 @@ _KEEPS = frozenset(
         "rank_zero_only",
         "add_code_sample_docstrings",
         "copy_func",
+        "deprecate_args",
+        "deprecate_kwargs",
     ]
 )
 _CLASS_KEEPS = frozenset(
@@ -72,73 +76,106 @@ _CLASS_KEEPS = frozenset(
         "export",
     ]
 )
-_DATACLASS = frozenset(
-    ("dataclass", "dataclasses.dataclass", "config", "pydantic_dataclass", "dc.dataclass")
-)
+# A decorator of transformers that takes one more keyword, under the name that it used to have.
+_RENAMED = re.compile(r"deprecate_kwarg\(\s*[\"'](\w+)[\"']")
+# How deep keywords are followed that a function passes on.
+_DEPTH = 4
 
 
 def signature(modules: Modules, found: Found, *, bound: bool = True) -> Signature | None:
     """The parameters of calling what was found; None if they cannot be told.
 
     For a method `bound` says that it is called on an instance (or is a classmethod): self is left
-    out then. A class answers with what its construction takes.
+    out then. A class answers with what its construction takes. Keywords that a function passes on
+    as a whole are those of who gets them.
     """
+    return _signature(modules, found, bound=bound, depth=0)
+
+
+def _signature(modules: Modules, found: Found, *, bound: bool, depth: int) -> Signature | None:
     found = follow(modules, found)
     if found.state != "defined" or found.ambiguous:
         return None
     definition = found.definition
-    if isinstance(definition, Function):
-        return _of_function(definition, method=found.owner is not None, bound=bound)
     if isinstance(definition, Class):
-        return _of_class(modules, found)
-    return None
+        return _of_class(modules, found, depth)
+    if not isinstance(definition, Function) or found.home is None:
+        return None
+    own = _of_function(definition, method=found.owner is not None, bound=bound)
+    return own and _widened(modules, found.home, definition, own, depth)
 
 
 def _of_function(function: Function, *, method: bool, bound: bool) -> Signature | None:
     names = [decorator_name(text) for text in function.decorators]
-    if any(name not in _KEEPS for name in names):
+    renamed = [found[1] for text in function.decorators for found in _RENAMED.finditer(text)]
+    if any(name not in _KEEPS for name in names if name != "deprecate_kwarg" or not renamed):
         return None
     parameters = function.parameters
     if method and "staticmethod" not in names and (bound or "classmethod" in names):
         if not parameters and not function.varargs:
             return None
         parameters = parameters[1:]
+    parameters += tuple(Parameter(name, "keyword", default=True) for name in renamed)
     return Signature(parameters=parameters, varargs=function.varargs, varkw=function.varkw)
 
 
-def _of_class(modules: Modules, found: Found) -> Signature | None:
+def _widened(
+    modules: Modules, home: ModuleFacts, function: Function, own: Signature, depth: int
+) -> Signature:
+    """A signature whose `**kwargs` are those of the callables that get them."""
+    if not own.varkw or not function.forwards or depth >= _DEPTH:
+        return own
+    parameters = {parameter.name: parameter for parameter in own.parameters}
+    for name in function.takes:
+        parameters.setdefault(name, Parameter(name, "keyword", default=True))
+    for callee in function.forwards:
+        if callee.partition(".")[0] in ("self", "cls", "super"):
+            return own
+        target = resolve(modules, home, callee, scope=function.name)
+        more = _signature(modules, target, bound=True, depth=depth + 1)
+        if more is None or more.varkw:
+            return own
+        for parameter in more.parameters:
+            if parameter.kind != "positional":
+                one = Parameter(parameter.name, "keyword", True, parameter.annotation)
+                parameters.setdefault(parameter.name, one)
+    return Signature(parameters=tuple(parameters.values()), varargs=own.varargs)
+
+
+def _of_class(modules: Modules, found: Found, depth: int) -> Signature | None:
     if metaclass(modules, found) is None:
         return None
     for one in ancestors(modules, found):
         definition, home = one.definition, one.home
         if not isinstance(definition, Class) or home is None:
-            return _of_base(modules, found, one)
-        if "__new__" in definition.methods:
+            return _of_base(modules, found, one.trace[0] if one.trace else "")
+        style = _style(definition, home)
+        if style is None or "__new__" in definition.methods:
             return None
-        style = _style(definition)
-        if style is None:
-            return None
-        inits = index(home).members.get(f"{definition.name}.__init__")
-        if inits:
-            init = inits[-1]
-            if len(inits) > 1 or not isinstance(init, Function):
+        inits = index(home).members.get(f"{definition.name}.__init__", [])
+        if "__init__" in definition.methods or inits:
+            init = inits[0] if len(inits) == 1 else None
+            if not isinstance(init, Function):
                 return None
-            return _of_function(init, method=True, bound=True)
-        if "__init__" in definition.methods:
-            return None
+            own = _of_function(init, method=True, bound=True)
+            return own and _widened(modules, home, init, own, depth)
         if style == "dataclass":
             return _of_fields(modules, one)
     return Signature()
 
 
-def _style(definition: Class) -> str | None:
+def _style(definition: Class, home: ModuleFacts) -> str | None:
     """What makes the constructor: "dataclass", or "" for the class; None if it cannot be told."""
     style = ""
     for text in definition.decorators:
-        name = decorator_name(text)
-        if text.partition("(")[0] in _DATACLASS or name == "dataclass":
-            style = "dataclass" if "init=False" not in text.replace(" ", "") else style
-        elif name not in _CLASS_KEEPS:
+        callee, _, given = text.replace(" ", "").partition("(")
+        name = origin(home, callee)
+        last = decorator_name(text)
+        if name.startswith("pydantic.") and "forbid" not in given:
+            return None  # it may ignore keywords that it does not know
+        if last == "dataclass" or (last == "config" and name.startswith("vllm.")):
+            style = style if "init=False" in given else "dataclass"
+        elif last not in _CLASS_KEEPS and not last.startswith("register"):
             return None
     return style
 
@@ -147,37 +184,35 @@ def _of_fields(modules: Modules, found: Found) -> Signature | None:
     """The parameters that @dataclass makes: the fields of its dataclass ancestors, then its own."""
     fields: dict[str, Parameter] = {}
     for one in reversed(ancestors(modules, found)):
-        definition = one.definition
-        if not isinstance(definition, Class):
+        if not isinstance(one.definition, Class) or one.home is None:
             return None
-        if _style(definition) != "dataclass":
-            continue
-        for field in definition.fields:
-            annotation = field.annotation
-            if not annotation or "ClassVar" in annotation or annotation.endswith("KW_ONLY"):
-                continue
-            if not field.init:
-                fields.pop(field.name, None)
-                continue
-            fields[field.name] = Parameter(
-                name=field.name, default=field.default, annotation=annotation
-            )
+        if _style(one.definition, one.home) == "dataclass":
+            _add_fields(fields, one.definition)
     return Signature(parameters=tuple(fields.values()))
 
 
-def _of_base(modules: Modules, found: Found, base: Found) -> Signature | None:
-    """What the readable classes before an unreadable base make of it: structs and named tuples."""
-    if not isinstance(found.definition, Class):
+def _add_fields(fields: dict[str, Parameter], definition: Class) -> None:
+    for field in definition.fields:
+        annotation = field.annotation
+        if not annotation or "ClassVar" in annotation or annotation.endswith("KW_ONLY"):
+            continue
+        if field.init:
+            fields[field.name] = Parameter(
+                name=field.name, default=field.default, annotation=annotation
+            )
+        else:
+            fields.pop(field.name, None)
+
+
+def _of_base(modules: Modules, found: Found, base: str) -> Signature | None:
+    """The constructor that a well-known base makes of fields: structs and named tuples."""
+    if base not in ("msgspec.Struct", "typing.NamedTuple", "typing_extensions.NamedTuple"):
         return None
-    name = base.trace[0] if base.trace else ""
-    if name.rpartition(".")[2] != "NamedTuple" or found.home is None:
-        return None
-    if resolve(modules, found.home, bare(name)).definition is not None:
-        return None
-    return Signature(
-        parameters=tuple(
-            Parameter(name=field.name, default=field.default, annotation=field.annotation)
-            for field in found.definition.fields
-            if field.annotation
-        )
-    )
+    fields: dict[str, Parameter] = {}
+    for one in reversed(ancestors(modules, found)):
+        if not isinstance(one.definition, Class):
+            continue
+        chain = ancestors(modules, one)
+        if any(other.definition is None and other.trace[:1] == (base,) for other in chain):
+            _add_fields(fields, one.definition)
+    return Signature(parameters=tuple(fields.values()))

@@ -9,10 +9,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-import msgspec
-
+from imgbuild.audit.syntax_getattr import Appearing, read_getattr
 from imgbuild.audit.syntax_text import dotted, string, strings
-from imgbuild.audit.syntax_walk import FunctionNode, Walker
+from imgbuild.audit.syntax_walk import Walker
 
 # Without any of these words a module's names are what it binds.
 _SIGNS = (
@@ -28,15 +27,6 @@ _SIGNS = (
 _TABLE = "_import_structure"
 
 
-class Appearing(msgspec.Struct):
-    """What was found: see the fields of the same names in ModuleFacts."""
-
-    lazy: dict[str, str] = {}
-    stars: list[str] = []
-    registers: list[str] = []
-    dynamic: bool = False
-
-
 def appearing(tree: ast.Module, source: bytes, walker: Walker) -> Appearing | None:
     """The names that appear in a module, None if nothing speaks of any."""
     if not any(sign in source for sign in _SIGNS):
@@ -47,7 +37,7 @@ def appearing(tree: ast.Module, source: bytes, walker: Walker) -> Appearing | No
     for statement in statements:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
             if statement.name == "__getattr__":
-                _getattr(statement, tables, walker, found)
+                read_getattr(statement, tables, walker, found)
             continue
         if isinstance(statement, ast.Assign):
             _assignment(statement, tables, walker, found)
@@ -101,18 +91,18 @@ def _assignment(
 ) -> None:
     for target in statement.targets:
         if isinstance(target, ast.Tuple):
-            _attached(target, statement.value, walker, found)
+            _attached(target, statement.value, tables, walker, found)
         elif isinstance(target, ast.Name) and target.id == "__getattr__":
             found.dynamic = True
         elif isinstance(target, ast.Subscript):
             _item(target, statement.value, tables, walker, found)
-        elif (
-            (isinstance(target, ast.Attribute)
-            and "sys.modules" in ast.dump(target)[:200])
-            or (isinstance(target, ast.Attribute)
-            and target.attr == "__class__")
-        ):
-            found.dynamic = True
+        elif isinstance(target, ast.Attribute) and _itself(target.value):
+            found.dynamic = True  # sys.modules[__name__].__class__ = …
+
+
+def _itself(node: ast.expr) -> bool:
+    """Whether this is `sys.modules[__name__]`."""
+    return isinstance(node, ast.Subscript) and dotted(node.slice) == "__name__"
 
 
 def _item(
@@ -221,8 +211,7 @@ def _structure(entries: dict[str, list[str] | None], walker: Walker, found: Appe
 def _called(call: ast.Call, walker: Walker, found: Appearing) -> None:
     name = dotted(call.func)
     if name in ("exec", "setattr") and call.args:
-        text = ast.dump(call.args[0])
-        found.dynamic |= name == "exec" or "modules" in text or "__name__" in text
+        found.dynamic |= name == "exec" or _itself(call.args[0])
     elif name.startswith(_TABLE):
         found.dynamic = True
     elif isinstance(call.func, ast.Attribute):
@@ -243,7 +232,13 @@ def _called(call: ast.Call, walker: Walker, found: Appearing) -> None:
                 found.registers.append(text)
 
 
-def _attached(target: ast.Tuple, value: ast.expr, walker: Walker, found: Appearing) -> None:
+def _attached(
+    target: ast.Tuple,
+    value: ast.expr,
+    tables: dict[str, ast.expr],
+    walker: Walker,
+    found: Appearing,
+) -> None:
     """`__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, …)`."""
     if not any(dotted(item) == "__getattr__" for item in target.elts):
         return
@@ -255,139 +250,9 @@ def _attached(target: ast.Tuple, value: ast.expr, walker: Walker, found: Appeari
     submodules, attributes = given.get("submodules"), given.get("submod_attrs")
     for name in strings(submodules) or () if submodules is not None else ():
         found.lazy[name] = f"{walker.base}.{name}"
+    if isinstance(attributes, ast.Name):
+        attributes = tables.get(attributes.id, attributes)
     if isinstance(attributes, ast.Dict):
         _structure(_entries(attributes), walker, found)
     elif attributes is not None:
         found.dynamic = True
-
-
-def _getattr(
-    node: FunctionNode, tables: dict[str, ast.expr], walker: Walker, found: Appearing
-) -> None:
-    """A module's `__getattr__`: the names that it answers to, if it says which they are."""
-    name = node.args.args[0].arg if node.args.args else "name"
-    understood = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
-    for statement in node.body:
-        understood &= _answers(statement, name, tables, walker, found)
-    found.dynamic |= not understood
-
-
-def _answers(
-    statement: ast.stmt,
-    name: str,
-    tables: dict[str, ast.expr],
-    walker: Walker,
-    found: Appearing,
-) -> bool:
-    """Whether a statement answers to none but names that were read from it."""
-    if isinstance(statement, ast.If):
-        known = _test(statement, name, tables, walker, found)
-        rest = all(_answers(one, name, tables, walker, found) for one in statement.orelse)
-        return known and rest
-    if isinstance(statement, ast.Try):
-        inner = [*statement.body, *statement.orelse, *statement.finalbody]
-        return all(_answers(one, name, tables, walker, found) for one in inner)
-    if isinstance(statement, ast.Return):
-        return _looked_up(statement, tables, found, walker)
-    if isinstance(statement, ast.Assign):
-        _looked_up(statement, tables, found, walker)
-    return True
-
-
-def _test(
-    statement: ast.If, name: str, tables: dict[str, ast.expr], walker: Walker, found: Appearing
-) -> bool:
-    """`if name == "X"`, `if name in TABLE`: the names go into the table of lazy ones."""
-    test = statement.test
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        test = test.operand
-    if isinstance(test, ast.Call) and dotted(test.func) == f"{name}.startswith":
-        return bool(statement.body) and isinstance(statement.body[-1], ast.Raise)
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
-        return isinstance(statement.body[-1], ast.Raise)
-    left, right = test.left, test.comparators[0]
-    if string(left) is not None and dotted(right) == name:
-        left, right = right, left
-    if dotted(left) != name:
-        return _looked_up(statement, tables, found, walker) or isinstance(
-            statement.body[-1], ast.Raise
-        )
-    one = string(right)
-    names = [one] if one is not None else strings(right)
-    if names is not None:
-        for item in names:
-            found.lazy[item] = _taken(statement.body, item, walker)
-        return True
-    holder = dotted(right)
-    if isinstance(right, ast.Call) and dotted(right.func) == "globals":
-        return True
-    if holder in tables:
-        _table(tables[holder], walker, found)
-        return True
-    if holder == "__all__":
-        for item in walker.exports or ():
-            found.lazy.setdefault(item, "")
-        return walker.exports is not None
-    return False
-
-
-def _taken(body: list[ast.stmt], name: str, walker: Walker) -> str:
-    """Where a branch for one name takes it from: the import in it, if it is of that name."""
-    for statement in body:
-        if isinstance(statement, ast.ImportFrom):
-            for alias in statement.names:
-                if (alias.asname or alias.name) == name:
-                    other = "" if alias.name == name else f":{alias.name}"
-                    return walker.absolute(statement) + other
-    return ""
-
-
-def _looked_up(
-    statement: ast.stmt, tables: dict[str, ast.expr], found: Appearing, walker: Walker
-) -> bool:
-    """Whether a table is asked for the name, in any way."""
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name) and node.id in tables:
-            _table(tables[node.id], walker, found)
-            return True
-    return False
-
-
-def _table(table: ast.expr, walker: Walker, found: Appearing) -> None:
-    if not isinstance(table, ast.Dict):
-        names = strings(table)
-        if names is None:
-            found.dynamic = True
-        for name in names or ():
-            found.lazy.setdefault(name, "")
-        return
-    for key, value in zip(table.keys, table.values, strict=True):
-        name = string(key)
-        if name is None:
-            found.dynamic = True
-        else:
-            found.lazy[name] = _target(value, name, walker) or _typed(name, walker)
-
-
-def _typed(name: str, walker: Walker) -> str:
-    """Where type checkers are told that a name comes from."""
-    for line in walker.imports:
-        if line.bound == name and line.name and line.guards and line.guards[-1].kind == "typing":
-            return line.module if line.name == name else f"{line.module}:{line.name}"
-    return ""
-
-
-def _target(value: ast.expr, name: str, walker: Walker) -> str:
-    """Module and name of a table's value: ".outputs:X", "pkg.mod", (".mod", "X")."""
-    text = string(value)
-    if text is None:
-        pair = strings(value)
-        text = ":".join(pair[:2]) if pair else ""
-    module, _, other = text.partition(":")
-    if module.startswith("."):
-        level = len(module) - len(module.lstrip("."))
-        parts = walker.base.split(".")
-        module = ".".join([*parts[: len(parts) - level + 1], module.lstrip(".")]).rstrip(".")
-    if not module.replace(".", "").replace("_", "").isalnum():
-        return ""
-    return module if other in ("", name) else f"{module}:{other}"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from imgbuild.audit.facts import Assigned, Class, Field, Function, Guard, Import, Parameter
 from imgbuild.audit.syntax_conditions import Guards
 from imgbuild.audit.syntax_expressions import Expressions
+from imgbuild.audit.syntax_passing import passed_on
 from imgbuild.audit.syntax_scopes import NONE, ClassScope, Scope
 from imgbuild.audit.syntax_text import Source, dotted, string, strings, type_name
 from imgbuild.audit.syntax_tries import Try, named, read_try
@@ -384,6 +385,7 @@ class Walker(Expressions):
             decorators,
             returns,
             self.guards,
+            *passed_on(node),
         )
 
     def _makes_self(self, node: FunctionNode, cls: bytes) -> str:
