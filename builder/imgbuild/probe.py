@@ -8,6 +8,7 @@ directory and the asked modules travel, and what was learned of a version is kep
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -173,7 +174,25 @@ def _lacks_name(world: World, subject: str) -> bool | None:
 
 
 def _lacks_attribute(world: World, subject: str) -> bool | None:
-    return _absent(dotted(world, subject))
+    found = dotted(world, subject)
+    if found.state != "unknown":
+        return _absent(found)
+    owner, _, name = subject.rpartition(".")
+    return True if silent(world, dotted(world, owner), name) else None
+
+
+def silent(world: World, found: names.Found, name: str) -> bool:
+    """Whether a class and all its bases are readable, and the word `name` is in none of them.
+
+    Then no `__getattr__` that answers from a table can answer for it.
+    """
+    word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
+    for one in names.ancestors(world, found):
+        owner = world.owner(one.home.module) if one.home is not None else None
+        source = world.read(owner, one.home.file) if owner is not None and one.home else None
+        if source is None or word.search(source):
+            return False
+    return True
 
 
 def _lacks_keyword(world: World, subject: str) -> bool | None:

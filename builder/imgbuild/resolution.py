@@ -68,3 +68,8 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     base_layers: tuple[RegistryLayer, ...] = ()
     base_manifest: Digest | None = None
     base_files: dict[str, str] = {}
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Package → version of everything that Python sees."""
+        return {item.package: item.version for item in (*self.wheels, *self.built)}

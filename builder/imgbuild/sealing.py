@@ -1,27 +1,34 @@
 """From a target of the matrix to its lock and seal on disk.
 
-resolve → lock → plan → fetch → assemble (digests only) → conflicts → seal
+settle → lock → plan → fetch → assemble (digests only) → conflicts → audit → seal
+
+What only whole files tell (shared objects, GPU code) is audited once these are here. What that
+teaches sends the target back to the start; what teaches nothing fails it, and nothing is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from imgbuild import assemble, codec, records, requirements
+from imgbuild import assemble, codec, constraints, records, requirements
 from imgbuild import lock as locks
 from imgbuild import seal as seals
 from imgbuild.assemble import Job
+from imgbuild.audit.library import Library
+from imgbuild.auditing import audit_lock
 from imgbuild.console import console
-from imgbuild.errors import IntegrityError, LockStale
+from imgbuild.constraints import Constraint
+from imgbuild.errors import AuditFailed, IntegrityError, LockStale
 from imgbuild.inputs import Inputs
 from imgbuild.lock import Lock
 from imgbuild.matrix.model import Matrix
-from imgbuild.plan import Layer, plan
+from imgbuild.plan import Layer, WheelsRecipe, plan
 from imgbuild.project import Project
 from imgbuild.records import Records
-from imgbuild.resolve import resolve
+from imgbuild.report import Report, Severity
 from imgbuild.seal import Seal
-from imgbuild.values import sha256
+from imgbuild.settle import settle, teach
+from imgbuild.values import Arch, sha256
 from imgbuild.workers import assemble_all
 
 BATCH_BYTES = 4_000_000_000  # inputs on disk at once while sealing without keeping them
@@ -30,21 +37,59 @@ BATCH_BYTES = 4_000_000_000  # inputs on disk at once while sealing without keep
 def lock_target(
     project: Project, matrix: Matrix, name: str, inputs: Inputs, *, processes: int, drop: bool
 ) -> tuple[Lock, Seal]:
-    """Resolve, lock and seal target `name`; its files are written only when all of it succeeded.
+    """Settle, lock and seal target `name`; its files are written only when all of it succeeded.
 
     `drop` takes each downloaded file out of the cache again once its layer's digests are known.
+    What was learned on the way stays, also if the target fails: it is true of the packages.
     """
-    resolutions = {}
-    for arch in matrix.targets[name].arch:
-        with console.step(f"resolving {name} for {arch}"):
-            resolutions[arch] = resolve(matrix, name, arch, inputs.store, inputs.http)
-    lock = locks.make_lock(matrix, name, resolutions)
-    with console.step(f"sealing {name}"):
-        known = _seal_layers(project, lock, inputs, processes=processes, drop=drop)
-        refuse_conflicts(lock, inputs)
-    sealed = seals.seal(lock, known.layers)
+
+    def _keep(learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
+        return constraints.add(project.images, learned, inputs.store)
+
+    arches = matrix.targets[name].arch
+    while True:
+        known = constraints.read(project.images)
+        settled = settle(matrix, name, arches, inputs.store, inputs.http, known, _keep)
+        lock = locks.make_lock(matrix, name, dict(settled.resolutions))
+        with console.step(f"sealing {name}"):
+            layers = _seal_layers(project, lock, inputs, processes=processes, drop=drop).layers
+            refuse_conflicts(lock, inputs)
+        if _clean(project, matrix, lock, inputs, drop=drop):
+            break
+    sealed = seals.seal(lock, layers)
     write_locked(project, lock, sealed)
     return lock, sealed
+
+
+def _clean(project: Project, matrix: Matrix, lock: Lock, inputs: Inputs, *, drop: bool) -> bool:
+    """Whether the whole audit is clean; False if it taught something new, AuditFailed if not."""
+    known = constraints.read(project.images)
+    reports = [audit_lock(lock, arch, inputs, known, drop=drop) for arch in lock.arch]
+    learned = known
+    for report in reports:
+        if errors := [one for one in report.findings if one.severity is Severity.ERROR]:
+            taught = teach(
+                matrix, lock.target, Arch(report.arch), inputs.store, inputs.http, errors
+            )
+            learned = constraints.add(project.images, taught, inputs.store)
+    if learned == known:
+        refuse_errors(lock.target, reports)
+        return True
+    return False
+
+
+def refuse_errors(target: str, reports: Iterable[Report]) -> None:
+    """AuditFailed, with every error, if one of `reports` has any."""
+    lines = [
+        f"{report.arch}: {finding.message} ({finding.where})"
+        for report in reports
+        for finding in report.findings
+        if finding.severity is Severity.ERROR
+    ]
+    if lines:
+        message = "\n  ".join((f"the audit of {target} found {len(lines)} errors:", *lines))
+        hint = "change a pin, or waive a finding in matrix.yaml with a reason; nothing was locked"
+        raise AuditFailed(message, hint=hint)
 
 
 def write_locked(project: Project, lock: Lock, sealed: Seal) -> None:
@@ -69,6 +114,11 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Sea
     """Lock and seal of `name`; LockStale, with every reason, if the matrix says otherwise."""
     lock = locks.read_lock(project.images, name)
     reasons = list(locks.stale(lock, matrix))
+    known = constraints.read(project.images)
+    for arch, resolution in lock.arch.items():
+        for entry in constraints.violations(known, resolution.versions):
+            has = resolution.versions.get(entry.other, "none")
+            reasons.append(f"{arch}: {entry}; {entry.other}: {has} is locked")
     for file, text in requirement_files(lock).items():
         path = project.images / name / file
         if not path.exists() or path.read_bytes() != text.encode():
@@ -114,8 +164,22 @@ def _seal_layers(
             codec.write(records.records_path(project.images), known)
         inputs.file_tables(lock, batch)  # read while the files are here
         if drop:
+            read_elves(batch, inputs)
             inputs.drop(fetched)
     return known
+
+
+def read_elves(layers: Iterable[Layer], inputs: Inputs) -> None:
+    """Read the shared objects of the layers' wheels for the audit, while the files are here."""
+    wheels = [
+        wheel
+        for layer in layers
+        if isinstance(layer.recipe, WheelsRecipe)
+        for wheel in layer.recipe.wheels
+    ]
+    with Library(inputs.store) as library:
+        found = ((wheel, inputs.store.file(wheel.sha256)) for wheel in wheels)
+        library.prefetch_elves([library.book(wheel, path) for wheel, path in found if path])
 
 
 def _batches(layers: Sequence[Layer], limit: int | None) -> Iterator[list[Layer]]:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import constraints, resolve
-from imgbuild.audit.judge import Terms, audit
+from imgbuild import constraints, past, resolve
+from imgbuild.audit.closure import main_path
+from imgbuild.audit.judge import Terms, audit, ordered, waive
 from imgbuild.audit.library import Library
 from imgbuild.audit.world import World, open_world, wheels_of
 from imgbuild.console import console
@@ -34,7 +35,7 @@ from imgbuild.values import Arch
 
 Keep = Callable[[Iterable[Constraint]], tuple[Constraint, ...]]
 # The checks that files on a server are enough for.
-READABLE = ("metadata", "imports", "calls", "rules")
+READABLE = ("metadata", "imports", "calls", "support", "rules")
 EACH = 4  # findings between the same two packages that are learned from in one round
 SHOWN = 8
 
@@ -86,14 +87,9 @@ def settle(
     )
 
 
-def versions_of(resolution: Resolution) -> dict[str, str]:
-    """Package → version of all wheels of a resolution."""
-    return {wheel.package: wheel.version for wheel in wheels_of(resolution)}
-
-
 def _broken(one: One, known: Sequence[Constraint]) -> bool:
     """Whether another architecture taught something that this one goes against."""
-    return bool(constraints.violations(known, versions_of(one.resolution)))
+    return bool(constraints.violations(known, one.resolution.versions))
 
 
 def settle_one(
@@ -111,8 +107,7 @@ def settle_one(
         with Library(store, Blocks(http)) as library:
             shelf = Shelf(asked.world.catalogue, library, store)
             with console.step(f"round {rounds}: auditing"):
-                world = world_of(resolution, shelf)
-                report = audit(world, terms_of(asked), checks=READABLE, corners=False)
+                report = audit_of(resolution, shelf, terms_of(asked))
             errors = [one for one in report.findings if one.severity is Severity.ERROR]
             if not errors:
                 resolve.tell(asked.world, chosen)
@@ -124,10 +119,28 @@ def settle_one(
         known = now
 
 
+def teach(
+    matrix: Matrix, name: str, arch: Arch, store: Store, http: Http, errors: Sequence[Finding]
+) -> tuple[Constraint, ...]:
+    """What errors of another audit of target `name` teach: that of files which had to be here."""
+    with resolve.opened(matrix, name, arch, store, http) as asked, Library(store, http) as library:
+        shelf = Shelf(asked.world.catalogue, library, store)
+        return learn_all(errors, shelf, matrix.targets[name].pins.keys())
+
+
 def terms_of(asked: Asked) -> Terms:
     """What counts for a target beside its packages."""
     target = asked.world.target
     return Terms(target=asked.world.name, cuda=target.cuda, gpu=target.gpu, waivers=target.waive)
+
+
+def audit_of(resolution: Resolution, shelf: Shelf, terms: Terms) -> Report:
+    """What is wrong on the main path, as code, METADATA and the packages' past tell."""
+    world = world_of(resolution, shelf)
+    path = main_path(world)
+    report = audit(world, terms, checks=READABLE, path=path)
+    gone = waive(past.check(world, path, shelf), terms.waivers, ())
+    return msgspec.structs.replace(report, findings=ordered((*report.findings, *gone)))
 
 
 def world_of(resolution: Resolution, shelf: Shelf) -> World:

@@ -103,7 +103,7 @@ def no_root():
 def test_the_loop_ends_with_what_the_code_can_live_with(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
     found = small.settle()
-    versions = settle.versions_of(found.resolution)
+    versions = found.resolution.versions
     assert (versions["vllm"], versions["trl"]) == ("0.8.5", "0.18.0")
     assert (versions["transformers"], versions["setuptools"]) == ("4.57.6", "80.9.0")
     assert found.report.ok or not found.report.findings
@@ -137,7 +137,7 @@ def test_a_constraint_brings_no_package_into_a_world(stack, monkeypatch, tmp_pat
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
     small.settle()
     small.matrix = samples.matrix(pins={"torch": "2.6.0"}, requires={"trl": WANTED})
-    versions = settle.versions_of(small.settle().resolution)
+    versions = small.settle().resolution.versions
     assert versions["trl"] == "1.2.0"
     assert "vllm" not in versions
     assert versions["transformers"] == "5.1.0"
@@ -168,5 +168,5 @@ def test_an_interrupted_run_goes_on_with_what_it_learned(stack, monkeypatch, tmp
     assert constraints.read(small.images)
     monkeypatch.setattr(resolve, "ask", ask)
     small.kept.clear()
-    assert settle.versions_of(small.settle().resolution)["trl"] == "0.18.0"
+    assert small.settle().resolution.versions["trl"] == "0.18.0"
     assert not any("transformers" in entry.needs for once in small.kept for entry in once)

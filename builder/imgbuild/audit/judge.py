@@ -58,24 +58,25 @@ def audit(
     *,
     libraries: Callable[[], Sequence[ElfFacts]] = tuple,
     checks: Iterable[str] = CHECKS,
-    corners: bool = True,
+    path: MainPath | None = None,
     store: Store | None = None,
 ) -> Report:
     """All findings of `checks` in `world`; from `store` where they were found before.
 
-    `libraries` gives the shared objects of the base that `terms.base` names. Without `corners`
-    only the main path's code is read: all errors, and fewer notes.
+    `libraries` gives the shared objects of the base that `terms.base` names. With `path`,
+    the main path that the caller has found, no corner is looked into and nothing is kept.
     """
     terms = terms or Terms()
     wanted = tuple(check for check in CHECKS if check in set(checks))
     if unknown := set(checks) - set(CHECKS):
         message = f"no such check: {', '.join(sorted(unknown))}"
         raise InputError(message, hint=f"checks are: {', '.join(CHECKS)}")
-    key = _key(world, terms, (*wanted, *(("corners",) if corners else ())))
+    store = store if path is None else None
+    key = _key(world, terms, wanted)
     kept = store.fact(REPORT, key) if store is not None else None
     report = unpack(kept, Report) if kept is not None else None
     if report is None:
-        bench = _Bench(world, terms, libraries, corners=corners)
+        bench = _Bench(world, terms, libraries, path)
         findings = waive(bench.run(wanted), terms.waivers, wanted)
         report = Report(target=terms.target, arch=world.arch, findings=ordered(findings))
         if store is not None:
@@ -91,14 +92,12 @@ class _Bench:
         world: World,
         terms: Terms,
         libraries: Callable[[], Sequence[ElfFacts]],
-        *,
-        corners: bool,
+        path: MainPath | None,
     ) -> None:
         self._world = world
         self._terms = terms
         self._libraries = libraries
-        self._corners = corners
-        self._path: MainPath | None = None
+        self._path = path
 
     def run(self, checks: Sequence[str]) -> list[Finding]:
         """What `checks` find."""
@@ -107,12 +106,11 @@ class _Bench:
 
     @property
     def path(self) -> MainPath:
-        """The main path of the world, and its corners where they count."""
+        """The main path of the world, and its corners unless the caller gave one."""
         if self._path is None:
-            from imgbuild.audit.closure import main_path
             from imgbuild.audit.corners import survey
 
-            self._path = survey(self._world) if self._corners else main_path(self._world)
+            self._path = survey(self._world)
         return self._path
 
     def _metadata(self) -> list[Finding]:
