@@ -42,7 +42,8 @@ class SmallWorld:
             return self._facts[name]
         if name.partition(".")[0] in sys.stdlib_module_names:
             return Opaque(name, "stdlib")
-        return Opaque(name, "unknown") if self.partial else None
+        left_out = self.partial and name.partition(".")[0] not in self._files
+        return Opaque(name, "unknown") if left_out else None
 
     def exists(self, module: str) -> bool | None:
         found = self.module(module)
@@ -59,6 +60,11 @@ class SmallWorld:
 
     def version(self, package: str) -> str | None:
         return self._versions.get(package)
+
+    def modules_of(self, package: str) -> Mapping[str, str]:
+        return {
+            module: file for module, (owner, file, _) in self._files.items() if owner == package
+        }
 
     def read(self, package: str, path: str) -> bytes | None:
         for owner, file, source in self._files.values():

@@ -111,7 +111,8 @@ class _Reader:
             return None
         error = (
             how is not None
-            and how.level is not Level.HANDLED
+            and how.level is not Level.DOUBTFUL
+            and course.clear
             and not course.catches(*_CATCHERS[relation])
         )
         return finding(

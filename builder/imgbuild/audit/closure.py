@@ -26,9 +26,9 @@ from imgbuild.values import normalize
 class Level(enum.IntEnum):
     """How sure it is that a scope runs: the lower the surer."""
 
-    CERTAIN = 0  # no condition on the way that the audit cannot judge
-    POSSIBLE = 1  # under conditions, or in a method that somebody may call
-    HANDLED = 2  # somebody on the way catches what goes wrong
+    CERTAIN = 0  # no condition on the way but those that hold in this world
+    POSSIBLE = 1  # it depends on data, or is a method that somebody may call
+    DOUBTFUL = 2  # a condition on the world is not understood, or somebody catches what goes wrong
 
 
 Place = tuple[str, str]  # module and runner: "" for its top level, else a function's qualified name
@@ -36,10 +36,11 @@ _MAKERS = ("__init__", "__new__", "__post_init__")
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):
-    """How the main path comes to a place."""
+    """How the main path comes to a place: from which entry point, and from which place last."""
 
     level: Level
     entry: str
+    via: Place | None = None
 
 
 class MainPath:
@@ -77,7 +78,7 @@ def _applies(world: Surroundings, entry: Entry) -> bool:
     """Whether the entry's package is in the world, with one of its versions."""
     package = world.owner(entry.name.partition(".")[0])
     version = world.version(package) if package is not None else None
-    if version is None:
+    if version is None or not all(world.version(other) for other in entry.beside):
         return False
     return not entry.versions or policy.within(version, entry.versions)
 
@@ -176,7 +177,7 @@ class _Walk:
                 continue
             self._made[place] = how.level
             self._module(home.module, how)
-            later = Reached(max(how.level, Level.POSSIBLE), how.entry)
+            later = Reached(max(how.level, Level.POSSIBLE), how.entry, how.via)
             for method in scopes(home).methods(definition.name):
                 maker = method.rpartition(".")[2] in _MAKERS
                 self._mark((home.module, method), how if maker else later)
@@ -188,7 +189,7 @@ class _Walk:
         facts = self.world.module(module)
         if not isinstance(facts, ModuleFacts):
             return
-        how = self.places[place]
+        how = msgspec.structs.replace(self.places[place], via=place)
         here = scopes(facts)
         for name in here.run_by(runner):
             for line in here.imports.get(name, ()):
@@ -200,11 +201,11 @@ class _Walk:
     def _beyond(self, course: Course, how: Reached, *errors: str) -> Reached:
         """How sure what lies behind a guarded step is."""
         level = how.level
-        if course.catches(*errors):
-            level = Level.HANDLED
+        if course.catches(*errors) or not course.clear:
+            level = Level.DOUBTFUL
         elif not course.certain:
             level = max(level, Level.POSSIBLE)
-        return Reached(level, how.entry)
+        return Reached(level, how.entry, how.via)
 
     def _follow_import(self, line: Import, how: Reached) -> None:
         course = judge(self.world, line.guards)
@@ -224,7 +225,7 @@ class _Walk:
             return
         beyond = self._beyond(course, how, *IMPORT)
         if isinstance(fact, Attribute):
-            beyond = Reached(max(beyond.level, Level.POSSIBLE), beyond.entry)
+            beyond = Reached(max(beyond.level, Level.POSSIBLE), beyond.entry, beyond.via)
         self._use(meaning(self.world, facts, fact).found, beyond)
 
     def _follow_decorators(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit import names
 from imgbuild.audit.facts import Guard, ModuleFacts, Opaque
+from imgbuild.audit.names_lookup import lookup
 
 
 class Surroundings(Protocol):
@@ -47,6 +48,9 @@ class Surroundings(Protocol):
     def version(self, package: str) -> str | None:
         """The version of `package`; None if it is not in the world."""
 
+    def modules_of(self, package: str) -> Mapping[str, str]:
+        """Module → file of all that `package` brings."""
+
     def read(self, package: str, path: str) -> bytes | None:
         """The content of a small file of `package`; None if there is none."""
 
@@ -59,19 +63,22 @@ class State(enum.Enum):
 
     RUNS = "runs"
     SKIPPED = "skipped"
-    UNKNOWN = "unknown"
+    DATA = "data"  # it depends on data
+    UNKNOWN = "unknown"  # it depends on the world, in a way that is not understood
     HANDLED = "handled"
 
 
 class Course(msgspec.Struct, frozen=True):
     """What a world makes of all guards of a fact.
 
-    `certain`: no condition is left open. `caught`: names of exceptions that somebody catches; ""
-    stands for all. `asked`: expressions that hasattr asked for, so that reading them cannot fail.
+    `certain`: no condition is left open. `clear`: none that asks about the world is; what depends
+    on data may well run. `caught`: names of exceptions that somebody catches; "" stands for all.
+    `asked`: expressions that hasattr asked for, so that reading them cannot fail.
     """
 
     runs: bool
     certain: bool = True
+    clear: bool = True
     caught: frozenset[str] = frozenset()
     asked: frozenset[str] = frozenset()
 
@@ -87,31 +94,39 @@ TYPE = ("TypeError",)
 VALUE = ("ValueError",)
 
 
+# Kinds of guards that come to the same in every world.
+_STATES = {
+    "handled": State.HANDLED,
+    "typing": State.SKIPPED,
+    "data": State.DATA,
+    "unknown": State.UNKNOWN,
+}
+
+
 def judge(world: Surroundings, guards: Iterable[Guard]) -> Course:
     """What `world` makes of `guards`, all of which must hold for the code to run."""
-    certain = True
+    certain = clear = True
     caught: set[str] = set()
     asked: set[str] = set()
     for guard in guards:
         state = evaluate(world, guard)
         if state is State.SKIPPED:
             return Course(runs=False)
-        if state is State.UNKNOWN:
+        if state in (State.UNKNOWN, State.DATA):
             certain = False
+            clear = clear and state is State.DATA
         elif state is State.HANDLED and guard.spec:
             asked.add(guard.spec)
         elif state is State.HANDLED:
             caught.update(re.split(r"[,\s|]+", guard.subject))
-    return Course(True, certain, frozenset(caught), frozenset(asked))
+    return Course(True, certain, clear, frozenset(caught), frozenset(asked))
 
 
 def evaluate(world: Surroundings, guard: Guard) -> State:
     """What `world` makes of one guard."""
+    if guard.kind in _STATES:
+        return _STATES[guard.kind]
     match guard.kind:
-        case "handled":
-            return State.HANDLED
-        case "typing":
-            return State.SKIPPED
         case "python":
             return _held(_within(world.python, guard.spec))
         case "platform":
@@ -120,11 +135,9 @@ def evaluate(world: Surroundings, guard: Guard) -> State:
             return _held(_within(_version(world, guard.subject), guard.spec))
         case "present":
             return _held(_present(world, guard))
-        case "absent":
+        case _:  # "absent"
             present = _present(world, guard)
             return _held(None if present is None else not present)
-        case _:
-            return State.UNKNOWN
 
 
 def _held(answer: bool | None) -> State:
@@ -167,6 +180,13 @@ def _present(world: Surroundings, guard: Guard) -> bool | None:
     if "." in guard.subject and not world.exists(guard.subject):
         return world.exists(guard.subject)
     return _within(version, guard.spec) if guard.spec else True
+
+
+def _named(world: Surroundings, subject: str) -> bool | None:
+    """Whether "module:name" can be imported."""
+    module, _, name = subject.partition(":")
+    found = lookup(world, module, name)
+    return None if found.state == "unknown" else found.state == "defined"
 
 
 def _version(world: Surroundings, subject: str) -> str | None:

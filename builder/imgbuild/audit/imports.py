@@ -47,14 +47,14 @@ def _of_import(
     course = judge(world, line.guards)
     if not course.runs:
         return None
-    problem = _problem(world, line)
+    problem = _problem(world, facts, line)
     if problem is None:
         return None
     relation, other, subject, text = problem
     place = place_of(world, facts, line.line, how.entry if how else "")
     if place is None or other == place.package:
         return None
-    error = _fails(how, course, relation)
+    error = _fails(how, course, relation, top=not scopes(facts).runner(line.scope))
     return finding(
         world,
         CHECK,
@@ -67,25 +67,32 @@ def _of_import(
     )
 
 
-def _fails(how: Reached | None, course: Course, relation: Relation) -> bool:
+def _fails(how: Reached | None, course: Course, relation: Relation, *, top: bool) -> bool:
     """Whether the main path itself breaks here.
 
-    A package that is not there may be optional, so that only what surely runs counts.
+    A package that is not there may be optional, so that only what surely runs counts, and only at
+    the top of a module: a function that imports a package is written for those who have it.
     """
     errors = IMPORT if relation is Relation.NAME else MISSING
-    if how is None or how.level is Level.HANDLED or course.catches(*errors):
+    if how is None or how.level is Level.DOUBTFUL:
+        return False
+    if not course.clear or course.catches(*errors):
         return False
     if relation is Relation.PACKAGE:
-        return how.level is Level.CERTAIN and course.certain
+        return how.level is Level.CERTAIN and course.certain and top
     return True
 
 
-def _problem(world: Surroundings, line: Import) -> tuple[Relation, str, str, str] | None:
+def _problem(
+    world: Surroundings, facts: ModuleFacts, line: Import
+) -> tuple[Relation, str, str, str] | None:
     """What is wrong with an import: relation, other package, subject, text."""
     root = line.module.partition(".")[0]
     if world.exists(line.module) is False:
         other = world.owner(root) or ""
         if not other and world.exists(root) is False:
+            if root == "__main__" or _is_vendored(world, facts, root):
+                return None
             text = f"imports {line.module}, which no package of this world brings"
             return Relation.PACKAGE, "", root, text
         if world.module(line.module) is not None:
@@ -103,3 +110,10 @@ def _problem(world: Surroundings, line: Import) -> tuple[Relation, str, str, str
         return None
     text = f"imports {line.name} from {line.module}, which {other} {version} does not have there"
     return Relation.NAME, other, f"{line.module}:{line.name}", text
+
+
+def _is_vendored(world: Surroundings, facts: ModuleFacts, root: str) -> bool:
+    """Whether the importing package carries `root` in a folder that it adds to the path itself."""
+    package = world.owner(facts.module)
+    modules = world.modules_of(package) if package is not None else ()
+    return any(f".{root}." in f"{module}." for module in modules)

@@ -19,14 +19,15 @@ FILE = "data/audit/entry_points.yaml"
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A place where people's programs begin: a module, a function, or a class that they construct.
 
-    It counts where its package is in the world with one of `versions`; what such a version does not
-    have is passed over. `also` are things that it loads by names in strings or in processes of its
-    own, where no statement leads to them.
+    It counts where its package is in the world with one of `versions`, and `beside` too; what such
+    a version does not have is passed over. `also` are things that it loads by names in strings, or
+    in processes of its own, where no statement leads to them.
     """
 
     name: str
     why: str
     versions: str = ""
+    beside: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
 
 

@@ -1,0 +1,150 @@
+"""The check `calls` on small worlds."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.audit import calls
+from imgbuild.audit.closure import main_path
+from imgbuild.audit.policy import Entry, Policy, Registry
+from imgbuild.report import Relation, Severity
+from tests.unit.small_world import SmallWorld, rules
+
+LIB = {
+    "lib/__init__.py": "from .core import Args, Engine, make\nfrom . import envs\n",
+    "lib/envs.py": "FAST = 1\n",
+    "lib/core.py": """
+        from dataclasses import dataclass
+        @dataclass
+        class Args:
+            model: str
+            seed: int = 0
+        class Engine:
+            def __init__(self, args, *, eager=False):
+                self.args = args
+            def generate(self, prompts, sampling=None):
+                return []
+            @classmethod
+            def from_args(cls, args) -> "Engine": ...
+        class Trainer:
+            def __init__(self, model, tokenizer=None): ...
+        def make(name, /, size, *rest, mode): ...
+        def free(**options): ...
+    """,
+}
+
+
+def check(user: str, policy: Policy | None = None):
+    world = SmallWorld({"user 1.0": {"user/__init__.py": user}, "lib 2.0": LIB})
+    policy = policy or rules("user")
+    return calls.check(world, main_path(world, policy), policy)
+
+
+def subjects(user: str):
+    return [(one.evidence.relation, one.evidence.subject) for one in check(user)]
+
+
+def test_a_keyword_that_is_gone_is_an_error_with_its_place():
+    (one,) = check("from lib import Args\n\nARGS = Args('m', best_of=2)\n")
+    assert one.severity is Severity.ERROR
+    assert one.where == "user 1.0 user/__init__.py:3"
+    assert "passes best_of= to lib.Args, which lib 2.0 does not take" in one.message
+    assert one.evidence.relation is Relation.KEYWORD
+    assert one.evidence.subject == "lib.Args(best_of)"
+    assert (one.evidence.other, one.evidence.other_version) == ("lib", "2.0")
+
+
+@pytest.mark.parametrize(
+    ("source", "relation", "subject"),
+    [
+        ("import lib\nlib.core.make('x', 1)\n", Relation.ARGUMENT, "lib.core.make(mode)"),
+        ("from lib import Args\nArgs()\n", Relation.ARGUMENT, "lib.Args(model)"),
+        ("from lib import Args\nArgs('m', 1, 2)\n", Relation.ARGUMENT, "lib.Args(2)"),
+        ("import lib\nprint(lib.envs.SLOW)\n", Relation.NAME, "lib.envs:SLOW"),
+        ("from lib import envs\nX = envs.SLOW\n", Relation.NAME, "lib.envs:SLOW"),
+        (
+            "from lib import Engine\ndef f():\n    e = Engine(1)\n    e.generate(1, lora=2)\nf()\n",
+            Relation.KEYWORD,
+            "lib.Engine.generate(lora)",
+        ),
+        (
+            "from lib import Args\ndef f(a: Args):\n    print(a.disable_log)\nf(1)\n",
+            Relation.ATTRIBUTE,
+            "lib.Args.disable_log",
+        ),
+        (
+            "from lib.core import Trainer\nclass Mine(Trainer):\n    def __init__(self):\n"
+            "        super().__init__(model=1, processing_class=2)\nMine()\n",
+            Relation.KEYWORD,
+            "lib.core.Trainer.__init__(processing_class)",
+        ),
+    ],
+)
+def test_what_the_other_does_not_know(source, relation, subject):
+    assert subjects(source) == [(relation, subject)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from lib import Args\nArgs('m', seed=1).seed\n",
+        "from lib import Args\nArgs(**{})\n",
+        "from lib import Args\nArgs(*[])\n",
+        "from lib.core import make\nmake('x', 1, 2, 3, mode=1)\n",
+        "from lib.core import free\nfree(anything=1)\n",
+        "from lib import Engine\nEngine.generate(None, 'p')\n",
+        "from lib import Engine\ndef f():\n    e = Engine.from_args(1)\n    e.generate('p')\n",
+        "import lib\nif hasattr(lib.envs, 'SLOW'):\n    print(lib.envs.SLOW)\n",
+        "import lib\nprint(getattr(lib.envs, 'SLOW', None))\n",
+        "import json\njson.dumps(1, nonsense=2)\n",
+    ],
+)
+def test_what_it_knows_or_may_know_is_not_mentioned(source):
+    assert subjects(source) == []
+
+
+def test_a_caught_error_is_a_note():
+    source = "import lib\ntry:\n    X = lib.envs.SLOW\nexcept AttributeError:\n    X = 0\n"
+    (one,) = check(source)
+    assert one.severity is Severity.NOTE
+
+
+AUTO = {
+    "lib/__init__.py": "from .auto import AutoConfig\n",
+    "lib/auto.py": """
+        TABLE = dict_of([("aimv2", "A"), ("qwen2", "B")])
+        class AutoConfig:
+            @staticmethod
+            def register(name, config, exist_ok=False): ...
+    """,
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        ("AutoConfig.register('aimv2', object)", 1),
+        ("AutoConfig.register('ovis', object)", 0),
+        ("AutoConfig.register('aimv2', object, exist_ok=True)", 0),
+        ("AutoConfig.register(NAME, object)", 0),
+    ],
+)
+def test_a_name_that_is_registered_already(call, found):
+    registry = Registry(
+        method="lib.auto.AutoConfig.register",
+        files=("lib/elsewhere.py", "lib/auto.py"),
+        table="TABLE",
+        allowed_by="exist_ok",
+    )
+    policy = Policy(
+        walk=frozenset(("user", "lib")),
+        entries=(Entry(name="user", why="a test"),),
+        registries=(registry,),
+    )
+    user = f"from lib import AutoConfig\nNAME = 'x'\n{call}\n"
+    world = SmallWorld({"user 1.0": {"user/__init__.py": user}, "lib 2.0": AUTO})
+    findings = calls.check(world, main_path(world, policy), policy)
+    assert len(findings) == found
+    for one in findings:
+        assert one.evidence.relation is Relation.REGISTERED
+        assert one.evidence.subject == "lib.AutoConfig.register(aimv2)"
