@@ -247,10 +247,13 @@ class GpuCode(msgspec.Struct, frozen=True, array_like=True):
     """GPU code in a library: "sm_90a" for machine code, "compute_90" for PTX and its version.
 
     `ptx` is the version of the PTX language ("8.4" is that of CUDA 12.4), "" for machine code.
+    `units` counts the fat binaries (about one for each source file) that have it: a library may
+    have most of its kernels for one architecture and a few for another.
     """
 
     arch: str
     ptx: str = ""
+    units: int = 1
 
 
 class ElfFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

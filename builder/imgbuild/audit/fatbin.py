@@ -6,6 +6,7 @@ Comes in: the pieces of a file. Goes out: for which GPUs it has machine code or 
 from __future__ import annotations
 
 import struct
+from collections import Counter
 
 from imgbuild.audit.facts import GpuCode
 
@@ -24,7 +25,7 @@ class FatbinScanner:
     """Watches a stream go by."""
 
     def __init__(self) -> None:
-        self._codes: set[tuple[str, str]] = set()
+        self._codes: Counter[tuple[str, str]] = Counter()
         self._rest = b""
         self._at = 0  # the offset of the first byte of `_rest`
         self._entry = 0  # the offset of the next entry, within a fat binary
@@ -68,18 +69,20 @@ class FatbinScanner:
         (flags,) = struct.unpack_from("<Q", data, place + FLAGS_AT)
         suffix = _suffix(flags)
         if kind == PTX:
-            self._codes.add((f"compute_{arch}{suffix}", f"{major}.{minor}"))
+            self._codes[f"compute_{arch}{suffix}", f"{major}.{minor}"] += 1
         else:
-            self._codes.add((f"sm_{arch}{suffix}", ""))
+            self._codes[f"sm_{arch}{suffix}", ""] += 1
         self._entry += header + payload
 
     def found(self) -> tuple[GpuCode, ...]:
         """All that was seen, sorted."""
-        return tuple(GpuCode(arch, ptx) for arch, ptx in sorted(self._codes))
+        return tuple(
+            GpuCode(arch, ptx, units) for (arch, ptx), units in sorted(self._codes.items())
+        )
 
 
 def _suffix(flags: int) -> str:
-    """ "a" for code that runs on this one architecture, "f" on its family, "" on all later ones."""
+    """The suffix: "a" for one architecture alone, "f" for its family, "" for later ones too."""
     return "a" if flags & ONE_ARCH else "f" if flags & ONE_FAMILY else ""
 
 
