@@ -6,18 +6,21 @@ reasons of a `WorldImpossible`.
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Iterable
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.gateway import Catalogue
 from imgbuild.indexes import File
 from imgbuild.matrix.model import Matrix
-from imgbuild.selection import described, is_sdist, objection, same_version
+from imgbuild.selection import described, is_sdist, objection, same_version, system
 from imgbuild.values import Arch
 
 SHOWN = 4
+REACH = datetime.timedelta(days=365)
 
 
 def of_pins(catalogue: Catalogue) -> tuple[str, ...]:
@@ -38,12 +41,62 @@ def of_pin(catalogue: Catalogue, package: str, version: str) -> str | None:
     if not files:
         return f"{package}: the index {index} has no such package"
     named = [file for file in files if same_version(file.version, version)]
-    known = {offer.wheel.version for offer in offers if offer.wheel.version is not None}
-    near = nearest(Version(version), known)
-    fitting = f"nearest that fits: {' and '.join(near)}" if near else "no version of it fits"
+    near = nearest(Version(version), in_reach(catalogue, package, Version(version)))
+    none = "no version near it fits" if offers else "no version of it fits"
+    fitting = f"nearest that fits: {' and '.join(near)}" if near else none
     if not named:
         return f"{package} {version}: the index {index} has no such version; {fitting}"
     return f"{package} {version}: {_why(catalogue, package, named)}; {fitting}"
+
+
+def in_reach(catalogue: Catalogue, package: str, version: Version) -> list[Version]:
+    """The versions to be had that are not over a year older than `version`.
+
+    What an older file without a platform tag offers is no neighbour: tensordict 0.1.2 fits every
+    machine and lacks most of 0.6.2.
+    """
+    files = catalogue.indexes.files(package)
+    times = [f.uploaded for f in files if f.uploaded and same_version(f.version, str(version))]
+    earliest = min(times) - REACH if times else None
+    return [
+        wheel.version
+        for wheel in (offer.wheel for offer in catalogue.offers(package))
+        if wheel.version is not None
+        and (
+            earliest is None
+            or wheel.version > version
+            or wheel.uploaded is None
+            or wheel.uploaded >= earliest
+        )
+    ]
+
+
+def of_range(catalogue: Catalogue, package: str, spec: str) -> str:
+    """Why no version of `package` that `spec` allows may be used."""
+    index = catalogue.indexes.place(package).name
+    allowed = SpecifierSet(spec)
+    files = [
+        file
+        for file in catalogue.indexes.files(package)
+        if file.version is not None and allowed.contains(file.version, prereleases=True)
+    ]
+    if files:
+        newest = max(file.version for file in files if file.version is not None)
+        named = [file for file in files if file.version == newest]
+        return f"{package} {newest}: {_why(catalogue, package, named)}"
+    known = [offer.wheel.version for offer in catalogue.offers(package)]
+    top = max((version for version in known if version is not None), default=None)
+    return f"the newest {package} on the index {index} is {top}"
+
+
+def nothing(catalogue: Catalogue, package: str) -> str:
+    """Why there is no version at all of `package`."""
+    files = catalogue.indexes.files(package)
+    if not files:
+        return f"the index {catalogue.indexes.place(package).name} has no such package"
+    versions = [file.version for file in files if file.version is not None]
+    named = [file for file in files if file.version == max(versions, default=None)]
+    return _why(catalogue, package, named)
 
 
 def _why(catalogue: Catalogue, package: str, files: list[File]) -> str:
@@ -58,7 +111,6 @@ def _why(catalogue: Catalogue, package: str, files: list[File]) -> str:
         reasons = Counter(str(against[file.name]) for file in machine)
         return "; ".join(f"its wheel {reason}" for reason in reasons)
     arch = rules.tags.arch
-    has = sorted({described(file.name) for file in wheels})
     own = [file for file in wheels if arch.wheel in file.name or file.name.endswith("-any.whl")]
     lacking = (
         f"no wheel for Python {rules.tags.python} and glibc {rules.tags.glibc} among its Linux "
@@ -66,8 +118,30 @@ def _why(catalogue: Catalogue, package: str, files: list[File]) -> str:
         if own
         else f"no Linux {arch.wheel} wheel"
     )
+    has = sorted({described(file.name) if own else system(file.name) for file in wheels})
     more = f" and {len(has) - SHOWN} more" if len(has) > SHOWN else ""
-    return f"{lacking} (it has {', '.join(has[:SHOWN])}{more})"
+    return f"{lacking}{_span(catalogue, package, files)} (it has {', '.join(has[:SHOWN])}{more})"
+
+
+def _span(catalogue: Catalogue, package: str, files: list[File]) -> str:
+    """The neighbours that the machine lacks too, in words; empty if it lacks this version alone."""
+    tags = catalogue.rules.tags
+    fits: dict[Version, bool] = {}
+    for file in catalogue.indexes.files(package):
+        if file.is_wheel and file.version is not None and not file.version.is_prerelease:
+            fits[file.version] = fits.get(file.version, False) or tags.fits(file.name)
+    versions = sorted(fits)
+    own = next((at for at, v in enumerate(versions) if v == files[0].version), None)
+    if own is None:
+        return ""
+    low = high = own
+    while low > 0 and not fits[versions[low - 1]]:
+        low -= 1
+    while high < len(versions) - 1 and not fits[versions[high + 1]]:
+        high += 1
+    if low == high:
+        return ""
+    return f", nor has any version from {versions[low]} to {versions[high]}"
 
 
 def nearest(wanted: Version, known: Iterable[Version]) -> tuple[str, ...]:

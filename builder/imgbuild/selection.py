@@ -96,9 +96,17 @@ def described(name: str) -> str:
         tags = parse_wheel_filename(name)[3]
     except InvalidWheelFilename:
         return "nothing that its name tells"
-    systems = sorted({_system(tag.platform) for tag in tags})
     pythons = sorted({tag.interpreter for tag in tags})
-    return f"{'/'.join(systems)}, Python {'/'.join(pythons)}"
+    return f"{system(name)}, Python {'/'.join(pythons)}"
+
+
+def system(name: str) -> str:
+    """What machine a wheel is for, in words: "Linux x86_64"."""
+    try:
+        tags = parse_wheel_filename(name)[3]
+    except InvalidWheelFilename:
+        return "nothing that its name tells"
+    return "/".join(sorted({_system(tag.platform) for tag in tags}))
 
 
 def _system(platform: str) -> str:

@@ -7,19 +7,24 @@ built for the release that was asked for, or for any: never a CPU build.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imgbuild import freshness, gateway, refusal, torches, uv, wishes
+from imgbuild import chain, constraints, freshness, gateway, nearest, refusal, torches, uv, wishes
+from imgbuild.audit.library import Library
+from imgbuild.chain import Conflict, Demand, Facts
+from imgbuild.constraints import Constraint
 from imgbuild.errors import ImgbuildError, InputError, WorldImpossible
 from imgbuild.fetch import Http
 from imgbuild.gateway import Catalogue
-from imgbuild.indexes import Indexes, places
+from imgbuild.indexes import File, Indexes, places
+from imgbuild.learn import own_range
 from imgbuild.matrix.model import Flashinfer, Matrix, Target
-from imgbuild.remote import metadata
+from imgbuild.probe import Shelf
+from imgbuild.remote import Blocks, metadata
+from imgbuild.report import Evidence, Relation
 from imgbuild.roots import host_root
 from imgbuild.sdists import Workshop, host_arch, host_rules
 from imgbuild.selection import Rules
@@ -29,12 +34,16 @@ from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 from imgbuild.wishes import Ask
 
+# What an entry is about where its name does not tell.
+_PLAIN = {"imports": Relation.MODULE, "calls": Relation.ATTRIBUTE}
+
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
     """What the resolver chose at first sight; `torch` is None in a world without it."""
 
     chosen: tuple[uv.Chosen, ...]
-    catalogue: Catalogue
+    facts: Facts
+    demands: tuple[Demand, ...]
     torch: Build | None
     cuda: str
 
@@ -45,104 +54,165 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survey(
-    ask: Ask, matrix: Matrix, arch: Arch, target: Target | None, store: Store, http: Http
+    ask: Ask,
+    matrix: Matrix,
+    arch: Arch,
+    target: Target | None,
+    learned: Sequence[Constraint],
+    store: Store,
+    http: Http,
 ) -> Survey:
     """Look at `ask` on `arch`; `target` is what another architecture made of it, to be kept to.
 
     WorldImpossible if nothing fits; InputError if no CUDA release can be told.
     """
-    base = wishes.base_of(ask, matrix)
-    provisional = _provisional(ask, matrix, base, target)
-    tags = Tags(python=matrix.bases[base].python, glibc=matrix.bases[base].glibc, arch=arch)
-    pins = {wish.package: wish.pin for wish in ask.wishes if wish.pin is not None}
-    if target is not None and TORCH in target.pins:
-        pins.setdefault(TORCH, target.pins[TORCH])
-    rules = Rules(as_of=provisional.as_of, tags=tags, pins=pins)
+    base = matrix.bases[wishes.base_of(ask, matrix)]
+    provisional = _provisional(ask, matrix, target)
+    demands = _demands(ask, target)
+    rules = Rules(
+        as_of=provisional.as_of,
+        tags=Tags(python=base.python, glibc=base.glibc, arch=arch),
+        pins=chain.pins_of(demands),
+    )
     indexes = Indexes(
         places(matrix, provisional, uv.default_index), ask.indexes, matrix.default_index, http
     )
-    plain = Catalogue(indexes, rules, http, store)
     own = Catalogue(indexes, host_rules(rules), http, store)
-    with host_root(matrix.bases[base], matrix.image.user, host_arch(), store, http) as root:
+    with host_root(base, matrix.image.user, host_arch(), store, http) as root:
         workshop = Workshop(matrix.sdists, own, (), root, store, http)
         builders = dict.fromkeys(matrix.sdists, workshop.metadata)
         catalogue = Catalogue(indexes, rules, http, store, sdists=builders)
-        missing = refusal.of_pins(catalogue)
-        every = torches.builds(plain, lambda file: metadata(file, http, store))
-        fitting = _fitting(ask, pins, target, every)
-        if missing or not fitting:
-            raise _no_torch(ask, arch, missing, pins, every)
-        chosen = _ask(ask, matrix, catalogue, fitting, every, store)
+        facts = facts_of(catalogue, learned, store, http)
+        cuda = ask.cuda or (target.cuda if target is not None else None)
+        refuse(ask, facts, demands, cuda, matrix, store, http)
+        chosen = _ask(matrix, facts, demands, cuda, store)
     versions = {item.package: item.version for item in chosen}
-    torch = next((b for b in fitting if str(b.version) == versions.get(TORCH)), None)
-    return Survey(chosen=chosen, catalogue=catalogue, torch=torch, cuda=_cuda(ask, target, torch))
+    torch = next((b for b in facts.torches if str(b.version) == versions.get(TORCH)), None)
+    cuda = cuda or (torch.cuda if torch is not None else None)
+    if cuda is None:
+        message = "nothing in this world tells its CUDA release: no torch is in it"
+        raise InputError(message, hint="say which with --cuda")
+    return Survey(chosen=chosen, facts=facts, demands=demands, torch=torch, cuda=cuda)
 
 
-def _provisional(ask: Ask, matrix: Matrix, base: str, target: Target | None) -> Target:
+def facts_of(
+    catalogue: Catalogue, learned: Sequence[Constraint], store: Store, http: Http
+) -> Facts:
+    """What chains of reasons are made of; reads METADATA of every torch that may be used."""
+
+    def _read(file: File) -> bytes:
+        return metadata(file, http, store)
+
+    return Facts(catalogue, _read, learned, torches.builds(catalogue, _read))
+
+
+def _demands(ask: Ask, target: Target | None) -> tuple[Demand, ...]:
+    """The wishes as demands, and the torch that another architecture came to."""
+    found = [chain.demand(wish.package, wish.spec, str(wish)) for wish in ask.wishes]
+    pin = target.pins.get(TORCH) if target is not None else None
+    if pin is not None and not any(item.package == TORCH for item in found):
+        found.append(chain.demand(TORCH, f"=={pin}", f"torch {pin} is what the other one has"))
+    return tuple(found)
+
+
+def refuse(
+    ask: Ask,
+    facts: Facts,
+    demands: Sequence[Demand],
+    cuda: str | None,
+    matrix: Matrix,
+    store: Store,
+    http: Http,
+) -> None:
+    """WorldImpossible, with the chain and the nearest worlds, if the demands contradict."""
+    arch = facts.catalogue.rules.tags.arch
+    found = chain.conflict(facts, demands, cuda)
+    if found is None:
+        return
+    kept = [wish.package for wish in ask.wishes if wish.have]
+    wide = facts.knowing(widened(facts, found, store, http))
+    near = nearest.worlds(wide, demands, cuda, found, kept=kept)
+    message = f"this world is impossible on {arch}"
+    known = nearest.targets(matrix, demands, cuda, arch)
+    raise WorldImpossible(message, reasons=found.reasons, nearest=(*near, *known))
+
+
+def widened(facts: Facts, found: Conflict, store: Store, http: Http) -> tuple[Constraint, ...]:
+    """What was learned, with all versions that it holds for where the conflict rests on it.
+
+    Of a pinned package it was learned for the pinned version alone, so that its neighbours would
+    look as if they fitted.
+    """
+    if not any(entry.package in found.wishes for entry in facts.learned):
+        return tuple(facts.learned)
+    with Library(store, Blocks(http)) as library:
+        shelf = Shelf(facts.catalogue, library, store)
+        return tuple(
+            msgspec.structs.replace(entry, versions=own_range(evidence, shelf, ()))
+            if entry.package in found.wishes and (evidence := evidence_of(entry)) is not None
+            else entry
+            for entry in facts.learned
+        )
+
+
+def evidence_of(entry: Constraint) -> Evidence | None:
+    """The evidence that an entry was learned from; None where its kind cannot be told."""
+    if "(" in entry.name:
+        relation = Relation.KEYWORD
+    elif ":" in entry.name:
+        relation = Relation.NAME
+    elif entry.check in _PLAIN:
+        relation = _PLAIN[entry.check]
+    else:
+        return None
+    if entry.missing or not entry.read_in:
+        return None
+    return Evidence(
+        relation=relation,
+        package=entry.package,
+        version=entry.read_in,
+        file=entry.file,
+        line=entry.line,
+        other=entry.other,
+        other_version=entry.against,
+        subject=entry.name,
+    )
+
+
+def _provisional(ask: Ask, matrix: Matrix, target: Target | None) -> Target:
     """A target that fills the addresses of indexes; its CUDA is a guess where none is asked for."""
     cuda = ask.cuda or (target.cuda if target is not None else None)
     for package, index in ask.indexes.items():
         if cuda is None and "{cuda_tag}" in (matrix.indexes[index].url or ""):
             message = f"{package} comes from {index}, which is one index for each CUDA release"
             raise InputError(message, hint="say which with --cuda")
-    pins = {wish.package: wish.pin for wish in ask.wishes if wish.pin is not None}
     return Target(
         summary="",
-        base=base,
+        base=wishes.base_of(ask, matrix),
         cuda=cuda or "0.0",
         arch=ask.arches,
         as_of=ask.as_of or wishes.tomorrow(),
-        pins=pins,
+        pins={wish.package: wish.pin for wish in ask.wishes if wish.pin is not None},
         indexes=dict(ask.indexes),
         flashinfer=Flashinfer(mode="off", reason="not known yet"),
     )
 
 
-def _fitting(
-    ask: Ask, pins: Mapping[str, str], target: Target | None, every: Sequence[Build]
-) -> list[Build]:
-    """The builds of torch that what is asked for leaves."""
-    wish = ask.wish(TORCH)
-    spec = SpecifierSet(f"=={pins[TORCH]}" if TORCH in pins else wish.spec if wish else "")
-    cuda = ask.cuda or (target.cuda if target is not None else None)
-    return [
-        build
-        for build in every
-        if spec.contains(build.version) and build.cuda is not None and cuda in (None, build.cuda)
-    ]
-
-
-def _no_torch(
-    ask: Ask,
-    arch: Arch,
-    missing: Sequence[str],
-    pins: Mapping[str, str],
-    every: Sequence[Build],
-) -> WorldImpossible:
-    reasons = list(missing)
-    pinned = [b for b in every if TORCH in pins and b.version == Version(pins[TORCH])]
-    cuda = f" for CUDA {ask.cuda}" if ask.cuda else ""
-    reasons += [f"{build} on {arch.wheel}" for build in pinned]
-    if not pinned and not missing:
-        reasons.append(f"no torch{cuda} on {arch.wheel}: {torches.summary(every)}")
-    return WorldImpossible(f"this world is impossible on {arch}", reasons=tuple(reasons))
-
-
 def _ask(
-    ask: Ask,
-    matrix: Matrix,
-    catalogue: Catalogue,
-    fitting: Sequence[Build],
-    every: Sequence[Build],
-    store: Store,
+    matrix: Matrix, facts: Facts, demands: Sequence[Demand], cuda: str | None, store: Store
 ) -> tuple[uv.Chosen, ...]:
-    wanted = {wish.package: wish.spec for wish in ask.wishes}
+    wanted = {demand.package: demand.spec for demand in demands}
     for package, want in matrix.requires.items():
         wanted.setdefault(package, want.spec)
-    tags = catalogue.rules.tags
-    held = torches.spec_of([b.version for b in fitting], [b.version for b in every])
+    catalogue, tags = facts.catalogue, facts.catalogue.rules.tags
+    fitting = [b.version for b in facts.torches if b.cuda is not None and cuda in (None, b.cuda)]
+    held = torches.spec_of(fitting, [b.version for b in facts.torches]) if fitting else "<0"
+
+    def _amend(package: str, version: Version) -> Sequence[str]:
+        return constraints.required(facts.learned, package, str(version), wanted)
+
     try:
-        with gateway.serve(catalogue) as index, store.scratch() as folder:
+        with gateway.serve(catalogue, _amend) as index, store.scratch() as folder:
             return uv.compile_requirements(
                 [f"{package}{spec}" for package, spec in wanted.items()],
                 [f"{TORCH}{held}"],
@@ -153,27 +223,21 @@ def _ask(
             )
     except uv.Unsolvable as error:
         message = f"no set of packages satisfies what is asked for on {tags.arch}"
-        raise WorldImpossible(message, reasons=refusal.of_resolver(str(error))) from error
+        near = nearest.targets(matrix, demands, cuda, tags.arch)
+        reasons = refusal.of_resolver(str(error))
+        raise WorldImpossible(message, reasons=reasons, nearest=near) from error
     except ImgbuildError:
         if catalogue.failures:  # uv saw an error of the gateway: its cause is what to show
             raise catalogue.failures[0] from None
         raise
 
 
-def _cuda(ask: Ask, target: Target | None, torch: Build | None) -> str:
-    cuda = ask.cuda or (target.cuda if target is not None else torch.cuda if torch else None)
-    if cuda is None:
-        message = "nothing in this world tells its CUDA release: no torch is in it"
-        raise InputError(message, hint="say which with --cuda")
-    return cuda
-
-
-def warnings(found: Survey, ask: Ask) -> tuple[str, ...]:
+def warnings(found: Survey) -> tuple[str, ...]:
     """What fell far behind its newest version though nothing asks for an old one."""
+    catalogue = found.facts.catalogue
     offers = {
         item.package: offer
         for item in found.chosen
-        if (offer := found.catalogue.chosen(item.package, Version(item.version))) is not None
+        if (offer := catalogue.chosen(item.package, Version(item.version))) is not None
     }
-    del ask
-    return tuple(str(lag) for lag in freshness.lags(found.catalogue, found.chosen, offers))
+    return tuple(str(lag) for lag in freshness.lags(catalogue, found.chosen, offers))

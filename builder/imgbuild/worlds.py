@@ -1,6 +1,6 @@
 """Worlds that are no target yet: from what a user asks for to a `Target`, its packages and a row.
 
-    wishes → survey (which torch, which CUDA) → target → resolve → why each version → row
+    wishes → survey (which torch, which CUDA) → target → settle → why each version → row
 
 Comes in: requirements, versions that must stay, a CUDA release, architectures. Goes out: an
 `Answer`, which says for each architecture what it holds or why it is impossible. Nothing is
@@ -9,11 +9,11 @@ written but the cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from imgbuild import rows, surveys, whys, wishes
+from imgbuild import constraints, rows, surveys, whys, wishes
 from imgbuild.console import console
 from imgbuild.constraints import Constraint
 from imgbuild.errors import WorldImpossible
@@ -22,10 +22,10 @@ from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
 from imgbuild.matrix.model import Flashinfer, Matrix, Target, Wanted
 from imgbuild.remote import FACT
 from imgbuild.resolution import Resolution
-from imgbuild.resolve import resolve
+from imgbuild.settle import settle
 from imgbuild.store import Store
 from imgbuild.surveys import Survey
-from imgbuild.torches import TORCH
+from imgbuild.torches import TORCH, Build
 from imgbuild.values import Arch
 from imgbuild.wheel import build
 from imgbuild.wheel.tags import Tags
@@ -73,39 +73,82 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     row: tuple[str, ...] = ()
 
 
+class Memory:
+    """What is learned while a world is looked for: used at once, written nowhere."""
+
+    def __init__(self, known: Sequence[Constraint]) -> None:
+        self.known = tuple(known)
+
+    def keep(self, learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
+        """Add what was learned; all that is known now."""
+        self.known = constraints.merge(self.known, learned)
+        return self.known
+
+
 def answer(
     ask: Ask, matrix: Matrix, learned: Sequence[Constraint], store: Store, http: Http
 ) -> Answer:
-    """Resolve what is asked for on each architecture.
+    """Resolve what is asked for on each architecture; `learned` is what locks have taught.
 
     InputError if the wishes contradict the matrix itself; FetchFailed if an index does not answer.
     """
     base = wishes.base_of(ask, matrix)
     python = matrix.bases[base].python
+    memory = Memory(learned)
     target: Target | None = None
     found: dict[Arch, Resolution] = {}
     outcomes: dict[Arch, Outcome] = {}
     for arch in ask.arches:
         try:
-            with console.step(f"surveying {arch}"):
-                survey = surveys.survey(ask, matrix, arch, target, store, http)
-            target = target or target_of(ask, matrix, base, survey)
-            name = wishes.name_of(ask, matrix, target.cuda, survey.versions)
-            world = with_target(matrix, name, msgspec.structs.replace(target, arch=(arch,)))
-            with console.step(f"resolving {name} for {arch}"):
-                found[arch] = resolve(world, name, arch, store, http)
-            outcomes[arch] = Outcome(
-                packages=choices(ask, target, found[arch], arch, python, learned, store),
-                warnings=surveys.warnings(survey, ask),
-            )
+            made, found[arch], survey = find(ask, matrix, arch, target, memory, store, http)
         except WorldImpossible as error:
             outcomes[arch] = Outcome(refused=refused(error))
-    if target is None or not found:
+            continue
+        target = target or made
+        outcomes[arch] = Outcome(
+            packages=choices(ask, target, found[arch], arch, python, memory.known, store),
+            warnings=surveys.warnings(survey),
+        )
+    if target is None:
         return Answer(name=ask.name or "", python=python, arch=outcomes)
     target = settled(ask, target, found, outcomes)
     name = wishes.name_of(ask, matrix, target.cuda, target.pins)
     lines = tuple(rows.row(name, target))
     return Answer(name=name, python=python, arch=outcomes, target=target, row=lines)
+
+
+def find(
+    ask: Ask,
+    matrix: Matrix,
+    arch: Arch,
+    target: Target | None,
+    memory: Memory,
+    store: Store,
+    http: Http,
+) -> tuple[Target, Resolution, Survey]:
+    """A target that holds what is asked for on `arch`, and its packages.
+
+    What is learned while it settles may call for another torch: then it is surveyed again.
+    WorldImpossible if nothing is left to try.
+    """
+    base = wishes.base_of(ask, matrix)
+    failed: WorldImpossible | None = None
+    tried: list[Build | None] = []
+    while True:
+        with console.step(f"surveying {arch}"):
+            survey = surveys.survey(ask, matrix, arch, target, memory.known, store, http)
+        if failed is not None and survey.torch in tried:
+            raise failed
+        made = target or target_of(ask, matrix, base, survey)
+        name = wishes.name_of(ask, matrix, made.cuda, survey.versions)
+        world = with_target(matrix, name, msgspec.structs.replace(made, arch=(arch,)))
+        try:
+            done = settle(world, name, [arch], store, http, memory.known, memory.keep)
+        except WorldImpossible as error:
+            failed = error
+            tried.append(survey.torch)
+        else:
+            return made, done.resolutions[arch], survey
 
 
 def with_target(matrix: Matrix, name: str, target: Target) -> Matrix:
@@ -159,7 +202,7 @@ def choices(
     store: Store,
 ) -> tuple[Choice, ...]:
     """Every package of a resolution with the reasons for its version."""
-    versions = {wheel.package: wheel.version for wheel in (*found.wheels, *found.built)}
+    versions = found.versions
     metadata = {wheel.package: store.fact(FACT, wheel.sha256) or b"" for wheel in found.wheels}
     for built in found.built:
         path = store.file(built.wheel.sha256)
@@ -187,12 +230,7 @@ def settled(
     pins = dict(target.pins)
     requires = dict(target.requires)
     for wish in ask.wishes:
-        versions = {
-            wheel.version
-            for resolution in found.values()
-            for wheel in (*resolution.wheels, *resolution.built)
-            if wheel.package == wish.package
-        }
+        versions = {each.versions[wish.package] for each in found.values()}
         if len(versions) == 1:
             pins[wish.package] = versions.pop()
             requires.pop(wish.package, None)

@@ -1,0 +1,193 @@
+"""The nearest worlds that are possible, found by trying: one wish changed at a time.
+
+Comes in: wishes that contradict each other, the conflict, the matrix. Goes out: a few worlds in
+words. Each was followed as far as the impossible one, by the same facts, and no contradiction met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imgbuild import chain, refusal
+from imgbuild.chain import Conflict, Demand, Facts
+from imgbuild.matrix.model import Matrix, Target
+from imgbuild.torches import Build
+from imgbuild.values import Arch
+
+TRIED = 96  # versions on each side
+AT_ONCE = 16
+SHOWN = 4  # worlds that are told
+
+
+def worlds(
+    facts: Facts,
+    wishes: Sequence[Demand],
+    cuda: str | None,
+    found: Conflict,
+    *,
+    kept: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Worlds that differ from `wishes` in one of them, those of the same CUDA first; else in more.
+
+    `kept` are packages whose versions are not to be changed.
+    """
+    changeable = [
+        wish
+        for wish in wishes
+        if wish.package in found.wishes and wish.package not in kept and wish.spec
+    ]
+    near = [text for wish in changeable for text in _neighbours(facts, wishes, wish, cuda, found)]
+    if cuda is not None and (found.cuda or not near):
+        near += _other_cuda(facts, wishes, cuda)
+    if cuda is not None and not near:
+        near = [t for w in changeable for t in _neighbours(facts, wishes, w, None, found)]
+    return tuple((near or _several(facts, wishes, found, kept))[:SHOWN])
+
+
+def _neighbours(
+    facts: Facts, wishes: Sequence[Demand], wish: Demand, cuda: str | None, found: Conflict
+) -> Iterator[str]:
+    """The next older and the next newer version of `wish`'s package with which all is well."""
+    for side in _sides(facts, wish, found):
+        for start in range(0, min(len(side), TRIED), AT_ONCE):
+            some = side[start : start + AT_ONCE]
+            facts.read_ahead(wish.package, some)
+            fits = next((v for v in some if _possible(facts, wishes, wish, v, cuda)), None)
+            if fits is not None:
+                changed = _changed(wishes, wish, fits)
+                yield _told(f"{wish.package} {fits}", chain.torch_of(facts, changed, cuda))
+                break
+
+
+def _sides(
+    facts: Facts, wish: Demand, found: Conflict, *, newer_first: bool = False
+) -> list[list[Version]]:
+    """The versions that `wish` leaves out, older and newer than it names, each nearest first.
+
+    Where its own files are what is lacking, an older version must be near in time too.
+    """
+    versions = facts.versions(wish.package)
+    if not versions:
+        return []
+    spec, pivot = SpecifierSet(wish.spec), _pivot(wish.spec)
+    if found.package == wish.package:
+        versions = tuple(refusal.in_reach(facts.catalogue, wish.package, pivot))
+    final = {v for v in versions if not v.is_prerelease and not spec.contains(v)}
+    older = sorted((v for v in final if v < pivot), reverse=True)
+    newer = sorted(v for v in final if v > pivot)
+    return [newer, older] if newer_first else [older, newer]
+
+
+def _several(
+    facts: Facts, wishes: Sequence[Demand], found: Conflict, kept: Sequence[str]
+) -> list[str]:
+    """One world in which several wishes are changed, one after the other, on any CUDA release."""
+    changed, moved = list(wishes), dict[str, Version]()
+    now: Conflict | None = found
+    for _ in range(len(wishes) + 1):
+        now = chain.conflict(facts, changed, None)
+        if now is None:
+            break
+        step = _step(facts, changed, now, [*kept, *moved])
+        if step is None:
+            return []
+        changed = _changed(changed, *step)
+        moved[step[0].package] = step[1]
+    if now is not None or not moved:
+        return []
+    text = " and ".join(f"{package} {version}" for package, version in moved.items())
+    return [_told(text, chain.torch_of(facts, changed, None))]
+
+
+def _step(
+    facts: Facts, wishes: Sequence[Demand], found: Conflict, kept: Sequence[str]
+) -> tuple[Demand, Version] | None:
+    """A wish of the conflict and its nearest version with which it has no part in any more."""
+    for wish in wishes:
+        if wish.package not in found.wishes or wish.package in kept or not wish.spec:
+            continue
+        for side in _sides(facts, wish, found, newer_first=True):
+            for version in side[:TRIED]:
+                after = chain.conflict(facts, _changed(wishes, wish, version), None)
+                if after is None or wish.package not in after.wishes:
+                    return wish, version
+    return None
+
+
+def _possible(
+    facts: Facts, wishes: Sequence[Demand], wish: Demand, version: Version, cuda: str | None
+) -> bool:
+    return chain.conflict(facts, _changed(wishes, wish, version), cuda) is None
+
+
+def _changed(wishes: Sequence[Demand], wish: Demand, version: Version) -> list[Demand]:
+    other = chain.demand(wish.package, f"=={version}")
+    return [other if item == wish else item for item in wishes]
+
+
+def _told(world: str, torch: Build | None) -> str:
+    if torch is None or torch.cuda is None:
+        return world
+    own = f"torch {torch.version}"
+    return (
+        f"{world} for CUDA {torch.cuda}"
+        if world == own
+        else f"{world}, with {own} for CUDA {torch.cuda}"
+    )
+
+
+def _pivot(spec: str) -> Version:
+    return min(Version(item.version.removesuffix(".*")) for item in SpecifierSet(spec))
+
+
+def _other_cuda(facts: Facts, wishes: Sequence[Demand], cuda: str) -> list[str]:
+    """The same wishes on the next CUDA release, if that is all that has to change."""
+    others = {build.cuda for build in facts.torches if build.cuda not in (None, cuda)}
+    for other in sorted(filter(None, others), key=lambda text: abs(_number(text) - _number(cuda))):
+        if chain.conflict(facts, wishes, other) is None:
+            torch = chain.torch_of(facts, wishes, other)
+            return [_told(f"CUDA {other} in place of {cuda}", torch)]
+    return []
+
+
+def _number(cuda: str) -> int:
+    major, minor = cuda.split(".")
+    return int(major) * 100 + int(minor)
+
+
+class _Score(msgspec.Struct, frozen=True, order=True):
+    """Sorts first what meets most wishes, then what holds most beside them."""
+
+    missed: float
+    lacking: int
+    name: str
+
+
+def targets(
+    matrix: Matrix, wishes: Sequence[Demand], cuda: str | None, arch: Arch, *, apart_from: str = ""
+) -> tuple[str, ...]:
+    """The target of the matrix on `arch` that has most of what is wished for, in words."""
+    ranked = sorted(
+        (_score(name, target, wishes, cuda), name)
+        for name, target in matrix.targets.items()
+        if name != apart_from and arch in target.arch and arch not in target.exclude
+    )
+    return tuple(_words(name, matrix.targets[name], arch) for _, name in ranked[:1])
+
+
+def _score(name: str, target: Target, wishes: Sequence[Demand], cuda: str | None) -> _Score:
+    met = 1.0 if cuda == target.cuda else 0.0
+    for wish in wishes:
+        version = target.pins.get(wish.package)
+        if version is not None:
+            met += 1.0 if SpecifierSet(wish.spec).contains(version, prereleases=True) else 0.5
+    return _Score(missed=-met, lacking=-len(target.pins), name=name)
+
+
+def _words(name: str, target: Target, arch: Arch) -> str:
+    pins = ", ".join(f"{package} {version}" for package, version in target.pins.items())
+    return f"the target {name} on {arch}: CUDA {target.cuda}, {pins}"
