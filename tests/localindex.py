@@ -116,27 +116,75 @@ class LocalIndex:
         return found
 
     def pytorch_files(self, tag: str) -> dict[str, bytes]:
-        """As the PyTorch index: links from the root of the server, `+` escaped, hashes, no API."""
+        """As the PyTorch index: links from the root of the server, `+` escaped, hashes, no API.
+
+        METADATA lies beside each wheel and has two attributes; a comment ends the page.
+        """
         found = {f"whl/{tag}/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
-            own = [item for item in self.published if item.package == package]
-            found[f"whl/{tag}/{package}/"] = _page(own, f"/whl/{tag}/", hashes=True)
+            links = []
+            for item in self._of(package):
+                own = metadata_of(item.data)
+                found[f"whl/{tag}/{quote(item.file)}.metadata"] = own
+                beside = f"sha256={hashlib.sha256(own).hexdigest()}"
+                links.append(
+                    f'    <a href="/whl/{tag}/{quote(item.file)}#sha256={_hex(item.data)}"'
+                    f' data-dist-info-metadata="{beside}" data-core-metadata="{beside}">'
+                    f"{html.escape(item.file)}</a><br/>"
+                )
+            text = "\n".join(
+                ["<!DOCTYPE html>", "<html>", "  <body>", f"    <h1>Links for {package}</h1>",
+                 *links, "  </body>", "</html>", "<!--TIMESTAMP 1767225600-->"]
+            )  # fmt: skip
+            found[f"whl/{tag}/{package}/"] = text.encode()
         return found
 
     def flashinfer_files(self, tag: str, torch: str) -> dict[str, bytes]:
-        """As the FlashInfer index: a folder for each torch version, no hashes, no API."""
+        """As the FlashInfer index was once: no hashes, no API, files on the same server."""
         found = {f"releases/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
-            own = [item for item in self.published if item.package == package]
-            page = _page(own, "../../../../releases/", hashes=False)
+            page = _page(self._of(package), "../../../../releases/", hashes=False)
             found[f"whl/{tag}/torch{torch}/{package}/"] = page
         return found
+
+    def flashinfer_pages(self, folder: str, releases: str) -> dict[str, bytes]:
+        """As the FlashInfer index is: pages that name the files of releases on another server.
+
+        `folder` is cu124/torch2.6 for wheels of one torch, cu130 for a cache of compiled kernels;
+        addresses have their `+` as it is, and a hash.
+        """
+        found = {}
+        for package in {item.package for item in self.published}:
+            links = "".join(
+                f'<a href="{releases}/{self.release(item)}#sha256={_hex(item.data)}">'
+                f"{item.file}</a><br>\n"
+                for item in self._of(package)
+            )
+            head = f"<head><title>Links for {package}</title></head>"
+            page = f"<!DOCTYPE html>\n<html>\n{head}\n<body>\n{links}</body>\n</html>\n"
+            found[f"whl/{folder}/{package}/"] = page.encode()
+        return found
+
+    def release(self, item: Published) -> str:
+        """The path of a file among the releases: its tag has no local part, its name has."""
+        version = item.file.split("-")[1].partition("+")[0]
+        return f"v{version}/{item.file}"
+
+    def _of(self, package: str) -> list[Published]:
+        return [item for item in self.published if item.package == package]
+
+
+def metadata_of(wheel: bytes) -> bytes:
+    """METADATA of a wheel."""
+    with zipfile.ZipFile(io.BytesIO(wheel)) as opened:
+        (name,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
+        return opened.read(name)
 
 
 def _page(items: Sequence[Published], base: str, *, hashes: bool) -> bytes:
     links = []
     for item in items:
-        digest = f"#sha256={hashlib.sha256(item.data).hexdigest()}" if hashes else ""
+        digest = f"#sha256={_hex(item.data)}" if hashes else ""
         yanked = ' data-yanked="broken"' if item.yanked else ""
         address = html.escape(f"{base}{quote(item.file)}{digest}")
         links.append(f'<a href="{address}"{yanked}>{html.escape(item.file)}</a><br/>')
@@ -150,13 +198,17 @@ def _json_api(items: Sequence[Published]) -> bytes:
             {
                 "filename": item.file,
                 "url": f"../../packages/{quote(item.file)}",
-                "digests": {"sha256": hashlib.sha256(item.data).hexdigest()},
+                "digests": {"sha256": _hex(item.data)},
                 "size": len(item.data),
                 "upload_time_iso_8601": item.uploaded,
                 "yanked": item.yanked,
             }
         )
     return json.dumps({"releases": releases}).encode()
+
+
+def _hex(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _hash(data: bytes) -> str:

@@ -28,7 +28,9 @@ RELEASED_WITH_CUDA = frozenset(
     )
 )  # fmt: skip
 PACKAGE = "flashinfer-python"
-FLASHINFER = (PACKAGE, "flashinfer-cubin", "flashinfer-jit-cache")
+# What holds compiled kernels: up to 0.2 the package itself, later a cache of what it would compile.
+COMPILED = (PACKAGE, "flashinfer-jit-cache")
+FLASHINFER = (*COMPILED, "flashinfer-cubin")
 # What a mode decides may not be decided otherwise by a row: mode, variable, value.
 DECIDED = (("off", SAMPLER, "0"),)
 
@@ -170,11 +172,12 @@ def _flashinfer(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
                 message = f"FlashInfer is off, and the target asks for {package}"
                 notes.note(here, message, value=mode, expected=f"jit or prebuilt, or no {package}")
     elif mode == "prebuilt":
-        if PACKAGE not in pins or PACKAGE not in assigned:
+        if not any(package in pins and package in assigned for package in COMPILED):
             message = (
                 f"prebuilt kernels need {PACKAGE} pinned and assigned to an index that has them"
             )
-            notes.note(here, message, value=mode, expected=f"{PACKAGE} in pins and in indexes")
+            expected = f"{' or '.join(COMPILED)} in pins and in indexes"
+            notes.note(here, message, value=mode, expected=expected)
     elif mode == "jit":
         _compiled(notes, path, target)
     for decided, name, value in DECIDED:
@@ -206,11 +209,10 @@ def _compiled(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
             value="jit",
             expected=f"prebuilt or off; jit from CUDA {FIRST_WITH_NVCC}.0 on",
         )
-    if PACKAGE in table(target.get("indexes")):
-        message = (
-            f"{PACKAGE} is assigned to an index of its own, whose kernels are compiled already"
-        )
-        notes.note(here, message, value="jit", expected="prebuilt, or no such index")
+    for package in COMPILED:
+        if package in table(target.get("indexes")):
+            message = f"{package} comes from an index whose kernels are compiled already"
+            notes.note(here, message, value="jit", expected="prebuilt, or no such index")
 
 
 def _configuration(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:

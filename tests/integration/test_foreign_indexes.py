@@ -1,0 +1,293 @@
+"""Targets that need more than the default index: locked by the verb, against servers on localhost.
+
+The servers hold small real wheels, in pages as the PyTorch index and the FlashInfer index have
+them; a folder holds a wheel that a user brings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from imgbuild.oci import layout
+from imgbuild.store import Store
+from imgbuild.values import Arch, sha256
+from tests import images, smallproject
+from tests.localindex import LocalIndex, wheel_bytes
+from tests.servers import Site, serve
+from tests.smallproject import Project
+
+TOOLKIT_126 = ('nvidia-cublas-cu12==12.6.4.1.*; extra == "all"',)
+TOOLKIT_130 = ('nvidia-cublas==13.1.0.3.*; extra == "all"',)
+OWN = "flash_attn-2.8.3+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
+MATRIX = """\
+version: 1
+indexes:
+  pypi: {{}}
+  pytorch: {{url: '{pytorch}/whl/{{cuda_tag}}', upload_times: none}}
+  flashinfer: {{url: '{flashinfer}/whl/{{cuda_tag}}/torch{{torch}}/', upload_times: none}}
+  flashinfer-cache: {{url: '{flashinfer}/whl/{{cuda_tag}}/', upload_times: none}}
+  wheels: {{url: 'file:wheels', upload_times: none, flat: true}}
+default_index: pypi
+bases:
+  below: {base}
+image:
+  prefix: /opt/venv
+  user: {{name: trainer, uid: 1234, gid: 1234, home: /home/trainer}}
+  workdir: /workspace
+  cache: /var/cache/imgbuild
+  entrypoint: [/opt/imgbuild/entrypoint]
+  cmd: [bash]
+  env: {{PATH: {{value: '/opt/venv/bin:/usr/bin:/bin', reason: commands come first}}}}
+  labels: {{}}
+requires: {{}}
+layers: {{own_from: 1000000, named: [torch], groups: 2, order: [torch], limit: 40}}
+targets:
+  near:
+    {common}
+    cuda: "12.4"
+    arch: [x86_64]
+    pins: {{torch: "2.6.0"}}
+    flashinfer: {{mode: "off", reason: nothing asks for it}}
+  arm:
+    {common}
+    cuda: "12.6"
+    arch: [arm64]
+    pins: {{torch: "2.9.0"}}
+    indexes: {{torch: pytorch, triton: pytorch}}
+    flashinfer: {{mode: "off", reason: nothing asks for it}}
+  ready:
+    {common}
+    cuda: "12.4"
+    arch: [x86_64]
+    pins: {{torch: "2.6.0", flashinfer-python: "0.2.5"}}
+    indexes: {{flashinfer-python: flashinfer}}
+    flashinfer: {{mode: prebuilt, reason: it is compiled there}}
+  cached:
+    {common}
+    cuda: "13.0"
+    arch: [x86_64]
+    pins: {{torch: "2.11.0", flashinfer-python: "0.6.12", flashinfer-jit-cache: "0.6.12"}}
+    indexes: {{flashinfer-jit-cache: flashinfer-cache}}
+    flashinfer: {{mode: prebuilt, reason: it is compiled there}}
+  own:
+    {common}
+    cuda: "12.4"
+    arch: [x86_64]
+    pins: {{torch: "2.6.0"}}
+    requires: {{flash-attn: {{reason: no index has a wheel of it}}}}
+    indexes: {{flash-attn: wheels}}
+    flashinfer: {{mode: "off", reason: nothing asks for it}}
+"""
+COMMON = "summary: a small world\n    base: below\n    as_of: 2026-01-01"
+
+
+def public() -> LocalIndex:
+    """The default index: torch with CUDA for x86_64 alone, and what belongs to it."""
+    made = smallproject.index()
+    made.wheel("cuda-toolkit", "12.6.3", TOOLKIT_126)
+    made.wheel("cuda-toolkit", "13.0.2", TOOLKIT_130)
+    made.wheel("nvidia-cublas-cu12", "12.6.4.1")
+    made.wheel("nvidia-cublas", "13.1.0.3")
+    made.wheel("torch", "2.9.0", ["helper"], tag="cp311-cp311-manylinux_2_28_aarch64")
+    made.wheel("torch", "2.11.0", ["nvidia-cublas==13.1.0.3"])
+    made.wheel("triton", "3.5.0", tag="cp311-cp311-manylinux_2_27_x86_64")
+    made.wheel("flashinfer-python", "0.6.12", ["torch"])
+    made.wheel("flashinfer-python", "0.2.5", ["torch"])  # without kernels, and not to be taken
+    return made
+
+
+def pytorch() -> LocalIndex:
+    """Builds for CUDA 12.6, and copies of other packages that must not win."""
+    made = LocalIndex()
+    requires = ["nvidia-cublas-cu12==12.6.4.1", "helper", "triton==3.5.0"]
+    for arch in ("x86_64", "aarch64"):
+        tag = f"cp311-cp311-manylinux_2_28_{arch}"
+        made.wheel("torch", "2.9.0+cu126", requires, tag=tag)
+        made.wheel("triton", "3.5.0", tag=f"cp311-cp311-manylinux_2_27_{arch}")
+    made.wheel("torch", "2.9.0+cu126", requires, tag="cp311-cp311-win_amd64")
+    made.wheel("helper", "99.0")
+    return made
+
+
+def flashinfer() -> tuple[LocalIndex, LocalIndex]:
+    """Wheels of one torch, and caches of what a release would compile."""
+    made, cache = LocalIndex(), LocalIndex()
+    for local in ("cu124torch2.5", "cu124torch2.6"):
+        made.wheel("flashinfer-python", f"0.2.5+{local}", ["torch"], tag="cp38-abi3-linux_x86_64")
+    for version in ("0.6.11", "0.6.12"):
+        for tag in ("manylinux_2_28_x86_64", "manylinux_2_28_aarch64"):
+            cache.wheel("flashinfer-jit-cache", f"{version}+cu130", tag=f"cp39-abi3-{tag}")
+    return made, cache
+
+
+class Net:
+    """Four servers: the default index with a registry, PyTorch's, FlashInfer's, its releases."""
+
+    def __init__(self) -> None:
+        self.default, self.pytorch, self.flashinfer, self.releases = (Site() for _ in range(4))
+
+
+@pytest.fixture
+def net() -> Iterator[Net]:
+    made = Net()
+    with (
+        serve(made.default),
+        serve(made.pytorch),
+        serve(made.flashinfer),
+        serve(made.releases),
+    ):
+        made.default.files |= public().site_files()
+        made.pytorch.files |= pytorch().pytorch_files("cu126")
+        base = "flashinfer-ai/flashinfer/releases/download"
+        wheels, cache = flashinfer()
+        for index, folder in ((wheels, "cu124/torch2.6"), (cache, "cu130")):
+            made.flashinfer.files |= index.flashinfer_pages(folder, made.releases.url(base))
+            for item in index.published:
+                path = f"{base}/{index.release(item)}"
+                # A release's file is elsewhere, under an address that is signed.
+                signed = made.releases.url(f"objects/{sha256(item.data)}?sig=s3cret")
+                for spelt in (path, path.replace("+", "%2B")):
+                    made.releases.redirects[f"/{spelt}"] = signed
+                made.releases.files[f"objects/{sha256(item.data)}"] = item.data
+        yield made
+
+
+@pytest.fixture
+def project(net: Net, tmp_path: Path) -> Project:
+    """A project whose matrix names these servers; nothing is locked."""
+    members = [
+        images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
+        images.text("etc/group", "root:x:0:\n"),
+        images.text("usr/bin/python3.11", "", mode=0o755),
+    ]
+    made = images.layer(tmp_path / "blobs", members)
+    layout.write(tmp_path / "base", {arch: images.picture([made], arch) for arch in Arch}, "base")
+    base = {
+        "kind": "registry",
+        "image": smallproject.serve_image(net.default, tmp_path / "base", "base"),
+        "python": "3.11",
+        "glibc": "2.36",
+        "interpreter": "/usr/bin/python3.11",
+    }
+    found = Project(tmp_path / "project", net.default.url("simple"), cache=tmp_path / "cache")
+    found.folder.mkdir()
+    text = MATRIX.format(
+        pytorch=net.pytorch.url("").rstrip("/"),
+        flashinfer=net.flashinfer.url("").rstrip("/"),
+        base=json.dumps(base),
+        common=COMMON,
+    )
+    (found.folder / "matrix.yaml").write_text(text, encoding="utf-8")
+    return found
+
+
+def wheels(project: Project, target: str, arch: str = "x86_64") -> dict[str, Any]:
+    """The locked wheels of a target, by package."""
+    locked = project.read(f"{target}/lock.json")["arch"][arch]["wheels"]
+    return {wheel["package"]: wheel for wheel in locked}
+
+
+def asked(site: Site) -> set[str]:
+    """The paths that were asked for, unescaped."""
+    return {unquote(path) for _, path, _ in site.requests}
+
+
+def test_torch_of_the_pytorch_index_for_arm64(project: Project, net: Net) -> None:
+    project.run("lock", "arm")
+    found = wheels(project, "arm", "arm64")
+    torch = found["torch"]
+    assert (torch["version"], torch["index"]) == ("2.9.0+cu126", "pytorch")
+    assert torch["file"] == "torch-2.9.0+cu126-cp311-cp311-manylinux_2_28_aarch64.whl"
+    data = net.pytorch.files[f"whl/cu126/{torch['file'].replace('+', '%2B')}"]
+    assert (torch["sha256"], torch["size"]) == (sha256(data), len(data))
+    assert found["triton"]["index"] == "pytorch"
+    assert (found["helper"]["version"], found["helper"]["index"]) == ("0.5", "pypi")
+    assert found["nvidia-cublas-cu12"]["version"] == "12.6.4.1"
+    # METADATA was read beside the wheel; no page of a package that is not assigned was asked for.
+    assert f"/whl/cu126/{torch['file']}.metadata" in asked(net.pytorch)
+    assert "/whl/cu126/helper/" not in asked(net.pytorch)
+    project.run("build", "arm")
+    project.run("lock", "--check", "arm")
+
+
+def test_a_wheel_that_flashinfer_compiled_for_one_torch(project: Project, net: Net) -> None:
+    project.run("lock", "ready")
+    wheel = wheels(project, "ready")["flashinfer-python"]
+    assert (wheel["version"], wheel["index"]) == ("0.2.5+cu124torch2.6", "flashinfer")
+    settings = project.read("ready/lock.json")["settings"]
+    assert settings["labels"]["dev.imgbuild.flashinfer"] == "prebuilt"
+    assert settings["env"]["IMGBUILD_FLASHINFER"] == "prebuilt"
+    assert f"/objects/{wheel['sha256']}" in asked(net.releases)
+    everything = b"".join(project.files().values())
+    assert b"s3cret" not in everything
+    assert str(net.releases.port).encode() not in everything
+    project.run("build", "ready")
+
+
+def test_a_cache_of_compiled_kernels(project: Project) -> None:
+    project.run("lock", "cached")
+    found = wheels(project, "cached")
+    cache = found["flashinfer-jit-cache"]
+    assert (cache["version"], cache["index"]) == ("0.6.12+cu130", "flashinfer-cache")
+    assert found["flashinfer-python"]["index"] == "pypi"
+
+
+def test_a_wheel_that_the_user_brings(project: Project) -> None:
+    done = project.run("lock", "own", status=8)
+    assert "own needs a wheel of flash-attn in wheels/" in " ".join(done.stderr.split())
+    (project.folder / "wheels").mkdir()
+    version, tag = "2.8.3+cu12torch2.6cxx11abiFALSE", "cp311-cp311-linux_x86_64"
+    data = wheel_bytes("flash-attn", version, ["torch"], tag=tag)
+    (project.folder / "wheels" / OWN).write_bytes(data)
+    project.run("lock", "own")
+    wheel = wheels(project, "own")["flash-attn"]
+    assert (wheel["file"], wheel["index"]) == (OWN, "wheels")
+    assert wheel["sha256"] == sha256(data)
+    assert str(project.folder).encode() not in b"".join(project.files().values())
+    # Another file by that name is not what was locked.
+    assert project.cache is not None
+    Store.open(project.cache).drop_file(sha256(data))
+    other = wheel_bytes("flash-attn", version, ["torch", "helper"], tag=tag)
+    (project.folder / "wheels" / OWN).write_bytes(other)
+    project.run("build", "own", status=9)
+
+
+def test_all_takes_on_what_the_default_index_has_and_tells_the_rest(project: Project) -> None:
+    done = project.run("lock", "--all")
+    assert {path.split("/")[0] for path in project.files()} == {"near", "layers.json"}
+    said = " ".join(done.stderr.split())
+    for target, need in (
+        ("arm", "the index pytorch for torch, triton"),
+        ("ready", "the index flashinfer for flashinfer-python"),
+        ("own", "a wheel of flash-attn in wheels/"),
+    ):
+        assert f"{target} is passed over: it needs {need}" in said
+    rows = json.loads(project.run("matrix", "--json").stdout)
+    states = {row["target"]: row["state"] for row in rows}
+    assert states["near"] == "locked"
+    assert states["arm"] == "needs the index pytorch for torch, triton"
+    # Once it was locked by its name it is a target like any other.
+    project.run("lock", "ready")
+    done = project.run("build", "--all")
+    assert {line.split()[0] for line in done.stdout.splitlines()} == {"near", "ready"}
+
+
+def test_an_index_that_does_not_answer_is_named(project: Project, net: Net) -> None:
+    net.pytorch.refusals = [(403, {})] * 20
+    done = project.run("lock", "arm", status=7)
+    assert "403" in done.stderr
+    assert not (project.folder / "images" / "arm" / "lock.json").exists()
+
+
+def test_a_cpu_build_of_the_default_index_is_refused(project: Project) -> None:
+    path = project.folder / "matrix.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("indexes: {torch: pytorch, triton: pytorch}", "indexes: {}"))
+    done = project.run("lock", "arm", status=8)
+    assert "requires no CUDA library: a CPU build" in " ".join(done.stderr.split())
