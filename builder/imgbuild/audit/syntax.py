@@ -61,8 +61,8 @@ def _read(source: bytes, module: str, file: str, *, package: bool) -> ModuleFact
         attributes=attributes,
         exports=None if walker.exports is None else tuple(walker.exports),
         lazy=more.lazy,
-        lazy_stars=tuple(more.stars),
-        registers=tuple(more.registers),
+        lazy_stars=tuple(dict.fromkeys(more.stars)),
+        registers=tuple(dict.fromkeys(more.registers)),
         deleted=tuple(walker.deleted),
         dynamic=more.dynamic,
     )

@@ -158,17 +158,20 @@ class Conditions:
         last = name.rpartition(".")[2]
         if last == "bool" and len(test.args) == 1:
             return self.read(test.args[0])
+        if name == "sys.platform.startswith" and test.args:
+            return self._both(test, Guard("platform", string(test.args[0]) or "?"))
         if last == "hasattr" and len(test.args) == 2:
             return self._hasattr(test)
-        if last == "startswith" and name == "sys.platform.startswith" and test.args:
-            subject = string(test.args[0])
-            return self._both(test, Guard("platform", subject)) if subject else None
         if (last in _FINDERS or last in _PACKAGE_PREDICATES) and test.args:
             return self._package(test)
         if f"{name}()" in self.flags and not test.args and not test.keywords:
             return self.flags[f"{name}()"]
         if last == "compare_versions" and len(test.args) == 3:
             return self._operator(test, self._subject(test.args[0]), test.args[1], test.args[2])
+        return self._predicate(test, name, last)
+
+    def _predicate(self, test: ast.Call, name: str, last: str) -> Branches | None:
+        """`is_torch_greater_or_equal("2.6")`, `is_vllm_available()`."""
         comparison = compared(last)
         if comparison is not None and test.args:
             return self._comparison(test, comparison)

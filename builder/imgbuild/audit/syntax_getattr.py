@@ -70,12 +70,22 @@ def _test(
     if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return isinstance(statement.body[-1], ast.Raise)
     left, right = test.left, test.comparators[0]
-    if string(left) is not None and dotted(right) == name:
+    if dotted(right) == name:
         left, right = right, left
     if dotted(left) != name:
-        return _looked_up(statement, tables, found, walker) or isinstance(
-            statement.body[-1], ast.Raise
-        )
+        known = _looked_up(statement, tables, found, walker)
+        return known or isinstance(statement.body[-1], ast.Raise)
+    return _names(statement, right, tables, walker, found)
+
+
+def _names(
+    statement: ast.If,
+    right: ast.expr,
+    tables: dict[str, ast.expr],
+    walker: Walker,
+    found: Appearing,
+) -> bool:
+    """Note the names that the name asked for is compared with."""
     one = string(right)
     names = [one] if one is not None else strings(right)
     if names is not None:

@@ -41,6 +41,8 @@ def appearing(tree: ast.Module, source: bytes, walker: Walker) -> Appearing | No
             continue
         if isinstance(statement, ast.Assign):
             _assignment(statement, tables, walker, found)
+        if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Subscript):
+            _item(statement.target, statement.value, tables, walker, found)
         for call in _calls(statement):
             _called(call, walker, found)
     return found
@@ -196,7 +198,8 @@ def _structure(entries: dict[str, list[str] | None], walker: Walker, found: Appe
     """`_import_structure`: submodule to the names that are taken from it."""
     for key, names in entries.items():
         if not key or names is None:
-            found.dynamic = True
+            # What stands in for a package that is absent may be computed: nobody can use it.
+            found.dynamic |= "dummy" not in key
             continue
         module = f"{walker.base}.{key}" if walker.base else key
         first = key.partition(".")[0]
@@ -212,7 +215,9 @@ def _called(call: ast.Call, walker: Walker, found: Appearing) -> None:
     name = dotted(call.func)
     if name in ("exec", "setattr") and call.args:
         found.dynamic |= name == "exec" or _itself(call.args[0])
-    elif name.startswith(_TABLE):
+    elif name == f"{_TABLE}.setdefault" and len(call.args) == 2:
+        _structure({string(call.args[0]) or "": strings(call.args[1])}, walker, found)
+    elif name == f"{_TABLE}.update":
         found.dynamic = True
     elif isinstance(call.func, ast.Attribute):
         owner = call.func.value

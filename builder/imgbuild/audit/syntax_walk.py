@@ -136,7 +136,7 @@ class Walker(Expressions):
     def _if(self, node: ast.If) -> Guards | None:
         self.visit(node.test)
         yes, no = self.conditions.read(node.test)
-        data = () if yes or no else (Guard("data"),)
+        data = () if typing_only(yes + no) else (Guard("data"),)
         self.block(node.body, yes or data)
         self.block(node.orelse, no or data)
         if leaves(node.body):
@@ -298,7 +298,7 @@ class Walker(Expressions):
         if not isinstance(value, (ast.Call, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Subscript)):
             return
         yes, no = conditions.read(value)
-        if (yes or no) and not any(guard.kind == "unknown" for guard in (*yes, *no)):
+        if any(guard.kind != "unknown" for guard in (*yes, *no)):
             conditions.flags[name] = (yes, no)
         else:
             conditions.flags.pop(name, None)
@@ -426,6 +426,11 @@ class Walker(Expressions):
                 self.guards,
             )
         )
+
+
+def typing_only(guards: Guards) -> bool:
+    """Whether a condition asks whether a type checker is reading: one branch always runs then."""
+    return any(guard.kind == "typing" for guard in guards)
 
 
 def leaves(block: Sequence[ast.stmt]) -> bool:

@@ -1,0 +1,121 @@
+"""Names that a module has without binding them."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from imgbuild.audit.facts import ModuleFacts
+from imgbuild.audit.syntax import read_module
+
+
+def read(source: str, module: str = "pkg") -> ModuleFacts:
+    return read_module(dedent(source).encode(), module, "pkg/__init__.py", package=True)
+
+
+def test_an_import_structure():
+    facts = read(
+        """
+        _import_structure = {"trainer": ["Trainer"], "utils": [], "utils.dummy": ["Model"]}
+        if is_torch_available():
+            _import_structure["models.model"] = ["Model"]
+            _import_structure["trainer"].extend(["Other"])
+            _import_structure["trainer"] += ["Third"]
+            _import_structure.setdefault("fourth", [])
+        _import_structure["utils.dummy_pt"] = [name for name in dir(dummy_pt)]
+        if TYPE_CHECKING:
+            from .trainer import Trainer
+            from .typed import Typed as Renamed
+        else:
+            sys.modules[__name__] = _LazyModule(__name__, __file__, _import_structure)
+        """
+    )
+    assert not facts.dynamic
+    assert facts.lazy == {
+        "Trainer": "pkg.trainer",
+        "Other": "pkg.trainer",
+        "Third": "pkg.trainer",
+        "Model": "pkg.models.model",
+        "Renamed": "pkg.typed:Typed",
+        "trainer": "pkg.trainer",
+        "utils": "pkg.utils",
+        "models": "pkg.models",
+        "fourth": "pkg.fourth",
+    }
+
+
+def test_a_structure_made_of_the_files_beside():
+    source = """
+        from ...utils.import_utils import define_import_structure
+        if TYPE_CHECKING:
+            from .modeling import *
+        else:
+            _file = globals()["__file__"]
+            sys.modules[__name__] = _LazyModule(__name__, _file, define_import_structure(_file))
+        """
+    facts = read(source, "pkg.models.llama")
+    assert facts.lazy_stars == ("pkg.models.llama.modeling", "pkg.models.llama.*")
+    assert not facts.dynamic
+
+
+@pytest.mark.parametrize(
+    ("body", "lazy"),
+    [
+        ("if name == 'X':\n    from .y import X\n    return X\nraise AttributeError", "pkg.y"),
+        ("if name in ('X', 'Y'):\n    return 1\nraise AttributeError", ""),
+        ("if name in TABLE:\n    return load(TABLE[name])\nraise AttributeError", "pkg.y"),
+        ("if name not in PAIRS:\n    raise AttributeError\nreturn load(*PAIRS[name])", "pkg.y:Z"),
+        ("if (name == 'X') and ok():\n    from .y import Z as X\n    return X\nraise A", "pkg.y:Z"),
+        ("if name in __all__:\n    return 1\nraise AttributeError", ""),
+    ],
+)
+def test_getattr_that_says_which_names(body, lazy):
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    tables = "__all__ = ['X']\nTABLE = {'X': '.y:X'}\nPAIRS = {'X': ('.y', 'Z')}\n"
+    facts = read(f"{tables}def __getattr__(name):\n{lines}")
+    assert facts.lazy["X"] == lazy
+    assert not facts.dynamic
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def __getattr__(name): return getattr(other, name)",
+        "def __getattr__(name):\n    if name.startswith('x'): return 1\n    raise AttributeError",
+        "def __getattr__(name): return import_module('.' + name)",
+        "__getattr__ = deprecated(__name__)",
+        "globals().update(other)",
+        "for name in other: globals()[name] = 1",
+        "sys.modules[__name__] = Thing()",
+        "sys.modules[__name__].__class__ = Thing",
+        "setattr(sys.modules[__name__], name, 1)",
+        "exec(text)",
+    ],
+)
+def test_modules_whose_names_cannot_be_listed(source):
+    assert read(source).dynamic
+
+
+def test_lazy_loader():
+    facts = read(
+        """
+        __getattr__, __dir__, __all__ = lazy_loader.attach(
+            __name__, submodules=["data"], submod_attrs={"io": ["read"]}
+        )
+        """
+    )
+    assert facts.lazy == {"data": "pkg.data", "io": "pkg.io", "read": "pkg.io"}
+    assert not facts.dynamic
+
+
+def test_modules_put_into_sys_modules():
+    facts = read(
+        """
+        sys.modules["pkg.moves"] = Moves()
+        sys.modules[f"{__name__}.models.{model}.old"] = Old()
+        _create_module_alias(f"{__name__}.tokenization", ".other")
+        """
+    )
+    assert facts.registers == ("pkg.moves", "pkg.models.*.old", "pkg.tokenization")
+    assert not facts.dynamic
