@@ -7,7 +7,7 @@ import pytest
 from imgbuild.errors import IntegrityError
 from imgbuild.fetch import Http
 from imgbuild.indexes import File
-from imgbuild.remote import lock_file, lock_wheel, metadata
+from imgbuild.remote import Blocks, lock_file, lock_wheel, metadata
 from imgbuild.store import Store
 from tests.localindex import wheel_bytes
 from tests.servers import Site, serve
@@ -70,3 +70,23 @@ def test_what_the_index_does_not_say_is_found_out(site, suffix):
         "demo", "1.0", "own", File(name=NAME, url=site.url(NAME), sha256=SHA), Http()
     )
     assert (sized.size, sized.sha256, sized.index) == (len(DATA), SHA, "own")
+
+
+@pytest.mark.parametrize("limit", [2, 100])
+def test_neighbours_travel_together(site, limit):
+    blob = bytes(range(256)) * 40
+    site.files["blob"] = blob
+    ranges = Blocks(Http(attempts=1), block=1000, limit=limit)
+    address = site.url("blob")
+    assert ranges.part_end(address, 10) == (blob[-10:], len(blob))
+    pieces = [(0, 10), (10, 500), (990, 20), (995, 5), (0, len(blob)), (10_000, 240), (3, 3000)]
+    for start, length in pieces:
+        assert ranges.part(address, start, length) == blob[start : start + length]
+    if limit == 100:
+        assert len(site.asked("blob")) == 4  # the end, block 0, block 1, all the others
+
+
+def test_blocks_read_a_file_of_which_they_know_no_size(site):
+    site.files["blob"] = b"0123456789"
+    assert Blocks(Http(attempts=1)).part(site.url("blob"), 2, 3) == b"234"
+    assert Blocks(Http(attempts=1)).bytes(site.url("blob")) == b"0123456789"

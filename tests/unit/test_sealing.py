@@ -1,0 +1,67 @@
+"""Whether a lock is current: what the matrix says, what was learned, what an audit found."""
+
+import pytest
+
+from imgbuild import codec, constraints, sealing
+from imgbuild import lock as locks
+from imgbuild.constraints import Constraint
+from imgbuild.errors import AuditFailed, LockStale
+from imgbuild.project import Project
+from imgbuild.report import Finding, Report, Severity
+from imgbuild.store import Store
+from tests import samples
+
+LEARNED = Constraint(
+    package="trl",
+    versions=">=1.0,<=1.16.0",
+    needs="vllm>=0.11.1",
+    check="imports",
+    file="trl/generation/vllm_client.py",
+    line=43,
+    name="vllm.utils.network_utils",
+    came="0.11.1",
+)
+
+
+def project(folder, *wheels):
+    found = Project(matrix=folder / "matrix.yaml")
+    lock = samples.lock(*wheels)
+    codec.write(locks.lock_path(found.images, "small"), lock)
+    for name, text in sealing.requirement_files(lock).items():
+        codec.write_bytes(found.images / "small" / name, text.encode())
+    return found
+
+
+def test_a_lock_that_goes_against_what_was_learned_is_stale_and_says_why(tmp_path):
+    found = project(tmp_path, samples.wheel("trl", "1.2.0"), samples.wheel("vllm", "0.8.5"))
+    constraints.add(found.images, [LEARNED], Store.open(tmp_path / "cache"))
+    with pytest.raises(LockStale) as caught:
+        sealing.read_current(found, samples.matrix(), "small")
+    assert (
+        "x86_64: trl>=1.0,<=1.16.0 needs vllm>=0.11.1 (imports, "
+        "trl/generation/vllm_client.py:43, vllm.utils.network_utils; came 0.11.1); "
+        "vllm: 0.8.5 is locked" in caught.value.message
+    )
+
+
+@pytest.mark.parametrize(
+    "others", [[("trl", "0.18.2"), ("vllm", "0.8.5")], [("trl", "1.2.0")], [("vllm", "0.8.5")]]
+)
+def test_what_was_learned_of_others_leaves_a_lock_alone(tmp_path, others):
+    found = project(tmp_path, *(samples.wheel(*pair) for pair in others))
+    constraints.add(found.images, [LEARNED], Store.open(tmp_path / "cache"))
+    with pytest.raises(LockStale) as caught:  # it has no seal here: nothing else is wrong with it
+        sealing.read_current(found, samples.matrix(), "small")
+    assert "trl" not in caught.value.message
+
+
+def test_an_audit_with_errors_fails_with_all_of_them_and_status_4():
+    wrong = Finding(check="elf", severity=Severity.ERROR, message="undefined _Z1fv", where="a/b.so")
+    doubt = Finding(check="elf", severity=Severity.NOTE, message="not this one", where="a/c.so")
+    reports = [Report(target="small", arch="x86_64", findings=(wrong, doubt))]
+    with pytest.raises(AuditFailed) as caught:
+        sealing.refuse_errors("small", reports)
+    assert caught.value.exit_code == 4
+    assert "x86_64: undefined _Z1fv (a/b.so)" in caught.value.message
+    assert "not this one" not in caught.value.message
+    sealing.refuse_errors("small", [Report(target="small", arch="x86_64", findings=(doubt,))])
