@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from imgbuild.audit.library import Library
 from imgbuild.audit.world import World, open_world
@@ -13,6 +16,7 @@ from imgbuild.store import Store
 from imgbuild.values import Arch
 from tests import wheels
 
+Value = TypeVar("Value", bound=msgspec.Struct)
 Files = Mapping[str, str | bytes]
 
 
@@ -69,3 +73,8 @@ def world(
         locate=lambda one: paths[one.sha256],
         partial=partial,
     )
+
+
+def changed(one: Value, **changes: object) -> Value:
+    """The same value with some fields changed."""
+    return msgspec.structs.replace(one, **changes)
