@@ -1,0 +1,110 @@
+"""Wheels that stay on their server: the Python code of a large one for a few of its bytes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from imgbuild import uv
+from imgbuild.audit.library import Library
+from imgbuild.audit.world import World, open_world
+from imgbuild.fetch import Http
+from imgbuild.indexes import SIMPLE, read_page
+from imgbuild.resolution import Wheel
+from imgbuild.store import Store
+from imgbuild.values import Arch
+from tests import audited
+from tests.servers import Site, serve
+
+BINARY = random.Random(3).randbytes(20 << 20)
+
+
+class Counting:
+    """The ranges that were asked of `http`: how many, and how many bytes."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+        self.requests = 0
+        self.length = 0
+
+    def part(self, url: str, start: int, length: int) -> bytes:
+        self.requests += 1
+        self.length += length
+        return self._http.part(url, start, length)
+
+    def part_end(self, url: str, length: int) -> tuple[bytes, int]:
+        self.requests += 1
+        self.length += length
+        return self._http.part_end(url, length)
+
+    def bytes(self, url: str) -> bytes:
+        raise AssertionError(url)
+
+
+def world_of(wheel: Wheel, url: str, http: Counting, store: Store) -> World:
+    """A partial world of one wheel on a server."""
+    library = Library(store, http, processes=1)
+    return open_world(
+        [wheel],
+        library,
+        python="3.11",
+        arch=Arch.X86_64,
+        glibc="2.36",
+        locate=lambda _: url,
+        partial=True,
+    )
+
+
+def test_modules_of_a_large_wheel_for_few_bytes(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "big/__init__.py": "from big.a import one\n",
+        "big/_c.abi3.so": BINARY,
+        "big/z/__init__.py": "",
+    }
+    files |= {f"big/m{number:03}.py": f"VALUE = {number}\n" for number in range(300)}
+    wheel, path = audited.wheel(tmp_path / "site", "big", "1.0", files)
+    store = Store.open(tmp_path / "cache")
+    with serve(Site(files={wheel.file: path.read_bytes()})) as site:
+        http = Counting(Http(attempts=1))
+        world = world_of(wheel, site.url(wheel.file), http, store)
+        world.prefetch(world.modules_of("big"))
+        assert world.module("big.m299") is not None
+        assert http.requests <= 5
+        assert http.length < 1 << 20
+        world.books["big"].save()
+        again = Counting(Http(attempts=1))
+        later = world_of(wheel, site.url(wheel.file), again, store)
+        assert later.module("big.m007") == world.module("big.m007")
+        assert again.requests == 0
+
+
+@pytest.mark.network
+def test_a_wheel_of_the_real_index(tmp_path: Path) -> None:
+    http = Http()
+    page = http.text(f"{uv.default_index().rstrip('/')}/vllm/", accept=SIMPLE)
+    (file,) = (
+        file
+        for file in read_page(page)
+        if file.is_wheel and str(file.version) == "0.9.2" and "x86_64" in file.name
+    )
+    size = http.part_end(file.url, 1)[1]
+    wheel = Wheel(
+        package="vllm",
+        version="0.9.2",
+        index="pypi",
+        file=file.name,
+        size=size,
+        sha256=file.sha256 or "0" * 64,
+    )
+    counted = Counting(http)
+    world = world_of(wheel, file.url, counted, Store.open(tmp_path / "cache"))
+    names = [name for name in world.modules_of("vllm") if name.startswith("vllm.entrypoints")]
+    world.prefetch(names)
+    facts = world.module("vllm.entrypoints.llm")
+    assert facts is not None
+    assert counted.length < size / 50
+    metadata = world.metadata("vllm")
+    assert metadata is not None
+    assert any(line.startswith("transformers") for line in metadata.requires)

@@ -1,0 +1,114 @@
+"""The judgement: order, waivers, and a report that is found again."""
+
+import pytest
+
+from imgbuild.audit import judge
+from imgbuild.audit.judge import Terms
+from imgbuild.errors import InputError
+from imgbuild.matrix.model import Waiver
+from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.store import Store
+from tests import audited
+
+REQUIRES = {"a==1": "Requires-Dist: b<3\nRequires-Dist: c\n"}
+PACKAGES = {"a==1": {}, "b==3": {}}
+
+
+@pytest.fixture
+def world(tmp_path):
+    return audited.world(tmp_path, PACKAGES, metadata=REQUIRES)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store.open(tmp_path / "reports")
+
+
+def audit(world, terms=None, **more):
+    return judge.audit(world, terms, checks=["metadata"], **more)
+
+
+def waiver(subject, package="a", check="metadata"):
+    return Waiver(check=check, package=package, subject=subject, reason="it was tried and works")
+
+
+def finding(severity, check="imports", line=1, message="m"):
+    evidence = Evidence(relation=Relation.NAME, package="a", version="1", file="a.py", line=line)
+    return Finding(
+        check=check, severity=severity, message=message, where=f"a.py:{line}", evidence=evidence
+    )
+
+
+def test_a_report_names_target_and_architecture(world):
+    report = audit(world, Terms(target="small"))
+    assert (report.target, report.arch, report.ok) == ("small", "x86_64", False)
+    assert [one.evidence.subject for one in report.findings] == ["b<3", "c"]
+
+
+def test_the_worst_first_each_once():
+    mixed = [
+        finding(Severity.NOTE),
+        finding(Severity.ERROR, line=2),
+        finding(Severity.ERROR, line=1),
+        finding(Severity.ERROR, check="elf", line=9),
+        finding(Severity.WARNING),
+        finding(Severity.ERROR, line=1),
+    ]
+    found = judge.ordered(mixed)
+    assert [(one.severity, one.check, one.evidence.line) for one in found] == [
+        ("error", "elf", 9),
+        ("error", "imports", 1),
+        ("error", "imports", 2),
+        ("warning", "imports", 1),
+        ("note", "imports", 1),
+    ]
+    assert judge.ordered(reversed(mixed)) == found
+
+
+def test_a_waiver_makes_a_note_with_its_reason(world):
+    report = audit(world, Terms(waivers=(waiver("b*"), waiver("c"))))
+    assert report.ok
+    assert [one.severity for one in report.findings] == [Severity.NOTE, Severity.NOTE]
+    assert all("accepted: it was tried" in one.message for one in report.findings)
+
+
+@pytest.mark.parametrize("one", [waiver("z*"), waiver("c", package="b")])
+def test_a_waiver_that_accepts_nothing_is_said(world, one):
+    report = audit(world, Terms(waivers=(one,)))
+    assert len([each for each in report.findings if each.severity is Severity.ERROR]) == 2
+    (warning,) = [each for each in report.findings if each.severity is Severity.WARNING]
+    assert "accepts nothing" in warning.message
+
+
+def test_a_waiver_of_a_check_that_did_not_run_is_no_matter(world):
+    report = audit(world, Terms(waivers=(waiver("*", check="elf"),)))
+    assert all(one.severity is Severity.ERROR for one in report.findings)
+
+
+def test_a_kept_report_needs_no_wheel(world, store, tmp_path):
+    first = audit(world, store=store)
+    for path in (tmp_path / "wheels").iterdir():
+        path.unlink()
+    for path in (tmp_path / "cache" / "facts").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    anew = audited.world(tmp_path / "again", PACKAGES, metadata=REQUIRES)
+    for path in (tmp_path / "again" / "wheels").iterdir():
+        path.unlink()
+    assert audit(anew, store=store) == first
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [Terms(cuda="12.4"), Terms(gpu=("9.0",)), Terms(base="x"), Terms(waivers=(waiver("c"),))],
+)
+def test_other_terms_have_a_report_of_their_own(world, store, terms):
+    key = judge._key
+    assert key(world, terms, ("elf",)) != key(world, Terms(), ("elf",))
+    assert key(world, Terms(), ("elf",)) != key(world, Terms(), ("cuda",))
+    assert key(world, terms, ("elf",)) == key(world, terms, ("elf",))
+
+
+def test_an_unknown_check_is_refused(world):
+    with pytest.raises(InputError, match="no such check: nonsense"):
+        judge.audit(world, checks=["metadata", "nonsense"])
