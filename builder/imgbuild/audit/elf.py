@@ -66,10 +66,12 @@ class Malformed(Exception):
     """The bytes start like an ELF file and do not go on like one."""
 
 
-def read_elf(opened: Callable[[], Iterator[bytes]], file: str) -> ElfFacts | None:
+def read_elf(
+    opened: Callable[[], Iterator[bytes]], file: str, *, kept: int = KEPT
+) -> ElfFacts | None:
     """The facts of one file; `opened` starts its stream, a second time only for some large files.
 
-    None for what is no ELF file, for object files, and for what a loader would not take.
+    `kept` is how many bytes of each end are held in memory. None for what is no ELF file, for object files, and for what a loader would not take.
     """
     stream = opened()
     first = next(stream, b"")
@@ -82,7 +84,7 @@ def read_elf(opened: Callable[[], Iterator[bytes]], file: str) -> ElfFacts | Non
         return ElfFacts(file=file, machine=name, gpu=(GpuCode(arch),))
     if kind not in (EXECUTABLE, SHARED):
         return None
-    ends, gpu = _pass(first, stream)
+    ends, gpu = _pass(first, stream, kept)
     try:
         return _facts(Tables(ends, opened), file, name, gpu)
     except (Malformed, struct.error, IndexError):
@@ -92,7 +94,8 @@ def read_elf(opened: Callable[[], Iterator[bytes]], file: str) -> ElfFacts | Non
 class Ends:
     """The first and the last bytes of a stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
         self.head = bytearray()
         self.size = 0
         self._pieces: deque[bytes] = deque()
@@ -101,12 +104,12 @@ class Ends:
     def feed(self, piece: bytes) -> None:
         """The next piece of the stream."""
         self.size += len(piece)
-        if len(self.head) < KEPT:
+        if len(self.head) < self._kept:
             self.head += piece
             return
         self._pieces.append(piece)
         self._held += len(piece)
-        while self._held - len(self._pieces[0]) >= KEPT:
+        while self._held - len(self._pieces[0]) >= self._kept:
             self._held -= len(self._pieces.popleft())
 
     def join(self) -> None:
@@ -128,8 +131,8 @@ class Ends:
         return None
 
 
-def _pass(first: bytes, stream: Iterable[bytes]) -> tuple[Ends, tuple[GpuCode, ...]]:
-    ends, scanner = Ends(), FatbinScanner()
+def _pass(first: bytes, stream: Iterable[bytes], kept: int) -> tuple[Ends, tuple[GpuCode, ...]]:
+    ends, scanner = Ends(kept), FatbinScanner()
     ends.feed(first)
     scanner.feed(first)
     for piece in stream:

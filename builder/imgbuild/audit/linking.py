@@ -63,6 +63,9 @@ class Linked(Protocol):
     def modules_of(self, package: str) -> Mapping[str, str]:
         """Module → file in the wheel of a package."""
 
+    def prefetch(self, modules: Iterable[str]) -> None:
+        """Read many modules at once."""
+
 
 def check(world: Linked, base: Sequence[ElfFacts] = ()) -> list[Finding]:
     """All findings; `base` are the base's libraries, none where they are not known."""

@@ -26,6 +26,9 @@ class Code(Protocol):
     def modules_of(self, package: str) -> Mapping[str, str]:
         """Module → file in the wheel of `package`."""
 
+    def prefetch(self, modules: Iterable[str]) -> None:
+        """Read many modules at once."""
+
 
 class Loading:
     """Answers for the files of one world; each package is followed when it is asked for."""
@@ -76,20 +79,24 @@ class Loading:
         todo = [name for name in modules if "." not in name and not name.startswith("_")]
         seen = set(todo)
         while todo:
-            name = todo.pop()
-            if not modules[name].endswith(".py"):
-                yield modules[name]
-                continue
-            facts = self._code.module(name)
-            if not isinstance(facts, ModuleFacts):
-                continue
-            for statement in facts.imports:
-                if statement.scope or hidden(statement.guards):
+            self._code.prefetch(todo)
+            level, todo = todo, []
+            for name in level:
+                if not modules[name].endswith(".py"):
+                    yield modules[name]
                     continue
-                for found in _targets(statement):
+                for found in self._imports(name):
                     if found in modules and found not in seen:
                         seen.add(found)
                         todo.append(found)
+
+    def _imports(self, name: str) -> Iterable[str]:
+        """The modules that importing module `name` surely imports, or may."""
+        facts = self._code.module(name)
+        if isinstance(facts, ModuleFacts):
+            for statement in facts.imports:
+                if not statement.scope and not hidden(statement.guards):
+                    yield from _targets(statement)
 
 
 def hidden(guards: Iterable[Guard]) -> bool:

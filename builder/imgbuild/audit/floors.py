@@ -1,0 +1,73 @@
+"""What a machine must have to run an image: driver, GPU, glibc; computed from the image's files.
+
+Comes in: the facts of its shared objects and its CUDA release. Goes out: `Floors`, a value for the
+seal and the annotations, and for `doctor`. A pure function.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from imgbuild.audit import gpus
+from imgbuild.audit.facts import ElfFacts, GpuCode
+
+_GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
+
+
+class Floors(msgspec.Struct, frozen=True, kw_only=True):
+    """The least that an image needs of its host.
+
+    `driver` is the oldest that runs it at all; below `driver_full`, the one of the CUDA release,
+    PTX is not compiled and newer functions are absent. `gpu` are compute capabilities ("9.0") that
+    all libraries that everything needs have code for; for those in `gpu_ptx` some have only PTX,
+    which the driver compiles at the first use. `glibc` is the newest version that a wheel's file
+    asks for: a container brings its own, an installation from the same lock does not.
+    """
+
+    cuda: str
+    driver: str = ""
+    driver_full: str = ""
+    gpu: tuple[str, ...] = ()
+    gpu_ptx: tuple[str, ...] = ()
+    glibc: str = ""
+
+
+def floors(elves: Iterable[ElfFacts], cuda: str) -> Floors:
+    """The floors of an image with the files `elves`, built for the release `cuda` ("12.4")."""
+    known = gpus.load()
+    glibc = ""
+    kernels: list[tuple[GpuCode, ...]] = []
+    for facts in elves:
+        if known.is_kernels(facts.file) and facts.gpu:
+            kernels.append(facts.gpu)
+        for versions in facts.wants.values():
+            for version in versions:
+                found = _GLIBC.fullmatch(version)
+                if found is not None and gpus.numbers(found[1]) > gpus.numbers(glibc):
+                    glibc = found[1]
+    covered = [
+        one.capability
+        for one in known.gpus
+        if kernels and all(gpus.covers(codes, one.capability) for codes in kernels)
+    ]
+    compiled = [
+        one for one in covered if not all(gpus.machine_code(codes, one) for codes in kernels)
+    ]
+    ptx = [
+        one.ptx
+        for codes in kernels
+        for one in codes
+        if one.ptx and any(gpus.runs(one, capability) for capability in compiled)
+    ]
+    full = max(known.own(cuda), *(known.for_ptx(one) for one in ptx), "", key=gpus.numbers)
+    return Floors(
+        cuda=cuda,
+        driver=known.oldest(cuda),
+        driver_full=full,
+        gpu=tuple(one for one in covered if one not in compiled),
+        gpu_ptx=tuple(compiled),
+        glibc=glibc,
+    )
