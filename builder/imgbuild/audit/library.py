@@ -12,6 +12,8 @@ has nothing to show but its CRC, so that facts of local wheels rest on local byt
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -33,7 +35,31 @@ from imgbuild.values import normalize
 
 T = TypeVar("T")
 INDEX, MODULES, ELVES, MEMBER = "audit-index", "audit-modules", "audit-elves", "audit-member"
+TEXT = "audit-text"
 REMOTE = "-remote"
+
+
+class Text(msgspec.Struct, frozen=True):
+    """The sources of many modules one after another, in which a word is found at once.
+
+    `ends` are the places where each of `modules` ends in `source`.
+    """
+
+    modules: tuple[str, ...]
+    ends: tuple[int, ...]
+    source: bytes
+
+    def holding(self, word: bytes) -> tuple[str, ...]:
+        """The modules whose source has `word`."""
+        found = []
+        at = self.source.find(word)
+        while at >= 0:
+            place = bisect.bisect_right(self.ends, at)
+            if at + len(word) <= self.ends[place]:
+                found.append(self.modules[place])
+                at = self.ends[place] - 1
+            at = self.source.find(word, at + 1)
+        return tuple(dict.fromkeys(found))
 
 
 class Book:
@@ -47,6 +73,7 @@ class Book:
         self._library = library
         self._found: dict[str, ModuleFacts] = {}
         self._new: set[str] = set()
+        self._texts: dict[str, Text] = {}
         self._kept: dict[str, msgspec.Raw] | None = None
         self._elves: tuple[ElfFacts, ...] | None = None
 
@@ -98,6 +125,30 @@ class Book:
             self._keep(MEMBER, data, f"/{path}")
             found[path] = data
         return found
+
+    def text(self, parent: str) -> Text:
+        """The sources of all modules below `parent`."""
+        if parent not in self._texts:
+            kept = self._fetch(TEXT, Text, f"/{parent}")
+            if kept is None:
+                kept = self._read_text(parent)
+                self._keep(TEXT, kept, f"/{parent}")
+            self._texts[parent] = kept
+        return self._texts[parent]
+
+    def _read_text(self, parent: str) -> Text:
+        files = {
+            module: file
+            for module, file in self.modules.items()
+            if module.startswith(f"{parent}.") and file.endswith(".py")
+        }
+        sources = self.content.read(files.values())
+        ordered = [sources[file] for file in files.values()]
+        return Text(
+            modules=tuple(files),
+            ends=tuple(itertools.accumulate(len(source) for source in ordered)),
+            source=b"".join(ordered),
+        )
 
     # -- modules
 

@@ -175,14 +175,7 @@ class World:
         owner = self._owners.get(package)
         if owner is None:
             return ()
-        book = self.books[owner]
-        files = {
-            module: file
-            for module, file in book.modules.items()
-            if module.startswith(f"{package}.") and file.endswith(".py")
-        }
-        sources = book.read(list(files.values()))
-        return tuple(name for name, file in files.items() if word.encode() in sources[file])
+        return self.books[owner].text(package).holding(word.encode())
 
     def _is_stdlib(self, module: str) -> bool:
         return module.partition(".")[0] in self._stdlib
