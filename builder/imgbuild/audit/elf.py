@@ -71,10 +71,13 @@ def read_elf(
 ) -> ElfFacts | None:
     """The facts of one file; `opened` starts its stream, a second time only for some large files.
 
-    `kept` is how many bytes of each end are held in memory. None for what is no ELF file, for object files, and for what a loader would not take.
+    `kept` is how many bytes of each end are held in memory. None for what is no ELF file, for
+    object files, and for what a loader would not take.
     """
     stream = opened()
     first = next(stream, b"")
+    while MAGIC.startswith(first[:4]) and len(first) < HEADER.size and (more := next(stream, b"")):
+        first += more
     if not first.startswith(MAGIC) or len(first) < HEADER.size or first[4:6] != LITTLE_64:
         return None
     _, kind, machine, *_, flags = HEADER.unpack_from(first)[:8]
@@ -95,7 +98,7 @@ class Ends:
     """The first and the last bytes of a stream."""
 
     def __init__(self, kept: int) -> None:
-        self._kept = kept
+        self._kept = max(kept, HEADER.size)
         self.head = bytearray()
         self.size = 0
         self._pieces: deque[bytes] = deque()
