@@ -9,7 +9,8 @@ from imgbuild.audit.facts import Assigned, Class, Function, ModuleFacts, Opaque
 from imgbuild.audit.syntax import read_module
 
 MODULES = {
-    "pkg": "from .a import One as Renamed\nfrom . import b, c\nimport os.path\nfrom pkg.gone import X\n",
+    "pkg": "from .a import One as Renamed\nfrom . import b, c\nimport os.path\n"
+    "from pkg.gone import X\n",
     "pkg.a": "class One: ...\nif True:\n    def two(): ...\nTHREE = One\n_hidden = 1\n",
     "pkg.b": "from .a import *\nfrom .c import *\n",
     "pkg.c": "__all__ = ['exported']\nexported = 1\nkept = 2\n",
@@ -22,6 +23,7 @@ MODULES = {
     "pkg.both": "if new():\n    from .a import One\nelse:\n    def One(): ...\n",
     "pkg.remade": "class One: ...\nOne = made(One)\n",
     "pkg.broken": "def (",
+    "torch.cuda": "x = 1\n",
     "pkg.moving": "globals().update(x)\n",
     "six": "sys.modules[__name__ + '.moves'] = Moves()\n",
     "lazy": """
@@ -103,6 +105,8 @@ class Searched(Modules):
         ("six.moves", "X", "unknown", ""),
         ("six.moves.urllib", "X", "unknown", ""),
         ("six.other", "X", "absent", ""),
+        ("torch.cuda", "FloatTensor", "unknown", ""),
+        ("torch.cuda", "gone", "absent", ""),
         ("named", "X", "defined", "pkg.a"),
         ("named", "Y", "defined", "named"),
         ("named", "Z", "absent", ""),
@@ -146,9 +150,8 @@ def test_a_long_list_is_searched_by_word():
     """Only the modules that hold the word are read, and those that the name itself suggests."""
     extra = {f"many.m{i}": f"__all__ = ['M{i}']\nM{i} = 1\n" for i in range(20)}
     stars = "".join(f"    from .m{i} import *\n" for i in range(20))
-    extra["many"] = f"import sys\nif TYPE_CHECKING:\n{stars}else:\n" + (
-        "    sys.modules[__name__] = _LazyModule(__name__, __file__, {})\n"
-    )
+    loader = "    sys.modules[__name__] = _LazyModule(__name__, __file__, {})\n"
+    extra["many"] = f"import sys\nif TYPE_CHECKING:\n{stars}else:\n{loader}"
     extra["many.m3"] += "__all__ += ['Other']\nOther = 1\n"
 
     class Many(Searched):

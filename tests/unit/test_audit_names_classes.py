@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imgbuild.audit import names
-from imgbuild.audit.facts import Class, ModuleFacts
+from imgbuild.audit.facts import Class, ModuleFacts, Opaque
 from tests.unit.small_world import SmallWorld
 
 WORLD = SmallWorld(
@@ -46,6 +46,7 @@ WORLD = SmallWorld(
                 @wrapped
                 class Wrapped: ...
 
+                class AutoModel: ...
                 def make() -> Derived: ...
                 def guess(): ...
                 Alias = Derived
@@ -58,6 +59,10 @@ WORLD = SmallWorld(
                 from typing import TYPE_CHECKING
                 if TYPE_CHECKING:
                     from pkg import Derived
+
+                def own(): ...
+                class Same:
+                    def own(self): return own()
 
                 def f():
                     from pkg.a import make
@@ -91,6 +96,7 @@ def resolved(expression: str, module: str = "user", scope: str = "") -> names.Fo
         ("make", "f", "make"),
         ("make", "f.inner", "make"),
         ("inner", "f", "f.inner"),
+        ("own", "Same.own", "own"),
     ],
 )
 def test_resolve(expression, scope, expected):
@@ -151,6 +157,7 @@ def test_attributes_that_cannot_be_listed(name):
         ("a.Made()", None),
         ("a.Derived.run()", None),
         ("a.gone()", None),
+        ("a.AutoModel", None),
         ("a", None),
     ],
 )
@@ -158,3 +165,27 @@ def test_the_class_of_a_receiver(receiver, expected):
     found = names.class_of(WORLD, facts("user"), receiver)
     name = found.definition.name if isinstance(found.definition, Class) else None
     assert name == expected
+
+
+class Searched:
+    """The same world with a search that knows one word."""
+
+    def module(self, name: str) -> ModuleFacts | Opaque | None:
+        return WORLD.module(name)
+
+    def mentioning(self, package: str, word: str) -> tuple[str, ...]:
+        return (f"{package}.a",) if word == "of_a_subclass" else ()
+
+
+@pytest.mark.parametrize(
+    ("receiver", "name", "state"),
+    [
+        ("a.Derived", "of_a_subclass", "unknown"),
+        ("a.Derived()", "of_a_subclass", "absent"),
+        ("a.Derived", "of_nobody", "absent"),
+    ],
+)
+def test_an_annotation_promises_subclasses_too(receiver, name, state):
+    modules = Searched()
+    holder = names.class_of(modules, facts("user"), receiver)
+    assert names.member(modules, holder, name).state == state

@@ -91,6 +91,8 @@ def test_getattr_that_says_which_names(body, lazy):
         "sys.modules[__name__].__class__ = Thing",
         "setattr(sys.modules[__name__], name, 1)",
         "exec(text)",
+        "def fill():\n    g = globals()\n    for name in other: g[name] = 1",
+        "def fill():\n    for name in other:\n        globals()[name] = 1",
     ],
 )
 def test_modules_whose_names_cannot_be_listed(source):

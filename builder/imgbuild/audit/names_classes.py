@@ -6,11 +6,14 @@ Comes in: a class that a lookup found. Goes out: its order of ancestors, as far 
 from __future__ import annotations
 
 import builtins
+import re
 from collections.abc import Iterable
+
+import msgspec
 
 from imgbuild.audit.facts import Assigned, Class, Function, Import, ModuleFacts
 from imgbuild.audit.names_lookup import index, lookup, only_typing, search_module
-from imgbuild.audit.names_model import Found, Modules
+from imgbuild.audit.names_model import Found, Modules, Searchable
 
 # Bases that add nothing to what a call takes, and only these attributes.
 _PLAIN = frozenset(
@@ -110,6 +113,9 @@ def member(modules: Modules, found: Found, name: str) -> Found:
             return here
     known = attributes(modules, found)
     absent = known is not None and name not in known
+    if absent and not found.exact and found.home is not None and isinstance(modules, Searchable):
+        # A subclass may have it: of one that does, the name stands somewhere in the package.
+        absent = not modules.mentioning(found.home.module.partition(".")[0], name)
     return Found(state="absent" if absent else "unknown", trace=found.trace)
 
 
@@ -134,7 +140,7 @@ def class_of(modules: Modules, facts: ModuleFacts, receiver: str, *, scope: str 
     "X" is an instance of X or of a class derived from it; "X()" what calling X makes.
     """
     if not receiver.endswith("()"):
-        return _as_class(modules, resolve(modules, facts, receiver, scope=scope))
+        return _instance(_as_class(modules, resolve(modules, facts, receiver, scope=scope)))
     callee = receiver[:-2]
     found = follow(modules, resolve(modules, facts, callee, scope=scope))
     definition = found.definition
@@ -148,7 +154,20 @@ def class_of(modules: Modules, facts: ModuleFacts, receiver: str, *, scope: str 
         return _as_class(modules, resolve(modules, facts, callee.rpartition(".")[0], scope=scope))
     if not definition.returns or any("contextmanager" in text for text in definition.decorators):
         return Found(state="unknown", trace=found.trace)
-    return _as_class(modules, resolve(modules, found.home, definition.returns.strip("\"'")))
+    return _instance(
+        _as_class(modules, resolve(modules, found.home, definition.returns.strip("\"'")))
+    )
+
+
+def _instance(found: Found) -> Found:
+    """The class as what an annotation promises: its subclasses keep the promise too.
+
+    The Auto classes of transformers are written where what they make is meant.
+    """
+    name = getattr(found.definition, "name", "")
+    if found.home is not None and re.match(r"Auto[A-Z]", name):
+        return Found(state="unknown", trace=found.trace)
+    return msgspec.structs.replace(found, exact=False)
 
 
 def _as_class(modules: Modules, found: Found) -> Found:
@@ -160,7 +179,13 @@ def _as_class(modules: Modules, found: Found) -> Found:
 
 def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Found:
     table = index(facts)
+    innermost = scope
     while scope:
+        if scope != innermost and any(
+            isinstance(one, Class) for one in table.members.get(scope, ())
+        ):
+            scope = scope.rpartition(".")[0]  # functions do not see the names of their class
+            continue
         for line in reversed(table.scoped.get(scope, ())):
             if line.bound == name:
                 if line.name:
@@ -251,6 +276,8 @@ def attributes(modules: Modules, found: Found) -> frozenset[str] | None:
     names = set(_OBJECT)
     for one in ancestors(modules, found):
         definition = one.definition
+        if isinstance(definition, Class) and "dataclass" in str(definition.decorators):
+            names.update(("__dataclass_fields__", "__dataclass_params__", "__match_args__"))
         known = _BASES.get(one.trace[0] if definition is None and one.trace else "")
         if known is not None:
             names.update(known)

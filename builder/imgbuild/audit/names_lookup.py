@@ -52,7 +52,8 @@ class Index:
         self.members: dict[str, list[Function | Class]] = {}
         self.stars: list[Import] = []
         self.scoped: dict[str, list[Import]] = {}
-        for entry in (*facts.functions, *facts.classes):
+        defined: tuple[Function | Class, ...] = (*facts.functions, *facts.classes)
+        for entry in defined:
             if isinstance(entry, Function) and _repeats(entry):
                 continue
             self.members.setdefault(entry.name, []).append(entry)
@@ -131,6 +132,8 @@ def search_module(
         return Found(state="unknown", trace=path)
     if entries:
         return _choose(modules, facts, entries, path)
+    if _of_torch(facts.module, name):
+        return Found(state="unknown", trace=path)
     if name in _OF_MODULES or (facts.package and name == "__path__"):
         return Found(state="defined", home=facts, trace=path)
     for found in (
@@ -141,6 +144,11 @@ def search_module(
         if found is not None:
             return found
     return Found(state="unknown" if facts.dynamic else "absent", trace=path)
+
+
+def _of_torch(module: str, name: str) -> bool:
+    """Whether torch's compiled part puts this name there: `torch.cuda.FloatTensor`."""
+    return module.startswith("torch.") and name.endswith(("Tensor", "Storage"))
 
 
 def _missing(modules: Modules, module: str, path: tuple[str, ...]) -> Found:

@@ -40,8 +40,9 @@ class Found(msgspec.Struct, frozen=True):
 
     `definition` is None where the state is not "defined", and where something is there of which no
     more is known (a compiled module, `__file__`). `home` is the module that holds the definition,
-    `owner` the class that a member was found in (an ancestor too). `trace` lists the modules that
-    the search went through, "module:name". `ambiguous`: other conditions give another definition.
+    `owner` the class that a member was found in (an ancestor too). `exact` is False for a class of
+    which instances of subclasses may be meant. `trace` lists the modules that the search went
+    through, "module:name". `ambiguous`: other conditions give another definition.
     """
 
     state: State
@@ -50,6 +51,7 @@ class Found(msgspec.Struct, frozen=True):
     owner: Class | None = None
     trace: tuple[str, ...] = ()
     ambiguous: bool = False
+    exact: bool = True
 
 
 class Signature(msgspec.Struct, frozen=True):

@@ -14,7 +14,8 @@ import msgspec
 
 from imgbuild.audit.facts import Attribute, Call, Class, ModuleFacts
 from imgbuild.audit.syntax_expressions import Record
-from imgbuild.audit.syntax_lazy import Appearing, appearing
+from imgbuild.audit.syntax_getattr import Appearing
+from imgbuild.audit.syntax_lazy import appearing
 from imgbuild.audit.syntax_scopes import NONE
 from imgbuild.audit.syntax_text import BUILTINS, Source, string
 from imgbuild.audit.syntax_walk import Walker

@@ -136,11 +136,11 @@ def _table(table: ast.expr, walker: Walker, found: Appearing) -> None:
             found.lazy.setdefault(name, "")
         return
     for key, value in zip(table.keys, table.values, strict=True):
-        name = string(key)
-        if name is None:
+        text = string(key)
+        if text is None:
             found.dynamic = True
         else:
-            found.lazy[name] = _target(value, name, walker) or _typed(name, walker)
+            found.lazy[text] = _target(value, text, walker) or _typed(text, walker)
 
 
 def _typed(name: str, walker: Walker) -> str:
@@ -153,10 +153,7 @@ def _typed(name: str, walker: Walker) -> str:
 
 def _target(value: ast.expr, name: str, walker: Walker) -> str:
     """Module and name of a table's value: ".outputs:X", "pkg.mod", (".mod", "X")."""
-    text = string(value)
-    if text is None:
-        pair = strings(value)
-        text = ":".join(pair[:2]) if pair else ""
+    text = string(value) or ":".join((strings(value) or [])[:2])
     module, _, other = text.partition(":")
     if module.startswith("."):
         level = len(module) - len(module.lstrip("."))

@@ -7,6 +7,7 @@ others may.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 from imgbuild.audit.syntax_getattr import Appearing, read_getattr
@@ -24,6 +25,10 @@ _SIGNS = (
     b"vars()",
     b"modules[",
 )
+# A function that keeps the module's dictionary at hand puts names into it.
+_INTO_GLOBALS = re.compile(
+    rb"=\s*globals\(\)\s*$|^\s+globals\(\)\[[^\"'\]]+\]\s*=[^=]", re.MULTILINE
+)
 _TABLE = "_import_structure"
 
 
@@ -31,7 +36,7 @@ def appearing(tree: ast.Module, source: bytes, walker: Walker) -> Appearing | No
     """The names that appear in a module, None if nothing speaks of any."""
     if not any(sign in source for sign in _SIGNS):
         return None
-    found = Appearing()
+    found = Appearing(dynamic=_INTO_GLOBALS.search(source) is not None)
     statements = list(_top(tree.body))
     tables = _tables(statements)
     for statement in statements:

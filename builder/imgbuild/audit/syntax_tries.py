@@ -164,7 +164,7 @@ def _flaglike(node: Try, name: str) -> bool:
 
 def _constants(block: list[ast.stmt]) -> list[tuple[str, bool]]:
     """Names that a block sets to True, False or None."""
-    found = []
+    found: list[tuple[str, bool]] = []
     for statement in block:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
             value = statement.value.value

@@ -352,8 +352,10 @@ class Walker(Expressions):
             first = next(iter([*given.posonlyargs, *given.args]), None)
             inner.instance = first.arg if first is not None else ""
             inner.instance = "" if "classmethod" in decorators else inner.instance
-        for item in (*everything, *extra):
-            inner.locals.bind(item.arg, type_name(item.annotation) if item not in extra else "")
+        for argument in everything:
+            inner.locals.bind(argument.arg, type_name(argument.annotation))
+        for argument in extra:
+            inner.locals.bind(argument.arg, "")
         before, flags = self.scope, self.conditions.flags
         self.scope, self.conditions.flags = inner, dict(flags)
         self.block(node.body)
