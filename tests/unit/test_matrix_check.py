@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.matrix.load import loads
-from tests.unit.matrix_text import FILE, RIGHT, broken, check, only, problems
+from tests.unit.matrix_text import RIGHT, broken, check, only, problems
 
 TARGET = "targets.cu124-vllm"
 FLASHINFER = '    flashinfer: {mode: "off", reason: there is no wheel}'
@@ -315,57 +314,6 @@ def test_a_secret_is_not_repeated() -> None:
         "url: 'https://example.org/whl/{cuda_tag}/torch{torch}'", "url: §https://me:hunter2@x.org/"
     )
     assert "hunter2" not in str(only(text))
-
-
-def test_flashinfer_off_and_asked_for() -> None:
-    text, line, column = broken('flashinfer: {mode: "off"', 'flashinfer: {mode: §"off"')
-    text = text.replace('trl: "0.18.2"', 'trl: "0.18.2"\n      flashinfer-python: "0.2.2"')
-    found = only(text)
-    assert (found.line, found.column) == (line + 1, column)
-    assert found.message == "FlashInfer is off, and the target asks for flashinfer-python"
-
-
-def test_jit_takes_its_compiler_and_its_place_from_the_mode() -> None:
-    mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
-    text = RIGHT.replace(FLASHINFER, mode).replace('cuda: "12.4"', 'cuda: "13.0"')
-    assert loads(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
-
-
-def test_jit_with_a_wheel_that_is_compiled_already() -> None:
-    text, line, column = broken(
-        FLASHINFER, "    flashinfer: {mode: §jit, reason: compiled at first use}"
-    )
-    text = text.replace('cuda: "12.4"', 'cuda: "13.0"')
-    text = text.replace("indexes: {torch: torch}", "indexes: {flashinfer-python: torch}")
-    found = only(text)
-    assert (found.line, found.column) == (line, column)
-    assert "whose kernels are compiled already" in found.message
-
-
-def test_off_cannot_be_turned_on_by_a_variable() -> None:
-    text, line, column = broken(
-        "      VLLM_USE_V1: {", "      VLLM_USE_FLASHINFER_SAMPLER: §{value: '1', reason: faster}\n"
-        "      VLLM_USE_V1: {",
-    )  # fmt: skip
-    found = only(text.replace("faster", "it is faster"))
-    assert (found.line, found.column) == (line, column)
-    assert "FlashInfer is off" in found.message
-
-
-def test_flashinfer_in_two_versions() -> None:
-    mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
-    pins = 'flashinfer-python: §"0.6.12"\n      flashinfer-cubin: "0.6.11"'
-    text, line, column = broken('trl: "0.18.2"', f'trl: "0.18.2"\n      {pins}')
-    found = only(text.replace(FLASHINFER, mode).replace('cuda: "12.4"', 'cuda: "13.0"'))
-    assert (found.line, found.column) == (line, column)
-    assert found.value == "0.6.11 and 0.6.12"
-
-
-def test_the_mode_is_not_to_be_set_by_hand() -> None:
-    text, line, column = broken("      VLLM_USE_V1: {", "      §IMGBUILD_FLASHINFER: {")
-    found = only(text)
-    assert (found.line, found.column) == (line, column)
-    assert "imgbuild sets this variable itself" in found.message
 
 
 def test_an_environment_value_is_one_line() -> None:

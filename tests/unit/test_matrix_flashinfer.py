@@ -1,4 +1,4 @@
-"""FlashInfer's three modes: what each adds to a lock, so that rows need not repeat it."""
+"""FlashInfer's three modes: what each adds to a lock, and what contradicts it in a row."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import pytest
 from imgbuild import lock as locks
 from imgbuild.lock import Lock
 from imgbuild.matrix import flashinfer
+from imgbuild.matrix.load import loads
 from imgbuild.matrix.model import Flashinfer, Variable, Wanted
 from imgbuild.resolution import Resolution
 from imgbuild.values import Arch
 from tests import samples
+from tests.unit.matrix_text import FILE, RIGHT, broken, only
 
+OFF = '    flashinfer: {mode: "off", reason: there is no wheel}'
 TOOLKIT = "/opt/venv/lib/python3.11/site-packages/nvidia/cu13"
 
 
@@ -71,3 +74,52 @@ def test_a_rows_own_words_win() -> None:
     lock = locked("jit", requires=nvcc, env=env)
     assert lock.requirements["nvidia-cuda-nvcc"] == "==13.0.88"
     assert lock.settings.env["CUDA_HOME"] == "/usr/local/cuda"
+
+
+def test_flashinfer_off_and_asked_for() -> None:
+    text, line, column = broken('flashinfer: {mode: "off"', 'flashinfer: {mode: §"off"')
+    text = text.replace('trl: "0.18.2"', 'trl: "0.18.2"\n      flashinfer-python: "0.2.2"')
+    found = only(text)
+    assert (found.line, found.column) == (line + 1, column)
+    assert found.message == "FlashInfer is off, and the target asks for flashinfer-python"
+
+
+def test_jit_takes_its_compiler_and_its_place_from_the_mode() -> None:
+    mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
+    text = RIGHT.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"')
+    assert loads(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
+
+
+def test_jit_with_a_wheel_that_is_compiled_already() -> None:
+    text, line, column = broken(OFF, "    flashinfer: {mode: §jit, reason: compiled at first use}")
+    text = text.replace('cuda: "12.4"', 'cuda: "13.0"')
+    text = text.replace("indexes: {torch: torch}", "indexes: {flashinfer-python: torch}")
+    found = only(text)
+    assert (found.line, found.column) == (line, column)
+    assert "whose kernels are compiled already" in found.message
+
+
+def test_off_cannot_be_turned_on_by_a_variable() -> None:
+    text, line, column = broken(
+        "      VLLM_USE_V1: {", "      VLLM_USE_FLASHINFER_SAMPLER: §{value: '1', reason: faster}\n"
+        "      VLLM_USE_V1: {",
+    )  # fmt: skip
+    found = only(text.replace("faster", "it is faster"))
+    assert (found.line, found.column) == (line, column)
+    assert "FlashInfer is off" in found.message
+
+
+def test_flashinfer_in_two_versions() -> None:
+    mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
+    pins = 'flashinfer-python: §"0.6.12"\n      flashinfer-cubin: "0.6.11"'
+    text, line, column = broken('trl: "0.18.2"', f'trl: "0.18.2"\n      {pins}')
+    found = only(text.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"'))
+    assert (found.line, found.column) == (line, column)
+    assert found.value == "0.6.11 and 0.6.12"
+
+
+def test_the_mode_is_not_to_be_set_by_hand() -> None:
+    text, line, column = broken("      VLLM_USE_V1: {", "      §IMGBUILD_FLASHINFER: {")
+    found = only(text)
+    assert (found.line, found.column) == (line, column)
+    assert "imgbuild sets this variable itself" in found.message
