@@ -11,7 +11,7 @@ import typer
 import typer.core
 
 import imgbuild
-from imgbuild.cli import audit, build, cache, image, lock, matrix, options, resolve
+from imgbuild.cli import audit, build, cache, doctor, image, lock, matrix, options, resolve
 from imgbuild.errors import InputError
 
 # typer's own class for a command line that is wrong; not every version gives it a public name.
@@ -85,6 +85,7 @@ app.command("resolve", rich_help_panel=LOOK)(resolve.resolve)
 app.command("plan", rich_help_panel=LOOK)(build.plan)
 app.command("digest", rich_help_panel=LOOK)(build.digest)
 app.command("schema", rich_help_panel=LOOK)(matrix.schema)
+app.command("doctor", rich_help_panel=USE)(doctor.doctor)
 app.command("load", rich_help_panel=USE)(image.load)
 app.command("run", rich_help_panel=USE)(image.run)
 app.command("smoke", rich_help_panel=USE)(image.smoke)
