@@ -39,6 +39,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
         "torches",
         "chain",
         "nearest",
+        "behind",
         "sdists",
     ),
     ("audit.*",),
@@ -49,7 +50,17 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
     ("assemble", "workers", "inputs"),
     ("seal", "diff", "history"),
     ("engine", "runner", "smoke", "host", "doctor"),
-    ("building", "sealing", "auditing", "surveys", "worlds", "states", "pipeline"),
+    (
+        "building",
+        "sealing",
+        "auditing",
+        "glance",
+        "pythons",
+        "surveys",
+        "worlds",
+        "states",
+        "pipeline",
+    ),
     ("cli.*", "__main__"),
 )
 

@@ -161,6 +161,14 @@ def learned_words(entry: Constraint, version: str) -> str:
     return f"{entry.package} {version} needs {entry.needs}{why}"
 
 
+def window_words(entry: Constraint) -> str:
+    """A window that a package declares and only warns of, as a sentence."""
+    return (
+        f"{entry.package} {entry.read_in} names {entry.needs} as what it is made for"
+        f" ({entry.file}:{entry.line})"
+    )
+
+
 def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
     """A wheel of FlashInfer's index names in its version what it is compiled for."""
     found = COMPILED_FOR.fullmatch(version.local or "")

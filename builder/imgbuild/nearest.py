@@ -160,9 +160,10 @@ def _number(cuda: str) -> int:
 
 
 class _Score(msgspec.Struct, frozen=True, order=True):
-    """Sorts first what meets most wishes, then what holds most beside them."""
+    """Sorts first what meets most wishes, then what needs few indexes, then what holds most."""
 
     missed: float
+    indexes: int
     lacking: int
     name: str
 
@@ -185,7 +186,7 @@ def _score(name: str, target: Target, wishes: Sequence[Demand], cuda: str | None
         version = target.pins.get(wish.package)
         if version is not None:
             met += 1.0 if SpecifierSet(wish.spec).contains(version, prereleases=True) else 0.5
-    return _Score(missed=-met, lacking=-len(target.pins), name=name)
+    return _Score(missed=-met, indexes=len(target.indexes), lacking=-len(target.pins), name=name)
 
 
 def _words(name: str, target: Target, arch: Arch) -> str:

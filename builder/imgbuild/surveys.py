@@ -7,35 +7,67 @@ built for the release that was asked for, or for any: never a CPU build.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from packaging.version import Version
 
-from imgbuild import chain, constraints, freshness, gateway, nearest, refusal, torches, uv, wishes
-from imgbuild.audit.library import Library
-from imgbuild.chain import Conflict, Demand, Facts
+from imgbuild import (
+    behind,
+    chain,
+    constraints,
+    freshness,
+    gateway,
+    glance,
+    nearest,
+    refusal,
+    torches,
+    uv,
+    wishes,
+)
+from imgbuild.behind import Gaps
+from imgbuild.chain import Demand, Facts
 from imgbuild.constraints import Constraint
 from imgbuild.errors import ImgbuildError, InputError, WorldImpossible
 from imgbuild.fetch import Http
 from imgbuild.gateway import Catalogue
+from imgbuild.glance import Glance
 from imgbuild.indexes import File, Indexes, places
-from imgbuild.learn import own_range
 from imgbuild.matrix.model import Flashinfer, Matrix, Target
-from imgbuild.probe import Shelf
-from imgbuild.remote import Blocks, metadata
-from imgbuild.report import Evidence, Relation
+from imgbuild.remote import metadata
 from imgbuild.roots import host_root
 from imgbuild.sdists import Workshop, host_arch, host_rules
-from imgbuild.selection import Rules
+from imgbuild.selection import Rules, same_version
 from imgbuild.store import Store
 from imgbuild.torches import TORCH, Build
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 from imgbuild.wishes import Ask
 
-# What an entry is about where its name does not tell.
-_PLAIN = {"imports": Relation.MODULE, "calls": Relation.ATTRIBUTE}
+
+class Memory:
+    """What is learned while a world is looked for: used at once, written nowhere.
+
+    `known` is the strongest of what is known, which is enough to resolve; `seen` is all of it, each
+    with its own evidence and its own versions.
+    """
+
+    def __init__(self, known: Sequence[Constraint]) -> None:
+        self.known = tuple(known)
+        self.seen: tuple[Constraint, ...] = ()
+        self.windows: tuple[Constraint, ...] = ()
+
+    def keep(self, learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
+        """Add what was learned; all that is known now."""
+        self.known = constraints.merge(self.known, learned)
+        return self.known
+
+    def see(self, seen: Glance) -> bool:
+        """Take in what a glance saw; whether anything of it is new and binds."""
+        before = self.known
+        self.windows = seen.windows
+        self.seen += tuple(entry for entry in seen.learned if entry not in self.seen)
+        return self.keep(seen.learned) != before
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +90,7 @@ def survey(
     matrix: Matrix,
     arch: Arch,
     target: Target | None,
-    learned: Sequence[Constraint],
+    memory: Memory,
     store: Store,
     http: Http,
 ) -> Survey:
@@ -81,10 +113,17 @@ def survey(
     with host_root(base, matrix.image.user, host_arch(), store, http) as root:
         workshop = Workshop(matrix.sdists, own, (), root, store, http)
         builders = dict.fromkeys(matrix.sdists, workshop.metadata)
-        catalogue = Catalogue(indexes, rules, http, store, sdists=builders)
-        facts = facts_of(catalogue, learned, store, http)
+        gaps = Gaps(indexes, rules.tags, matrix.sdists)
+        catalogue = Catalogue(
+            indexes, rules, http, store, sdists=builders, hide=_unless_pinned(gaps, rules.pins)
+        )
+        facts = facts_of(catalogue, (*memory.seen, *memory.known), store, http)
         cuda = ask.cuda or (target.cuda if target is not None else None)
-        refuse(ask, facts, demands, cuda, matrix, store, http)
+        refuse(ask, facts, demands, cuda, matrix, memory, store, http)
+        named = {name: pin for name, pin in rules.pins.items() if name != TORCH}
+        if memory.see(glance.glance(catalogue, named, named, store, http)):
+            facts = facts.knowing((*memory.seen, *memory.known))
+            refuse(ask, facts, demands, cuda, matrix, memory, store, http)
         chosen = _ask(matrix, facts, demands, cuda, store)
     versions = {item.package: item.version for item in chosen}
     torch = next((b for b in facts.torches if str(b.version) == versions.get(TORCH)), None)
@@ -121,62 +160,30 @@ def refuse(
     demands: Sequence[Demand],
     cuda: str | None,
     matrix: Matrix,
+    memory: Memory,
     store: Store,
     http: Http,
 ) -> None:
     """WorldImpossible, with the chain and the nearest worlds, if the demands contradict."""
-    arch = facts.catalogue.rules.tags.arch
+    catalogue = facts.catalogue
     found = chain.conflict(facts, demands, cuda)
     if found is None:
         return
-    kept = [wish.package for wish in ask.wishes if wish.have]
-    wide = facts.knowing(widened(facts, found, store, http))
-    near = nearest.worlds(wide, demands, cuda, found, kept=kept)
-    message = f"this world is impossible on {arch}"
-    known = nearest.targets(matrix, demands, cuda, arch)
-    raise WorldImpossible(message, reasons=found.reasons, nearest=(*near, *known))
-
-
-def widened(facts: Facts, found: Conflict, store: Store, http: Http) -> tuple[Constraint, ...]:
-    """What was learned, with all versions that it holds for where the conflict rests on it.
-
-    Of a pinned package it was learned for the pinned version alone, so that its neighbours would
-    look as if they fitted.
-    """
-    if not any(entry.package in found.wishes for entry in facts.learned):
-        return tuple(facts.learned)
-    with Library(store, Blocks(http)) as library:
-        shelf = Shelf(facts.catalogue, library, store)
-        return tuple(
-            msgspec.structs.replace(entry, versions=own_range(evidence, shelf, ()))
-            if entry.package in found.wishes and (evidence := evidence_of(entry)) is not None
-            else entry
-            for entry in facts.learned
-        )
-
-
-def evidence_of(entry: Constraint) -> Evidence | None:
-    """The evidence that an entry was learned from; None where its kind cannot be told."""
-    if "(" in entry.name:
-        relation = Relation.KEYWORD
-    elif ":" in entry.name:
-        relation = Relation.NAME
-    elif entry.check in _PLAIN:
-        relation = _PLAIN[entry.check]
-    else:
-        return None
-    if entry.missing or not entry.read_in:
-        return None
-    return Evidence(
-        relation=relation,
-        package=entry.package,
-        version=entry.read_in,
-        file=entry.file,
-        line=entry.line,
-        other=entry.other,
-        other_version=entry.against,
-        subject=entry.name,
+    pins = chain.pins_of(demands)
+    outside = [window for window in memory.windows if window.violated(pins)]
+    reasons = [*found.reasons, *(chain.window_words(window) for window in outside)]
+    wide = glance.widened(facts.learned, found.wishes, catalogue, store, http)
+    near = nearest.worlds(
+        facts.knowing((*wide, *outside)),
+        demands,
+        cuda,
+        found,
+        kept=[wish.package for wish in ask.wishes if wish.have],
     )
+    arch = catalogue.rules.tags.arch
+    known = nearest.targets(matrix, demands, cuda, arch)
+    message = f"this world is impossible on {arch}"
+    raise WorldImpossible(message, reasons=tuple(reasons), nearest=(*near, *known))
 
 
 def _provisional(ask: Ask, matrix: Matrix, target: Target | None) -> Target:
@@ -232,12 +239,25 @@ def _ask(
         raise
 
 
-def warnings(found: Survey) -> tuple[str, ...]:
-    """What fell far behind its newest version though nothing asks for an old one."""
+def _unless_pinned(gaps: Gaps, pins: Mapping[str, str]) -> Callable[[str, Version], bool]:
+    """Whether a version is to be hidden from the resolver: it lies beyond a gap, and not pinned."""
+
+    def _hide(package: str, version: Version) -> bool:
+        return not same_version(version, pins.get(package)) and gaps.beyond(package, version)
+
+    return _hide
+
+
+def warnings(found: Survey, versions: Mapping[str, str]) -> tuple[str, ...]:
+    """What of the chosen `versions` fell behind its newest: wishes by months, others by years."""
     catalogue = found.facts.catalogue
     offers = {
-        item.package: offer
-        for item in found.chosen
-        if (offer := catalogue.chosen(item.package, Version(item.version))) is not None
+        package: offer
+        for package, version in versions.items()
+        if (offer := catalogue.chosen(package, Version(version))) is not None
     }
-    return tuple(str(lag) for lag in freshness.lags(catalogue, found.chosen, offers))
+    named = {demand.package for demand in found.demands}
+    chosen = [item for item in found.chosen if item.package not in named]
+    lags = freshness.lags(catalogue, chosen, offers)
+    fallen = behind.fallen(found.facts, found.demands, versions, found.cuda)
+    return (*fallen, *map(str, lags))

@@ -9,22 +9,23 @@ written but the cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from imgbuild import constraints, rows, surveys, whys, wishes
+from imgbuild import chain, pythons, rows, surveys, whys, wishes
 from imgbuild.console import console
 from imgbuild.constraints import Constraint
 from imgbuild.errors import WorldImpossible
 from imgbuild.fetch import Http
+from imgbuild.glance import Glance, glance
 from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
 from imgbuild.matrix.model import Flashinfer, Matrix, Target, Wanted
 from imgbuild.remote import FACT
 from imgbuild.resolution import Resolution
 from imgbuild.settle import settle
 from imgbuild.store import Store
-from imgbuild.surveys import Survey
+from imgbuild.surveys import Memory, Survey
 from imgbuild.torches import TORCH, Build
 from imgbuild.values import Arch
 from imgbuild.wheel import build
@@ -73,18 +74,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     row: tuple[str, ...] = ()
 
 
-class Memory:
-    """What is learned while a world is looked for: used at once, written nowhere."""
-
-    def __init__(self, known: Sequence[Constraint]) -> None:
-        self.known = tuple(known)
-
-    def keep(self, learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
-        """Add what was learned; all that is known now."""
-        self.known = constraints.merge(self.known, learned)
-        return self.known
-
-
 def answer(
     ask: Ask, matrix: Matrix, learned: Sequence[Constraint], store: Store, http: Http
 ) -> Answer:
@@ -100,6 +89,7 @@ def answer(
     outcomes: dict[Arch, Outcome] = {}
     for arch in ask.arches:
         try:
+            pythons.refuse(ask, matrix, arch, store, http)
             made, found[arch], survey = find(ask, matrix, arch, target, memory, store, http)
         except WorldImpossible as error:
             outcomes[arch] = Outcome(refused=refused(error))
@@ -107,7 +97,10 @@ def answer(
         target = target or made
         outcomes[arch] = Outcome(
             packages=choices(ask, target, found[arch], arch, python, memory.known, store),
-            warnings=surveys.warnings(survey),
+            warnings=(
+                *map(chain.window_words, memory.windows),
+                *surveys.warnings(survey, found[arch].versions),
+            ),
         )
     if target is None:
         return Answer(name=ask.name or "", python=python, arch=outcomes)
@@ -136,9 +129,11 @@ def find(
     tried: list[Build | None] = []
     while True:
         with console.step(f"surveying {arch}"):
-            survey = surveys.survey(ask, matrix, arch, target, memory.known, store, http)
+            survey = surveys.survey(ask, matrix, arch, target, memory, store, http)
         if failed is not None and survey.torch in tried:
             raise failed
+        if memory.see(look(ask, survey, store, http)):
+            continue
         made = target or target_of(ask, matrix, base, survey)
         name = wishes.name_of(ask, matrix, made.cuda, survey.versions)
         world = with_target(matrix, name, msgspec.structs.replace(made, arch=(arch,)))
@@ -149,6 +144,15 @@ def find(
             tried.append(survey.torch)
         else:
             return made, done.resolutions[arch], survey
+
+
+def look(ask: Ask, survey: Survey, store: Store, http: Http) -> Glance:
+    """What the code of the packages that are named says of each other."""
+    named = [wish.package for wish in ask.wishes if wish.package != TORCH]
+    versions = {name: survey.versions[name] for name in named}
+    pinned = [wish.package for wish in ask.wishes if wish.pin is not None]
+    with console.step(f"reading what {', '.join(named)} say of each other"):
+        return glance(survey.facts.catalogue, versions, pinned, store, http)
 
 
 def with_target(matrix: Matrix, name: str, target: Target) -> Matrix:

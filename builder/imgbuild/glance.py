@@ -1,0 +1,148 @@
+"""A glance at the packages that a user names, before the whole world is settled.
+
+Comes in: a few packages at the versions of a survey. Goes out: what their code says of each other.
+Only their own modules are read, out of wheels that stay where they are; everything else counts as
+unknown, so that what is found is true of any world with these versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from imgbuild.audit.judge import Terms, audit
+from imgbuild.audit.library import Library
+from imgbuild.console import console
+from imgbuild.constraints import Constraint
+from imgbuild.fetch import Http
+from imgbuild.gateway import Catalogue
+from imgbuild.learn import learn, own_range
+from imgbuild.probe import Shelf
+from imgbuild.remote import Blocks
+from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.store import Store
+
+CHECKS: Final = ("imports", "calls", "support")
+LESSONS: Final = 12  # more errors of a few packages say the same again
+# What an entry is about where its name does not tell.
+PLAIN: Final = {"imports": Relation.MODULE, "calls": Relation.ATTRIBUTE}
+
+
+class Glance(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen: constraints that errors teach, and windows that packages only warn of."""
+
+    learned: tuple[Constraint, ...] = ()
+    windows: tuple[Constraint, ...] = ()
+
+
+def glance(
+    catalogue: Catalogue,
+    versions: Mapping[str, str],
+    pinned: Collection[str],
+    store: Store,
+    http: Http,
+) -> Glance:
+    """What the packages of `versions` say of each other; `pinned` ones do not move."""
+    with Library(store, Blocks(http)) as library:
+        shelf = Shelf(catalogue, library, store)
+        releases = {
+            package: release
+            for package, version in versions.items()
+            if (release := shelf.release(package, version)) is not None
+        }
+        if len(releases) < 2:
+            return Glance()
+        report = audit(shelf.world(releases), Terms(), checks=CHECKS)
+        errors = [one for one in report.findings if one.severity is Severity.ERROR]
+        return Glance(learned=lessons(errors, shelf, pinned), windows=windows(report.findings))
+
+
+def lessons(
+    errors: Iterable[Finding], shelf: Shelf, pinned: Collection[str]
+) -> tuple[Constraint, ...]:
+    """What the errors teach, each for itself: a refusal shows them, so none stands for others."""
+    found: dict[tuple[str, str, str], Constraint] = {}
+    for error in errors:
+        evidence = error.evidence
+        if evidence is None:
+            continue
+        key = (evidence.package, evidence.other, evidence.subject)
+        if key in found or len(found) >= LESSONS:
+            continue
+        entry = learn(error, shelf, pinned)
+        if entry is not None:
+            found[key] = entry
+            console.info(f"learned: {entry}")
+    return tuple(found.values())
+
+
+def windows(findings: Iterable[Finding]) -> tuple[Constraint, ...]:
+    """The windows that packages declare and only warn of, as entries of their one version."""
+    return tuple(
+        Constraint(
+            package=evidence.package,
+            versions=f"=={evidence.version}",
+            needs=f"{evidence.other}{evidence.spec}",
+            check=finding.check,
+            file=evidence.file,
+            line=evidence.line,
+            read_in=evidence.version,
+            against=evidence.other_version,
+        )
+        for finding in findings
+        if finding.severity is Severity.WARNING
+        and (evidence := finding.evidence) is not None
+        and evidence.relation is Relation.WINDOW
+        and evidence.spec
+    )
+
+
+def widened(
+    entries: Iterable[Constraint],
+    packages: Collection[str],
+    catalogue: Catalogue,
+    store: Store,
+    http: Http,
+) -> tuple[Constraint, ...]:
+    """`entries`, those of `packages` with all versions that they hold for.
+
+    Of a pinned package an entry is learned for the pinned version alone, so that the neighbours
+    would look as if they fitted.
+    """
+    known = tuple(entries)
+    if not any(entry.package in packages for entry in known):
+        return known
+    with Library(store, Blocks(http)) as library:
+        shelf = Shelf(catalogue, library, store)
+        return tuple(
+            msgspec.structs.replace(entry, versions=own_range(evidence, shelf, ()))
+            if entry.package in packages and (evidence := evidence_of(entry)) is not None
+            else entry
+            for entry in known
+        )
+
+
+def evidence_of(entry: Constraint) -> Evidence | None:
+    """The evidence that an entry was learned from; None where its kind cannot be told."""
+    if "(" in entry.name:
+        relation = Relation.KEYWORD
+    elif ":" in entry.name:
+        relation = Relation.NAME
+    elif entry.check in PLAIN:
+        relation = PLAIN[entry.check]
+    else:
+        return None
+    if entry.missing or not entry.read_in:
+        return None
+    return Evidence(
+        relation=relation,
+        package=entry.package,
+        version=entry.read_in,
+        file=entry.file,
+        line=entry.line,
+        other=entry.other,
+        other_version=entry.against,
+        subject=entry.name,
+    )
