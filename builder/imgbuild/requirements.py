@@ -36,7 +36,7 @@ def _head(lock: Lock, arch: Arch, resolution: Resolution) -> list[str]:
     if others:
         head.append(
             f"# Some packages come from other indexes ({', '.join(others)}): give their addresses,"
-            " as matrix.yaml has them, with --extra-index-url."
+            " as matrix.yaml has them, with --extra-index-url, a folder with --find-links."
         )
     if resolution.built:
         names = ", ".join(f"{built.package} {built.version}" for built in resolution.built)

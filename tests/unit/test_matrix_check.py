@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
+from imgbuild.audit.judge import CHECKS
+from imgbuild.matrix.model import Check
 from tests.unit.matrix_text import RIGHT, broken, check, only, problems
 
 TARGET = "targets.cu124-vllm"
@@ -244,6 +248,20 @@ TARGETS = {
         "    waive:\n      - §{check: imports, package: trl, subject: 'vllm:X'}\n    drop:\n",
         (f"{TARGET}.waive[0]", "key reason is missing", None, "reason: why", None),
     ),
+    "a waiver of a check that there is not": (
+        "    drop:\n",
+        (
+            "    waive:\n      - {check: §import, package: trl, subject: 'vllm:X', reason: not used"
+            " here}\n    drop:\n"
+        ),
+        (
+            f"{TARGET}.waive[0].check",
+            "unknown value",
+            "import",
+            "the check that finds it",
+            "imports",
+        ),
+    ),
     "a library path": (
         "      VLLM_USE_V1: {",
         "      §LD_LIBRARY_PATH: {",
@@ -353,3 +371,7 @@ def test_the_prefix_is_a_path() -> None:
     text, line, column = broken("prefix: /opt/venv", "prefix: §venv")
     found = next(problem for problem in problems(text) if problem.path == "image.prefix")
     assert (found.line, found.column, found.value) == (line, column, "venv")
+
+
+def test_what_may_be_waived_are_the_checks_of_the_audit() -> None:
+    assert get_args(Check) == CHECKS

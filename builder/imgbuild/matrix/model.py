@@ -41,6 +41,9 @@ Reason = Annotated[
 ]
 
 
+Check = Literal["metadata", "elf", "cuda", "imports", "calls", "support", "rules"]
+
+
 class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all matrix values: keyword-only, unknown keys are errors."""
 
@@ -229,7 +232,7 @@ class Link(Strict, frozen=True):
 class Waiver(Strict, frozen=True):
     """A finding of the audit that a target lives with, and why."""
 
-    check: Annotated[str, msgspec.Meta(description="the check that finds it: imports, elf, …")]
+    check: Annotated[Check, msgspec.Meta(description="the check that finds it")]
     package: Annotated[Package, msgspec.Meta(description="the package whose file it stands in")]
     subject: Annotated[
         str,
