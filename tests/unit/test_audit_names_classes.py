@@ -114,6 +114,7 @@ def test_resolve(expression, scope, expected):
         ("a.Derived.gone", "absent"),
         ("a.Derived.made", "defined"),
         ("a.Derived.shared", "defined"),
+        ("a.Derived.__subclasses__", "unknown"),
         ("a.Free.gone", "unknown"),
         ("a.make.gone", "unknown"),
         ("a.Loop.gone", "unknown"),

@@ -91,6 +91,7 @@ def test_getattr_that_says_which_names(body, lazy):
         "sys.modules[__name__].__class__ = Thing",
         "setattr(sys.modules[__name__], name, 1)",
         "exec(text)",
+        "install_config_module(sys.modules[__name__])",
         "def fill():\n    g = globals()\n    for name in other: g[name] = 1",
         "def fill():\n    for name in other:\n        globals()[name] = 1",
     ],

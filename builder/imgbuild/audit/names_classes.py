@@ -31,7 +31,12 @@ _PLAIN = frozenset(
         "Sized",
     ]
 )
-_OBJECT = frozenset(dir(object)) | {"__dict__", "__module__", "__weakref__", "__annotations__"}
+_OBJECT = frozenset((*dir(object), *dir(type), "__subclasses__")) | {
+    "__dict__",
+    "__module__",
+    "__weakref__",
+    "__annotations__",
+}
 _METACLASSES = frozenset(("", "type", "ABCMeta", "abc.ABCMeta"))
 # What instances of well-known bases have that cannot be read.
 _BASES: dict[str, Iterable[str]] = {

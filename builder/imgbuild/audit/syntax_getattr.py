@@ -10,8 +10,9 @@ import ast
 
 import msgspec
 
+from imgbuild.audit.syntax_definitions import FunctionNode
 from imgbuild.audit.syntax_text import dotted, string, strings
-from imgbuild.audit.syntax_walk import FunctionNode, Walker
+from imgbuild.audit.syntax_walk import Walker
 
 
 class Appearing(msgspec.Struct):

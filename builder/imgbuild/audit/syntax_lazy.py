@@ -218,6 +218,8 @@ def _structure(entries: dict[str, list[str] | None], walker: Walker, found: Appe
 
 def _called(call: ast.Call, walker: Walker, found: Appearing) -> None:
     name = dotted(call.func)
+    if any(_itself(argument) for argument in call.args):
+        found.dynamic = True  # install_config_module(sys.modules[__name__])
     if name in ("exec", "setattr") and call.args:
         found.dynamic |= name == "exec" or _itself(call.args[0])
     elif name == f"{_TABLE}.setdefault" and len(call.args) == 2:

@@ -6,19 +6,15 @@ Comes in: a module's tree. Goes out: lists of facts. One pass, in the order of t
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Sequence
 
-from imgbuild.audit.facts import Assigned, Class, Field, Function, Guard, Import, Parameter
+from imgbuild.audit.facts import Assigned, Class, Field, Function, Guard, Import
 from imgbuild.audit.syntax_conditions import Guards
+from imgbuild.audit.syntax_definitions import FunctionNode, field_of, function_of, value_of
 from imgbuild.audit.syntax_expressions import Expressions
-from imgbuild.audit.syntax_passing import passed_on
-from imgbuild.audit.syntax_scopes import NONE, ClassScope, Scope
+from imgbuild.audit.syntax_scopes import ClassScope, Scope
 from imgbuild.audit.syntax_text import Source, dotted, string, strings, type_name
 from imgbuild.audit.syntax_tries import Try, named, read_try
-
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
-_RETURN = re.compile(rb"\breturn\b\s*([\w.]*)(\(?)")
 
 
 class Walker(Expressions):
@@ -207,7 +203,7 @@ class Walker(Expressions):
         kind = self.kind(node.value)
         for target in node.targets:
             if isinstance(target, ast.Name):
-                self._bind(target.id, kind, node, self._value(node.value))
+                self._bind(target.id, kind, node, value_of(self.source, node.value))
                 self._learn(target.id, node.value)
             elif isinstance(target, ast.Attribute):
                 self._assign_attribute(target, kind)
@@ -234,28 +230,12 @@ class Walker(Expressions):
         if not isinstance(target, ast.Name):
             return
         if isinstance(self.scope, ClassScope):
-            self.scope.fields[target.id] = self._field(target.id, node)
+            self.scope.fields[target.id] = field_of(self.source, target.id, node)
             self.scope.assigned.bind(target.id, kind)
         elif self.scope.kind == "function" or node.value is not None:
-            self._bind(target.id, kind, node, self._value(node.value))
+            self._bind(target.id, kind, node, value_of(self.source, node.value))
             if node.value is not None:
                 self._learn(target.id, node.value)
-
-    def _field(self, name: str, node: ast.AnnAssign) -> Field:
-        default, init = node.value is not None, True
-        if isinstance(node.value, ast.Call) and dotted(node.value.func).endswith("ield"):
-            given = {item.arg: item.value for item in node.value.keywords}
-            default = "default" in given or "default_factory" in given or bool(node.value.args)
-            flag = given.get("init")
-            init = not (isinstance(flag, ast.Constant) and flag.value is False)
-        return Field(
-            name,
-            node.lineno,
-            self.source.short(node.annotation),
-            default,
-            init,
-            self._value(node.value),
-        )
 
     def _augmented(self, node: ast.AugAssign) -> None:
         self.visit(node.value)
@@ -266,15 +246,6 @@ class Walker(Expressions):
                 self._bind(node.target.id, "", node)
         else:
             self.visit(node.target)
-
-    def _value(self, node: ast.expr | None) -> str:
-        if isinstance(node, ast.Call):
-            name = dotted(node.func)
-            return f"{name}()" if name else ""
-        if isinstance(node, (ast.Subscript, ast.BinOp)):
-            text = self.source.short(node)
-            return text if text[0].isalpha() and "(" not in text and "…" not in text else ""
-        return dotted(node) if node is not None else ""
 
     def _learn(self, name: str, value: ast.expr) -> None:
         """What an assignment says to the conditions that come after it."""
@@ -342,7 +313,7 @@ class Walker(Expressions):
             for annotation in (node.returns, *(item.annotation for item in everything)):
                 if annotation is not None:
                     self.visit(annotation)
-        self.functions.append(self._signature(node, name, decorators))
+        self.functions.append(function_of(self.source, node, name, decorators, self.guards))
         if isinstance(scope, ClassScope):
             scope.methods.append(node.name)
         elif scope.kind == "function":
@@ -360,48 +331,6 @@ class Walker(Expressions):
         self.scope, self.conditions.flags = inner, dict(flags)
         self.block(node.body)
         self.scope, self.conditions.flags = before, flags
-
-    def _signature(self, node: FunctionNode, name: str, decorators: tuple[str, ...]) -> Function:
-        given = node.args
-        plain = [*given.posonlyargs, *given.args]
-        bare = len(plain) - len(given.defaults)
-        parameters = [
-            self._parameter(
-                item, "positional" if i < len(given.posonlyargs) else "any", default=i >= bare
-            )
-            for i, item in enumerate(plain)
-        ]
-        parameters += [
-            self._parameter(item, "keyword", default=default is not None)
-            for item, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
-        ]
-        returns = self.source.short(node.returns) if node.returns is not None else ""
-        if not returns and "classmethod" in decorators and plain:
-            returns = self._makes_self(node, plain[0].arg.encode())
-        return Function(
-            name,
-            node.lineno,
-            tuple(parameters),
-            given.vararg is not None,
-            given.kwarg is not None,
-            decorators,
-            returns,
-            self.guards,
-            *passed_on(node),
-        )
-
-    def _makes_self(self, node: FunctionNode, cls: bytes) -> str:
-        text = self.source.span(node)
-        found = _RETURN.findall(text)
-        made = {cls + b"("}
-        for name, call in found:
-            if not call and re.search(rb"\b" + name + rb"\s*=\s*" + cls + rb"\(", text):
-                made.add(name)
-        return "Self" if found and all(name + call in made for name, call in found) else ""
-
-    def _parameter(self, item: ast.arg, kind: str, *, default: bool) -> Parameter:
-        annotation = self.source.short(item.annotation) if item.annotation is not None else ""
-        return Parameter(item.arg, kind, default, annotation)  # type: ignore[arg-type]
 
     def _class(self, node: ast.ClassDef) -> None:
         outer = self.scope
@@ -445,6 +374,3 @@ def leaves(block: Sequence[ast.stmt]) -> bool:
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
         return dotted(last.value.func) in ("sys.exit", "exit", "quit", "os._exit", "pytest.skip")
     return isinstance(last, ast.If) and leaves(last.body) and leaves(last.orelse)
-
-
-__all__ = ["NONE", "Walker", "leaves"]
