@@ -85,7 +85,10 @@ class _Linker:
             if self._is_for_another_python(facts):
                 continue
             missing = [
-                library for library in facts.needed if not self._is_found(package, facts, library)
+                library
+                for library in facts.needed
+                if not self._is_found(package, facts, library)
+                and (self._sure or self._is_told(library))
             ]
             if missing:
                 yield from self._libraries(package, facts, missing)
@@ -112,11 +115,9 @@ class _Linker:
         self, package: str, facts: ElfFacts, missing: Sequence[str]
     ) -> Iterator[Finding]:
         """One finding for the libraries that a file lacks, about the one of which most is known."""
-        told = [one for one in missing if self._sure or self._is_told(one)]
-        told.sort(key=lambda one: (not self._map.relatives(one), not self._known.bringer(one)))
-        if not told:
-            return
-        library, *more = told
+        library, *more = sorted(
+            missing, key=lambda one: (not self._map.relatives(one), not self._known.bringer(one))
+        )
         brings = self._known.bringer(library)
         version = self._world.version(brings) if brings else None
         near = self._map.relatives(library)
