@@ -1,0 +1,108 @@
+"""`imgbuild audit` as a user runs it: a lock's wheels fetched for it, and pins of an index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.oci import layout
+from imgbuild.values import Arch
+from tests import images, smallproject
+from tests.servers import Site, serve
+from tests.smallproject import TARGET, Project
+
+WHEEL = "packages/thewheel-1.0-py3-none-any.whl"
+PINS = ("--requirements", "pins.txt", "--python", "3.11", "--arch", "x86_64")
+TRL = b"from vllm import Gone\n\nclass GRPOTrainer: ...\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """An index that has a trl and two vLLMs too, and a registry with a base."""
+    index = smallproject.index()
+    index.wheel("trl", "9.0", files={"trl/__init__.py": TRL})
+    index.wheel("vllm", "8.0", files={"vllm/__init__.py": b"class Gone: ...\n"})
+    index.wheel("vllm", "9.0", files={"vllm/__init__.py": b"class New: ...\n"})
+    members = [
+        images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
+        images.text("etc/group", "root:x:0:\n"),
+        images.text("usr/bin/python3.11", "", mode=0o755),
+    ]
+    made = images.layer(tmp_path / "blobs", members)
+    layout.write(tmp_path / "base", {Arch.X86_64: images.picture([made])}, "base")
+    with serve(Site(files=index.site_files())) as opened:
+        yield opened
+
+
+@pytest.fixture
+def project(site: Site, tmp_path: Path) -> Project:
+    """A locked project, and a cache that has nothing of it."""
+    found = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "first")
+    found.write(
+        {
+            "kind": "registry",
+            "image": smallproject.serve_image(site, tmp_path / "base", "base"),
+            "python": "3.11",
+            "glibc": "2.36",
+            "interpreter": "/usr/bin/python3.11",
+        }
+    )
+    found.run("lock", TARGET)
+    found.cache = tmp_path / "cache"
+    site.requests.clear()
+    return found
+
+
+def kept(project: Project) -> list[str]:
+    """The wheels in the project's cache."""
+    assert project.cache is not None
+    found = [path for path in project.cache.rglob("*") if path.is_file()]
+    return [path.name for path in found if path.read_bytes().startswith(b"PK\x03\x04")]
+
+
+def test_wheels_are_fetched_once_and_a_second_audit_asks_nobody(
+    project: Project, site: Site
+) -> None:
+    first = project.run("audit", TARGET)
+    assert first.stdout == f"{TARGET} x86_64: 0 errors, 0 warnings, 0 notes\n"
+    assert site.asked(WHEEL)
+    assert kept(project)
+    site.requests.clear()
+    second = project.run("audit", TARGET)
+    assert second.stdout == first.stdout
+    assert site.requests == []
+
+
+def test_dropped_wheels_leave_their_facts(project: Project, site: Site) -> None:
+    first = project.run("audit", TARGET, "--drop")
+    assert kept(project) == []
+    site.requests.clear()
+    assert project.run("audit", TARGET, "--offline").stdout == first.stdout
+    # Another question is answered from the facts; what was not read of code comes by ranges.
+    project.run("audit", TARGET, "--check", "elf", "--check", "cuda", "--offline")
+
+
+def test_offline_without_the_wheels_is_refused(project: Project) -> None:
+    done = project.run("audit", TARGET, "--offline", status=7)
+    assert "run once without --offline" in done.stderr
+
+
+def test_pins_of_an_index_are_audited_where_they_lie(project: Project, site: Site) -> None:
+    pins = project.folder / "pins.txt"
+    pins.write_text("trl==9.0\nvllm==9.0\n", encoding="utf-8")
+    done = project.run("audit", *PINS, "--json", status=4)
+    (report,) = json.loads(done.stdout)
+    errors = [one for one in report["findings"] if one["severity"] == "error"]
+    assert [one["where"] for one in errors] == ["trl 9.0 trl/__init__.py:1"]
+    assert errors[0]["evidence"]["subject"] == "vllm:Gone"
+    pins.write_text("trl==9.0\nvllm==8.0\n", encoding="utf-8")
+    assert project.run("audit", *PINS).stdout.startswith("pins.txt x86_64: 0 errors")
+
+
+def test_a_pin_without_a_wheel_is_left_out_aloud(project: Project) -> None:
+    (project.folder / "pins.txt").write_text("trl==9.0\nvllm==7.0\n", encoding="utf-8")
+    done = project.run("audit", *PINS)
+    assert "vllm==7.0 has no wheel for this machine" in done.stderr
