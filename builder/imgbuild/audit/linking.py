@@ -39,10 +39,21 @@ _PYTHON = ("Py", "_Py")
 class Linked(Protocol):
     """The part of a World that this check reads."""
 
-    python: str
-    arch: Arch
-    glibc: str
-    partial: bool
+    @property
+    def python(self) -> str:
+        """The version of Python ("3.11")."""
+
+    @property
+    def arch(self) -> Arch:
+        """The architecture of all files."""
+
+    @property
+    def glibc(self) -> str:
+        """The version of the base's glibc ("2.36")."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether packages are left out on purpose."""
 
     @property
     def packages(self) -> tuple[str, ...]:
