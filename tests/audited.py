@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,6 +11,7 @@ import msgspec
 
 from imgbuild.audit.library import Library
 from imgbuild.audit.world import World, open_world
+from imgbuild.report import Finding
 from imgbuild.resolution import Wheel
 from imgbuild.store import Store
 from imgbuild.values import Arch
@@ -78,3 +79,8 @@ def world(
 def changed(one: Value, **changes: object) -> Value:
     """The same value with some fields changed."""
     return msgspec.structs.replace(one, **changes)
+
+
+def subjects(findings: Iterable[Finding]) -> list[str]:
+    """What each finding says is missing or refused."""
+    return [finding.evidence.subject if finding.evidence else "" for finding in findings]

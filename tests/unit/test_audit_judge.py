@@ -11,7 +11,7 @@ from imgbuild.store import Store
 from tests import audited
 
 REQUIRES = {"a==1": "Requires-Dist: b<3\nRequires-Dist: c\n"}
-PACKAGES = {"a==1": {}, "b==3": {}}
+PACKAGES: dict[str, audited.Files] = {"a==1": {}, "b==3": {}}
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def finding(severity, check="imports", line=1, message="m"):
 def test_a_report_names_target_and_architecture(world):
     report = audit(world, Terms(target="small"))
     assert (report.target, report.arch, report.ok) == ("small", "x86_64", False)
-    assert [one.evidence.subject for one in report.findings] == ["b<3", "c"]
+    assert audited.subjects(report.findings) == ["b<3", "c"]
 
 
 def test_the_worst_first_each_once():
@@ -55,12 +55,12 @@ def test_the_worst_first_each_once():
         finding(Severity.ERROR, line=1),
     ]
     found = judge.ordered(mixed)
-    assert [(one.severity, one.check, one.evidence.line) for one in found] == [
-        ("error", "elf", 9),
-        ("error", "imports", 1),
-        ("error", "imports", 2),
-        ("warning", "imports", 1),
-        ("note", "imports", 1),
+    assert [(one.severity, one.check, one.where) for one in found] == [
+        ("error", "elf", "a.py:9"),
+        ("error", "imports", "a.py:1"),
+        ("error", "imports", "a.py:2"),
+        ("warning", "imports", "a.py:1"),
+        ("note", "imports", "a.py:1"),
     ]
     assert judge.ordered(reversed(mixed)) == found
 

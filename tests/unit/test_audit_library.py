@@ -10,7 +10,7 @@ from imgbuild.store import Store
 from tests import audited, wheels
 from tests.servers import Site, serve
 
-FILES = {
+FILES: audited.Files = {
     "demo/__init__.py": "from demo.a import one\n",
     "demo/a.py": "def one(x):\n    return x\n",
     "demo/b.py": "B = 1\n",

@@ -199,7 +199,10 @@ def test_operators_built_for_another_torch(tmp_path, torch, count):
 
 @pytest.mark.parametrize(("torch", "count"), [("2.7.0", 1), ("2.6.1", 0)])
 def test_a_wheel_whose_version_names_its_torch(tmp_path, torch, count):
-    pins = {"flashinfer-python==0.2.5+cu124torch2.6": {}, f"torch=={torch}": {}}
+    pins: dict[str, audited.Files] = {
+        "flashinfer-python==0.2.5+cu124torch2.6": {},
+        f"torch=={torch}": {},
+    }
     findings = found(tmp_path, pins)
     assert [(one.severity, one.evidence.spec) for one in findings] == (
         [(Severity.ERROR, "==2.6.*")] * count

@@ -7,7 +7,7 @@ from imgbuild.audit.world import may_inject, wheels_of
 from imgbuild.resolution import Built, Resolution
 from tests import audited, samples
 
-PACKAGES = {
+PACKAGES: dict[str, audited.Files] = {
     "PyYAML==6.0": {"yaml/__init__.py": "X = 1\n", "_yaml/__init__.py": ""},
     "nvidia-a==1.0": {"nvidia/a/__init__.py": ""},
     "nvidia-b==2.0": {"nvidia/b/lib.so": b"\0"},
