@@ -6,16 +6,13 @@ Comes in: a `try`. Goes out: the guards of its branches, and what its names then
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
 from imgbuild.audit.facts import Guard
-from imgbuild.audit.syntax_conditions import Branches, Guards, opposite
+from imgbuild.audit.syntax_conditions import Branches, Conditions, Guards, opposite
 from imgbuild.audit.syntax_text import dotted
-
-if TYPE_CHECKING:
-    from imgbuild.audit.syntax_walk import Walker
 
 Try = ast.Try | ast.TryStar
 
@@ -34,6 +31,16 @@ _OF_IMPORTS = frozenset(
 _HIDING = _OF_IMPORTS | {"AttributeError", "TypeError", "NameError"}
 
 
+class Place(Protocol):
+    """Where a `try` stands: what is known there, and the module that relative imports start from."""
+
+    conditions: Conditions
+    guards: Guards
+
+    def absolute(self, node: ast.ImportFrom) -> str:
+        """The module that a `from` import names, relative ones made absolute."""
+
+
 class Tried(msgspec.Struct, frozen=True):
     """The guards of each branch of a `try`, and the names that tell which one ran."""
 
@@ -43,7 +50,7 @@ class Tried(msgspec.Struct, frozen=True):
     flags: dict[str, Branches]
 
 
-def read_try(node: Try, walker: Walker) -> Tried:
+def read_try(node: Try, walker: Place) -> Tried:
     """What guards the branches of a `try`."""
     caught = [_caught(handler) for handler in node.handlers]
     raised = _raised(node, walker)
@@ -75,7 +82,7 @@ def read_try(node: Try, walker: Walker) -> Tried:
     )
 
 
-def named(walker: Walker, name: str, *, holds: bool) -> None:
+def named(walker: Place, name: str, *, holds: bool) -> None:
     """`flag = True` under guards: from here on the flag stands for them."""
     guards = tuple(
         guard for guard in walker.guards if guard.kind not in ("handled", "typing", "unknown")
@@ -101,7 +108,7 @@ def _raises(block: list[ast.stmt]) -> bool:
     return isinstance(block[-1], ast.Raise)
 
 
-def _raised(node: Try, walker: Walker) -> Branches | None:
+def _raised(node: Try, walker: Place) -> Branches | None:
     """`try: if not is_torch_available(): raise X` with `except X`: an `if` in other words."""
     first = node.body[0]
     if len(node.body) != 1 or not isinstance(first, ast.If) or first.orelse:
@@ -112,7 +119,7 @@ def _raised(node: Try, walker: Walker) -> Branches | None:
     return (yes, no) if yes or no else None
 
 
-def _subjects(body: list[ast.stmt], walker: Walker) -> list[str]:
+def _subjects(body: list[ast.stmt], walker: Place) -> list[str]:
     """What must be there for the body to succeed: modules, and names as "module:name"."""
     found: list[str] = []
     for statement in body:
