@@ -76,8 +76,10 @@ class Facts:
         self._fitting: dict[tuple[str, str], tuple[Version, ...]] = {}
 
     def knowing(self, learned: Sequence[Constraint]) -> Facts:
-        """The same facts with other `learned` ones."""
-        return Facts(self.catalogue, self._read, learned, self.torches)
+        """The same facts with other `learned` ones; what was read is not read again."""
+        found = Facts(self.catalogue, self._read, learned, self.torches)
+        found._versions, found._fitting = self._versions, self._fitting
+        return found
 
     def versions(self, package: str) -> tuple[Version, ...] | None:
         """What may be used of `package`, newest first; None if its index does not answer."""

@@ -6,7 +6,7 @@ words. Each was followed as far as the impossible one, by the same facts, and no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 from packaging.specifiers import SpecifierSet
@@ -14,53 +14,80 @@ from packaging.version import Version
 
 from imgbuild import chain, refusal
 from imgbuild.chain import Conflict, Demand, Facts
+from imgbuild.constraints import Constraint
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.torches import Build
 from imgbuild.values import Arch
 
 TRIED = 96  # versions on each side
 AT_ONCE = 16
+ROUNDS = 6  # of what the code of a near world teaches
 SHOWN = 4  # worlds that are told
 
 
-def worlds(
-    facts: Facts,
-    wishes: Sequence[Demand],
-    cuda: str | None,
-    found: Conflict,
-    *,
-    kept: Sequence[str] = (),
-) -> tuple[str, ...]:
-    """Worlds that differ from `wishes` in one of them, those of the same CUDA first; else in more.
+# Says what the code of packages at these versions teaches; empty if they get along.
+Check = Callable[[Mapping[str, str]], Sequence[Constraint]]
+
+
+class Nearest:
+    """Looks for worlds near to contradicting wishes; what `check` teaches is heeded from then on.
 
     `kept` are packages whose versions are not to be changed.
     """
-    changeable = [
-        wish
-        for wish in wishes
-        if wish.package in found.wishes and wish.package not in kept and wish.spec
-    ]
-    near = [text for wish in changeable for text in _neighbours(facts, wishes, wish, cuda, found)]
-    if cuda is not None and (found.cuda or not near):
-        near += _other_cuda(facts, wishes, cuda)
-    if cuda is not None and not near:
-        near = [t for w in changeable for t in _neighbours(facts, wishes, w, None, found)]
-    return tuple((near or _several(facts, wishes, found, kept))[:SHOWN])
 
+    def __init__(
+        self,
+        facts: Facts,
+        wishes: Sequence[Demand],
+        found: Conflict,
+        check: Check,
+        kept: Sequence[str],
+    ) -> None:
+        self.facts = facts
+        self.wishes = tuple(wishes)
+        self.found = found
+        self.check = check
+        self.kept = kept
 
-def _neighbours(
-    facts: Facts, wishes: Sequence[Demand], wish: Demand, cuda: str | None, found: Conflict
-) -> Iterator[str]:
-    """The next older and the next newer version of `wish`'s package with which all is well."""
-    for side in _sides(facts, wish, found):
-        for start in range(0, min(len(side), TRIED), AT_ONCE):
+    def worlds(self, cuda: str | None) -> tuple[str, ...]:
+        """Worlds that differ in one wish, those of the same CUDA first; else in more of them."""
+        changeable = [
+            wish
+            for wish in self.wishes
+            if wish.package in self.found.wishes and wish.package not in self.kept and wish.spec
+        ]
+        near = [text for wish in changeable for text in self._neighbours(wish, cuda)]
+        if cuda is not None and (self.found.cuda or not near):
+            near += _other_cuda(self.facts, self.wishes, cuda)
+        if cuda is not None and not near:
+            near = [text for wish in changeable for text in self._neighbours(wish, None)]
+        near = near or _several(self.facts, self.wishes, self.found, self.kept)
+        return tuple(near[:SHOWN])
+
+    def _neighbours(self, wish: Demand, cuda: str | None) -> Iterator[str]:
+        """The next older and the next newer version of `wish`'s package with which all is well."""
+        for side in _sides(self.facts, wish, self.found):
+            for _ in range(ROUNDS):
+                fits = self._first(wish, side[:TRIED], cuda)
+                if fits is None:
+                    break
+                changed = _changed(self.wishes, wish, fits)
+                taught = self.check(chain.pins_of(changed))
+                if not taught:
+                    torch = chain.torch_of(self.facts, changed, cuda)
+                    yield _told(f"{wish.package} {fits}", torch)
+                    break
+                self.facts = self.facts.knowing((*self.facts.learned, *taught))
+
+    def _first(self, wish: Demand, side: Sequence[Version], cuda: str | None) -> Version | None:
+        for start in range(0, len(side), AT_ONCE):
             some = side[start : start + AT_ONCE]
-            facts.read_ahead(wish.package, some)
-            fits = next((v for v in some if _possible(facts, wishes, wish, v, cuda)), None)
-            if fits is not None:
-                changed = _changed(wishes, wish, fits)
-                yield _told(f"{wish.package} {fits}", chain.torch_of(facts, changed, cuda))
-                break
+            self.facts.read_ahead(wish.package, some)
+            for version in some:
+                changed = _changed(self.wishes, wish, version)
+                if chain.conflict(self.facts, changed, cuda) is None:
+                    return version
+        return None
 
 
 def _sides(
@@ -116,12 +143,6 @@ def _step(
                 if after is None or wish.package not in after.wishes:
                     return wish, version
     return None
-
-
-def _possible(
-    facts: Facts, wishes: Sequence[Demand], wish: Demand, version: Version, cuda: str | None
-) -> bool:
-    return chain.conflict(facts, _changed(wishes, wish, version), cuda) is None
 
 
 def _changed(wishes: Sequence[Demand], wish: Demand, version: Version) -> list[Demand]:

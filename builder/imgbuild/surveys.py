@@ -173,13 +173,14 @@ def refuse(
     outside = [window for window in memory.windows if window.violated(pins)]
     reasons = [*found.reasons, *(chain.window_words(window) for window in outside)]
     wide = glance.widened(facts.learned, found.wishes, catalogue, store, http)
-    near = nearest.worlds(
-        facts.knowing((*wide, *outside)),
-        demands,
-        cuda,
-        found,
-        kept=[wish.package for wish in ask.wishes if wish.have],
-    )
+    kept = [wish.package for wish in ask.wishes if wish.have]
+
+    def _check(versions: Mapping[str, str]) -> Sequence[Constraint]:
+        named = {package: version for package, version in versions.items() if package != TORCH}
+        return glance.glance(catalogue, named, (), store, http).learned
+
+    looked = nearest.Nearest(facts.knowing((*wide, *outside)), demands, found, _check, kept)
+    near = looked.worlds(cuda)
     arch = catalogue.rules.tags.arch
     known = nearest.targets(matrix, demands, cuda, arch)
     message = f"this world is impossible on {arch}"
