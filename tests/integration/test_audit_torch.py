@@ -1,0 +1,133 @@
+"""A library against the real torch: the undefined symbol of the other std::string.
+
+torch 2.6.0 of the default index is compiled with the old layout of std::string. A library that asks
+for `torch::jit::parseSchemaOrName` with the new one cannot be imported, which is what FlashInfer's
+wheels for another torch die of.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from imgbuild import lock as locks
+from imgbuild import sources
+from imgbuild.audit import linking
+from imgbuild.audit.library import Library
+from imgbuild.audit.world import open_world
+from imgbuild.fetch import Http
+from imgbuild.matrix.load import load
+from imgbuild.report import Finding, Relation, Severity
+from imgbuild.resolution import Wheel
+from imgbuild.store import Store
+from imgbuild.values import Arch
+from tests import needs, samples
+
+ROOT = Path(__file__).parents[2]
+TARGET = "cu124-vllm"
+FILE = "flashinfer/flashinfer_kernels.abi3.so"
+OLD = "_ZN5torch3jit17parseSchemaOrNameERKSs"
+NEW = "_ZN5torch3jit17parseSchemaOrNameERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+SOURCE = """
+#include <string>
+namespace torch { namespace jit {
+void parseSchemaOrName(const std::string&PARAMETER);
+} }
+extern "C" void *PyInit_flashinfer_kernels() {
+    torch::jit::parseSchemaOrName(std::string("f() -> ()")ARGUMENT);
+    return nullptr;
+}
+"""
+
+pytestmark = [pytest.mark.network, pytest.mark.disk(3), pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def torch() -> tuple[Wheel, Path]:
+    """The locked wheel of torch 2.6.0 in this user's cache; only the first run downloads it."""
+    lock = locks.read_lock(ROOT / "images", TARGET)
+    (wheel,) = (one for one in lock.arch[Arch.X86_64].wheels if one.package == "torch")
+    assert wheel.version == "2.6.0"
+    store = Store.open()
+    if store.file(wheel.sha256) is None:
+        sources.fetch(lock, {wheel.sha256}, load(ROOT / "matrix.yaml"), store, Http())
+    path = store.file(wheel.sha256)
+    assert path is not None
+    return wheel, path
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Where the facts of these tests are kept, so that torch is read once."""
+    return Store.open(tmp_path_factory.mktemp("facts"))
+
+
+def compiled(folder: Path, *, new_string: bool, typevars: bool) -> Path:
+    """The library: with the old or the new string, as torch 2.6 or an older torch declares it."""
+    compiler = needs.tool("g++")
+    source = folder / "kernels.cpp"
+    parameter, argument = (", bool", ", true") if typevars else ("", "")
+    source.write_text(SOURCE.replace("PARAMETER", parameter).replace("ARGUMENT", argument))
+    library = folder / "kernels.so"
+    stub = folder / "libtorch_cpu.so"  # for its name alone, as a real one is linked against torch
+    flags = [f"-D_GLIBCXX_USE_CXX11_ABI={int(new_string)}", "-shared", "-fPIC"]
+    named = ["-Wl,-soname,libtorch_cpu.so", "-x", "c++", "/dev/null"]
+    linked = ["-Wl,--no-as-needed", str(source), str(stub)]
+    for output, inputs in ((stub, named), (library, linked)):
+        subprocess.run([compiler, *flags, "-o", str(output), *inputs], check=True)
+    return library
+
+
+def audited(torch: tuple[Wheel, Path], library: Path, facts: Store) -> list[Finding]:
+    """The findings of a wheel that holds `library`, in a world with the real torch."""
+    files = {FILE: library.read_bytes(), "flashinfer/__init__.py": b""}
+    path = samples.write_wheel(library.parent, "flashinfer-python", "0.2.5", files)
+    wheel = samples.add(facts, path, "flashinfer-python", "0.2.5")
+    own = facts.file(wheel.sha256)
+    assert own is not None
+    places = {torch[0].sha256: torch[1], wheel.sha256: own}
+    with Library(facts, processes=1) as books:
+        world = open_world(
+            [torch[0], wheel],
+            books,
+            python="3.11",
+            arch=Arch.X86_64,
+            glibc="2.36",
+            locate=lambda one: places[one.sha256],
+            partial=True,
+        )
+        return [one for one in linking.check(world) if FILE in one.where]
+
+
+def test_the_new_string_is_an_undefined_symbol(
+    torch: tuple[Wheel, Path], tmp_path: Path, facts: Store
+) -> None:
+    library = compiled(tmp_path, new_string=True, typevars=True)
+    (finding,) = audited(torch, library, facts)
+    assert finding.severity is Severity.ERROR
+    assert finding.where == f"flashinfer-python 0.2.5 {FILE}"
+    assert f"torch 2.6.0 has it with the old std::string ({OLD}b)" in finding.message
+    evidence = finding.evidence
+    assert evidence is not None
+    assert (evidence.relation, evidence.subject) == (Relation.SYMBOL, f"{NEW}b")
+    assert (evidence.other, evidence.other_version) == ("torch", "2.6.0")
+
+
+def test_the_signature_of_an_older_torch_is_an_undefined_symbol(
+    torch: tuple[Wheel, Path], tmp_path: Path, facts: Store
+) -> None:
+    library = compiled(tmp_path, new_string=False, typevars=False)
+    (finding,) = audited(torch, library, facts)
+    assert finding.severity is Severity.ERROR
+    assert finding.evidence is not None
+    assert finding.evidence.subject == OLD
+    assert finding.evidence.file == FILE
+
+
+def test_the_string_and_signature_of_this_torch_are_clean(
+    torch: tuple[Wheel, Path], tmp_path: Path, facts: Store
+) -> None:
+    library = compiled(tmp_path, new_string=False, typevars=True)
+    assert audited(torch, library, facts) == []
