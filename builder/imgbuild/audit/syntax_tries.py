@@ -32,7 +32,7 @@ _HIDING = _OF_IMPORTS | {"AttributeError", "TypeError", "NameError"}
 
 
 class Place(Protocol):
-    """Where a `try` stands: what is known there, and the module that relative imports start from."""
+    """Where a `try` stands: what is known there, and how relative imports are resolved."""
 
     conditions: Conditions
     guards: Guards
