@@ -81,10 +81,22 @@ def test_a_function_of_the_main_path_is_no_corner():
     assert "used by user.later" in one.message
 
 
-def test_a_missing_package_under_a_condition_is_a_note():
-    (one,) = check("import os\nif os.environ.get('FAST'):\n    import fastlib\n")
-    assert one.severity is Severity.NOTE
-    assert one.evidence.relation is Relation.PACKAGE
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nif os.environ.get('FAST'):\n    import fastlib\n",
+        "try:\n    import fastlib\nexcept ImportError:\n    fastlib = None\n",
+        "def later():\n    import fastlib\n",
+    ],
+)
+def test_a_missing_package_that_is_optional_is_not_mentioned(source):
+    assert check(source, "user", "user.later") == []
+
+
+def test_a_package_that_is_carried_along_is_not_missing():
+    files = {"user/__init__.py": "import colorama\n", "user/third/colorama/__init__.py": ""}
+    world = SmallWorld({"user 1.0": files})
+    assert imports.check(world, main_path(world, rules("user"))) == []
 
 
 def test_a_partial_world_does_not_miss_what_it_leaves_out():

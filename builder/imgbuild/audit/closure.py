@@ -92,6 +92,7 @@ class _Walk:
         self._walked = walked
         self._owned: dict[str, bool] = {}
         self._made: dict[Place, Level] = {}
+        self._looked: dict[tuple[str, str], Found] = {}
         self._queue: list[Place] = []
 
     def enter(self, entry: Entry) -> None:
@@ -215,9 +216,16 @@ class _Walk:
         self._module(line.module, beyond)
         if not line.name or line.name == "*" or not self._is_walked(line.module):
             return
-        found = names.lookup(self.world, line.module, line.name)
-        for step in found.trace:
-            self._module(step.partition(":")[0].lstrip("*"), beyond)
+        # What is taken on first use may be a stand-in where something it needs is missing.
+        later = msgspec.structs.replace(beyond, level=max(beyond.level, Level.POSSIBLE))
+        for step in self._lookup(line.module, line.name).trace:
+            self._module(step.partition(":")[0].lstrip("*"), later)
+
+    def _lookup(self, module: str, name: str) -> Found:
+        """`names.lookup`, remembered: the same names are imported in a thousand places."""
+        if (module, name) not in self._looked:
+            self._looked[module, name] = names.lookup(self.world, module, name)
+        return self._looked[module, name]
 
     def _follow_use(self, facts: ModuleFacts, fact: Call | Attribute, how: Reached) -> None:
         course = judge(self.world, fact.guards)

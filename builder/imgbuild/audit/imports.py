@@ -44,6 +44,11 @@ def _of_module(world: Surroundings, path: MainPath, facts: ModuleFacts) -> list[
 def _of_import(
     world: Surroundings, facts: ModuleFacts, line: Import, how: Reached | None
 ) -> Finding | None:
+    """What is wrong with one import, if anything.
+
+    A missing package is of interest where a module needs it at its top, without conditions: what
+    asks first, or imports it in a function, is written for those who have it.
+    """
     course = judge(world, line.guards)
     if not course.runs:
         return None
@@ -54,7 +59,11 @@ def _of_import(
     place = place_of(world, facts, line.line, how.entry if how else "")
     if place is None or other == place.package:
         return None
-    error = _fails(how, course, relation, top=not scopes(facts).runner(line.scope))
+    top = not scopes(facts).runner(line.scope)
+    caught = course.catches(*(IMPORT if relation is Relation.NAME else MISSING))
+    if relation is Relation.PACKAGE and (caught or not top or not course.certain):
+        return None
+    error = not caught and _fails(how, course, relation)
     return finding(
         world,
         CHECK,
@@ -67,20 +76,11 @@ def _of_import(
     )
 
 
-def _fails(how: Reached | None, course: Course, relation: Relation, *, top: bool) -> bool:
-    """Whether the main path itself breaks here.
-
-    A package that is not there may be optional, so that only what surely runs counts, and only at
-    the top of a module: a function that imports a package is written for those who have it.
-    """
-    errors = IMPORT if relation is Relation.NAME else MISSING
-    if how is None or how.level is Level.DOUBTFUL:
+def _fails(how: Reached | None, course: Course, relation: Relation) -> bool:
+    """Whether the main path itself breaks here; a missing package must surely lie on it."""
+    if how is None or how.level is Level.DOUBTFUL or not course.clear:
         return False
-    if not course.clear or course.catches(*errors):
-        return False
-    if relation is Relation.PACKAGE:
-        return how.level is Level.CERTAIN and course.certain and top
-    return True
+    return relation is not Relation.PACKAGE or how.level is Level.CERTAIN
 
 
 def _problem(

@@ -121,18 +121,29 @@ def meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Mea
     if first == "super()":
         return _member(modules, _base(modules, facts, fact.scope), rest)
     if fact.receiver:
-        holder = names.class_of(modules, facts, fact.receiver, scope=fact.scope)
+        holder = _receiver(modules, _Same(facts), fact.receiver, fact.scope)
         return _member(modules, holder, expression.rpartition(".")[2])
     if first in ("self", "cls"):
         around = _around(facts, fact.scope)
         return _member(modules, around, rest) if rest else Meaning(found=around)
-    found = names.resolve(modules, facts, first, scope=fact.scope)
+    found = _first(modules, _Same(facts), first, fact.scope)
     step = Meaning(found=found, path=_import_path(found))
     for part in rest.split(".") if rest else ():
         if step.found.state != "defined":
             break
         step = _member(modules, step.found, part)
     return step
+
+
+@lru_cache(maxsize=200_000)
+def _first(modules: Modules, same: _Same, name: str, scope: str) -> Found:
+    """What the first part of an expression is; many expressions of a scope begin alike."""
+    return names.resolve(modules, same.facts, name, scope=scope)
+
+
+@lru_cache(maxsize=200_000)
+def _receiver(modules: Modules, same: _Same, receiver: str, scope: str) -> Found:
+    return names.class_of(modules, same.facts, receiver, scope=scope)
 
 
 def _member(modules: Modules, holder: Found, name: str) -> Meaning:
