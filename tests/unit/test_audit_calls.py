@@ -34,6 +34,15 @@ LIB = {
 }
 
 
+DERIVED = """
+from lib.core import Trainer
+class Mine(Trainer):
+    def __init__(self):
+        super().__init__(model=1, processing_class=2)
+Mine()
+"""
+
+
 def check(user: str, policy: Policy | None = None):
     world = SmallWorld({"user 1.0": {"user/__init__.py": user}, "lib 2.0": LIB})
     policy = policy or rules("user")
@@ -73,8 +82,7 @@ def test_a_keyword_that_is_gone_is_an_error_with_its_place():
             "lib.Args.disable_log",
         ),
         (
-            "from lib.core import Trainer\nclass Mine(Trainer):\n    def __init__(self):\n"
-            "        super().__init__(model=1, processing_class=2)\nMine()\n",
+            DERIVED,
             Relation.KEYWORD,
             "lib.core.Trainer.__init__(processing_class)",
         ),

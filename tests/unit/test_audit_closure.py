@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imgbuild.audit import policy
+from imgbuild.audit import policy as policies
 from imgbuild.audit.closure import Level, main_path
 from imgbuild.audit.policy import Entry, Policy
 from tests.unit.small_world import SmallWorld, rules
@@ -143,7 +143,7 @@ def test_also_goes_with_its_entry():
 
 
 def test_the_policy_of_this_release_can_be_read():
-    loaded = policy.load()
+    loaded = policies.load()
     assert {"trl", "vllm", "verl", "transformers"} <= loaded.walk
     assert len({entry.name for entry in loaded.entries}) == len(loaded.entries)
     assert all(entry.why for entry in loaded.entries)

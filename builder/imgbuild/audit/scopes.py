@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -121,12 +122,12 @@ def meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Mea
     if first == "super()":
         return _member(modules, _base(modules, facts, fact.scope), rest)
     if fact.receiver:
-        holder = _receiver(modules, _Same(facts), fact.receiver, fact.scope)
+        holder = _receiver(modules, facts, fact.receiver, fact.scope)
         return _member(modules, holder, expression.rpartition(".")[2])
     if first in ("self", "cls"):
         around = _around(facts, fact.scope)
         return _member(modules, around, rest) if rest else Meaning(found=around)
-    found = _first(modules, _Same(facts), first, fact.scope)
+    found = _first(modules, facts, first, fact.scope)
     step = Meaning(found=found, path=_import_path(found))
     for part in rest.split(".") if rest else ():
         if step.found.state != "defined":
@@ -135,15 +136,26 @@ def meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Mea
     return step
 
 
-@lru_cache(maxsize=200_000)
-def _first(modules: Modules, same: _Same, name: str, scope: str) -> Found:
+# World → what its expressions were found to be. A world's modules never change.
+_remembered: WeakKeyDictionary[Modules, dict[tuple[object, ...], Found]] = WeakKeyDictionary()
+
+
+def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Found:
     """What the first part of an expression is; many expressions of a scope begin alike."""
-    return names.resolve(modules, same.facts, name, scope=scope)
+    memory = _remembered.setdefault(modules, {})
+    key = (facts.module, name, scope)
+    if key not in memory:
+        memory[key] = names.resolve(modules, facts, name, scope=scope)
+    return memory[key]
 
 
-@lru_cache(maxsize=200_000)
-def _receiver(modules: Modules, same: _Same, receiver: str, scope: str) -> Found:
-    return names.class_of(modules, same.facts, receiver, scope=scope)
+def _receiver(modules: Modules, facts: ModuleFacts, receiver: str, scope: str) -> Found:
+    """The class of a receiver."""
+    memory = _remembered.setdefault(modules, {})
+    key = (facts.module, receiver, scope, "class")
+    if key not in memory:
+        memory[key] = names.class_of(modules, facts, receiver, scope=scope)
+    return memory[key]
 
 
 def _member(modules: Modules, holder: Found, name: str) -> Meaning:

@@ -56,6 +56,7 @@ class World:
         self.arch = arch
         self.glibc = glibc
         self.partial = partial
+        self._mentions: dict[tuple[str, str], tuple[str, ...]] = {}
         self._injects: dict[tuple[str, str], bool] = {}
 
     # -- packages
@@ -175,7 +176,10 @@ class World:
         owner = self._owners.get(package)
         if owner is None:
             return ()
-        return self.books[owner].text(package).holding(word.encode())
+        key = (package, word)
+        if key not in self._mentions:
+            self._mentions[key] = self.books[owner].text(package).holding(word.encode())
+        return self._mentions[key]
 
     def _is_stdlib(self, module: str) -> bool:
         return module.partition(".")[0] in self._stdlib
