@@ -8,8 +8,11 @@ members that the record names, and only their facts are kept.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -227,22 +230,34 @@ def _judged(world: World, record: Combination) -> tuple[Finding, ...]:
     rules = policy.load()
     if record.script:
         entry = Entry(name=SCRIPT, why="the program that is looked at")
-        rules = msgspec.structs.replace(
-            rules, walk=rules.walk | {SCRIPT}, entries=(entry,)
-        )
+        rules = msgspec.structs.replace(rules, walk=rules.walk | {SCRIPT}, entries=(entry,))
     # Corners hold notes alone: they are looked into where a note is what is expected.
     look = corners.survey if record.level is Severity.NOTE else closure.main_path
     return judge.audit(world, path=look(world, rules)).findings
 
 
-def counts(outcomes: Mapping[str, list[Outcome]]) -> list[tuple[str, int, int, int]]:
-    """Half, records, records that were found, neighbours with a false alarm."""
-    return [
-        (
-            half,
-            len(done),
-            sum(bool(one.found) for one in done),
-            sum(bool(one.alarms) for one in done),
-        )
-        for half, done in outcomes.items()
-    ]
+def audit_all(
+    records: Sequence[Combination], cache: Path, *, processes: int | None = None
+) -> dict[str, Outcome]:
+    """The outcome of each record, by its id; facts are kept below `cache`.
+
+    Worlds that share large wheels go to one process, one after another.
+    """
+    groups: dict[tuple[str, ...], list[Combination]] = {}
+    for record in records:
+        large = sorted(record.members) if record.members else [record.id]
+        groups.setdefault(tuple(large), []).append(record)
+    largest = sorted(groups.values(), key=len, reverse=True)
+    workers = processes or min(4, len(os.sched_getaffinity(0)))
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
+        return {
+            outcome.record.id: outcome
+            for done in pool.map(partial(_group, cache), largest)
+            for outcome in done
+        }
+
+
+def _group(cache: Path, records: Sequence[Combination]) -> list[Outcome]:
+    laboratory = Laboratory(Store.open(cache))
+    return [laboratory.outcome(record) for record in records]

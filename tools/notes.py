@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Notes of an audit, tried: a sample is drawn with a fixed seed, and each is put to the image.
+
+The image must be built. What a note says is missing is looked for by Python itself inside the
+image, with no GPU and no network: the module is imported, the name or attribute looked up, the
+signature read, the library opened. A note that fails there for another reason counts as untried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import auditing, engine, pipeline, runner
+from imgbuild.console import console
+from imgbuild.report import Evidence, Finding, Severity
+from imgbuild.values import Arch
+
+SEED = 3
+NUMBER = 30
+PROBE = Path(__file__).parent / "notes_probe.py"
+TRUE, FALSE, UNTRIED = "true", "false", "untried"
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What became of one note, and why."""
+
+    outcome: str
+    why: str
+
+
+def draw(findings: Sequence[Finding], number: int, seed: int) -> list[Finding]:
+    """A sample of the notes that have evidence; the same for the same findings."""
+    notes = [one for one in findings if one.severity is Severity.NOTE and one.evidence is not None]
+    notes.sort(key=lambda one: (one.check, one.where, one.message))
+    # A draw that anybody can repeat, not a secret.
+    return random.Random(seed).sample(notes, min(number, len(notes)))  # noqa: S311
+
+
+def tried(
+    session: pipeline.Session, target: str, arch: Arch, notes: Sequence[Finding], through: str
+) -> list[Verdict]:
+    """What Python inside the image says of each note."""
+    evidence = [one.evidence for one in notes if isinstance(one.evidence, Evidence)]
+    asked = [{"relation": str(one.relation), "subject": one.subject} for one in evidence]
+    files = [one.file for one in evidence]
+    asked = [{**question, "file": file} for question, file in zip(asked, files, strict=True)]
+    layout = pipeline.built_layout(session, target, None)
+    code = PROBE.read_text(encoding="utf-8")
+    done = runner.run(
+        layout,
+        arch,
+        target,
+        ["python", "-c", code, json.dumps(asked)],
+        through=through,
+        store=session.inputs().store,
+        settings=engine.Running(network=False, gpus=False, stdin=False, tty=False),
+        stream=False,
+    )
+    answers = [line for line in done.stdout.splitlines() if line.startswith("VERDICTS ")]
+    if not answers:
+        sys.exit(f"the probe ended with status {done.status}:\n{done.stderr[-2000:]}")
+    return msgspec.json.decode(answers[-1].removeprefix("VERDICTS "), type=list[Verdict])
+
+
+def table(target: str, arch: Arch, verdicts: Sequence[Verdict]) -> list[str]:
+    """One line of counts for the table of docs/benchmarks.md."""
+    counts = Counter(verdict.outcome for verdict in verdicts)
+    answered = counts[TRUE] + counts[FALSE]
+    share = f"{counts[TRUE] / answered:.0%}" if answered else "-"
+    row = (f"{target} {arch}", answered, counts[TRUE], counts[FALSE], counts[UNTRIED], share)
+    return [
+        "| target | notes tried | true | false | untried | share |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        f"| {' | '.join(map(str, row))} |",
+    ]
+
+
+def main() -> None:
+    """Draw, try, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("target")
+    parser.add_argument("--arch", type=Arch.parse, default=Arch.X86_64)
+    parser.add_argument("--number", type=int, default=NUMBER)
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--through", choices=("docker", "podman", "root"), default="root")
+    given = parser.parse_args()
+    session = pipeline.open_session(None, pipeline.Options())
+    report = auditing.audit_target(
+        session.project, session.matrix, given.target, given.arch, session.inputs()
+    )
+    notes = draw(report.findings, given.number, given.seed)
+    verdicts = tried(session, given.target, given.arch, notes, given.through)
+    lines = table(given.target, given.arch, verdicts)
+    for note, verdict in zip(notes, verdicts, strict=True):
+        why = f": {verdict.why}" if verdict.why else ""
+        lines.append(f"- {verdict.outcome}: {note.message} ({note.where}){why}")
+    console.data("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

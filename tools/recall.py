@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""How many broken combinations the audit finds, and how often it is wrong: a Markdown table.
+
+Audits the records of tests/data/combinations against the default index. Recall is the share of
+broken worlds whose finding is the expected one, at the expected place. Precision is the share of
+true ones among all alarms: a healthy neighbour with any error is a false alarm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from imgbuild.console import console  # noqa: E402 - tests are beside the tools, not installed
+from tests.combinations import HALVES, Combination, Outcome, audit_all, load  # noqa: E402
+
+
+def table(rows: Iterable[tuple[str, Sequence[Outcome]]]) -> list[str]:
+    """The table: a line for each group of outcomes."""
+    lines = [
+        "| | records | found | recall | healthy neighbours with an error | precision |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for title, outcomes in rows:
+        found = sum(bool(one.found) for one in outcomes)
+        alarms = sum(bool(one.alarms) for one in outcomes)
+        precision = f"{found / (found + alarms):.0%}" if found + alarms else "-"
+        recall = f"{found / len(outcomes):.0%}" if outcomes else "-"
+        lines.append(f"| {title} | {len(outcomes)} | {found} | {recall} | {alarms} | {precision} |")
+    return lines
+
+
+def faults(outcomes: Iterable[Outcome]) -> list[str]:
+    """What was missed, and the words of each false alarm."""
+    lines = []
+    for one in outcomes:
+        if not one.found:
+            lines.append(f"- missed: `{one.record.id}`: {one.record.why}")
+        lines += [
+            f"- false alarm: `{one.record.id}`: {alarm.message} ({alarm.where})"
+            for alarm in one.alarms
+        ]
+    return lines
+
+
+def main() -> None:
+    """Audit both halves and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--half", choices=HALVES, action="append", help="only this half")
+    parser.add_argument("--cache", type=Path, help="where facts are kept; by default nowhere")
+    parser.add_argument("--processes", type=int, help="how many; by default one for each core")
+    given = parser.parse_args()
+    halves: dict[str, tuple[Combination, ...]] = {half: load(half) for half in given.half or HALVES}
+    records = [record for half in halves.values() for record in half]
+    with tempfile.TemporaryDirectory() as folder:
+        cache = given.cache or Path(folder)
+        outcomes = audit_all(records, cache, processes=given.processes)
+    rows = [(half, [outcomes[one.id] for one in group]) for half, group in halves.items()]
+    checks = sorted({record.check for record in records})
+    rows += [
+        (f"expected of {check}", [outcomes[one.id] for one in records if one.check == check])
+        for check in checks
+    ]
+    rows.append(("all", list(outcomes.values())))
+    console.data("\n".join([*table(rows), "", *faults(outcomes[one.id] for one in records)]))
+
+
+if __name__ == "__main__":
+    main()
