@@ -99,24 +99,34 @@ def _read(world: World, path: MainPath, facts: ModuleFacts, fact: Attribute) -> 
     ):
         return
     own, name = world.owner(facts.module), fact.expression.rpartition(".")[2]
-    for holder in _classes(world, facts, fact.receiver, fact.scope):
+    for path_to, holder in _classes(world, facts, fact.receiver, fact.scope):
         other = world.owner(holder.home.module) if holder.home is not None else None
-        if own is None or other in (None, own) or other not in policy.load().walk:
+        if own is None or other is None or other == own or other not in policy.load().walk:
             continue
-        if names.member(world, holder, name).state == "unknown" and silent(world, holder, name):
-            subject = f"{holder.trace[0].lstrip('*').replace(':', '.')}.{name}"
-            yield Read(facts, fact.line, how.entry, own, other or "", subject)
+        open_ended = names.member(world, holder, name).state == "unknown"
+        if open_ended and silent(world, holder, name) and not _defines(world, other, name):
+            yield Read(facts, fact.line, how.entry, own, other, f"{path_to}.{name}")
 
 
-def _classes(world: World, facts: ModuleFacts, receiver: str, scope: str) -> Iterator[Found]:
-    """The classes that a receiver may be of: one, or those of a union."""
+def _defines(world: World, package: str, name: str) -> bool:
+    """Whether any class of the package, a subclass perhaps, gives itself something of that name."""
+    word = re.escape(name)
+    given = re.compile(rf"def {word}\b|\b{word}\b\s*[:=]|[\"']{word}[\"']".encode())
+    roots = {module.partition(".")[0] for module in world.modules_of(package)}
+    return any(given.search(world.books[package].text(root).source) for root in sorted(roots))
+
+
+def _classes(
+    world: World, facts: ModuleFacts, receiver: str, scope: str
+) -> Iterator[tuple[str, Found]]:
+    """The classes that a receiver may be of, one or those of a union, by their path for readers."""
     found = names.class_of(world, facts, receiver, scope=scope)
-    if isinstance(found.definition, Class):
-        if found.trace:
-            yield found
-        return
     text, home = receiver, facts
-    named = names.resolve(world, facts, receiver, scope=scope)
+    named = names.resolve(world, facts, receiver.removesuffix("()"), scope=scope)
+    if isinstance(found.definition, Class):
+        if named.trace:
+            yield named.trace[0].lstrip("*").replace(":", "."), found
+        return
     if isinstance(named.definition, Assigned) and named.home is not None:
         text, home, scope = named.definition.value, named.home, ""
     for part in parts(text):

@@ -187,7 +187,7 @@ def silent(world: World, found: names.Found, name: str) -> bool:
     Then no `__getattr__` that answers from a table can answer for it.
     """
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
-    for one in names.ancestors(world, found):
+    for one in names.ancestors(world, names.follow(world, found)):
         owner = world.owner(one.home.module) if one.home is not None else None
         source = world.read(owner, one.home.file) if owner is not None and one.home else None
         if source is None or word.search(source):
