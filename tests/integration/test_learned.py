@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import datetime
 from contextlib import ExitStack
 
+import msgspec
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from imgbuild import constraints, resolve, settle, uv
 from imgbuild.bases import Below
 from imgbuild.errors import WorldImpossible
 from imgbuild.fetch import Http
+from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Wanted
 from imgbuild.resolve import Asked
 from imgbuild.store import Store
 from imgbuild.values import Arch
-from tests import samples
+from tests import needs, samples
 from tests.localindex import LocalIndex
 from tests.servers import Site, serve
+from tests.sourcecode import ROOT
 
 WANTED = Wanted(reason="for the test")
 PINS = {"torch": "2.6.0", "vllm": "0.8.5"}
@@ -170,3 +175,38 @@ def test_an_interrupted_run_goes_on_with_what_it_learned(stack, monkeypatch, tmp
     small.kept.clear()
     assert small.settle().resolution.versions["trl"] == "0.18.0"
     assert not any("transformers" in entry.needs for once in small.kept for entry in once)
+
+
+@pytest.mark.network
+def test_an_old_vllm_without_a_cut_off_gets_what_its_code_can_live_with(tmp_path):
+    needs.network()
+    found = load(ROOT / "matrix.yaml")
+    target = msgspec.structs.replace(
+        found.targets["cu124-vllm"],
+        as_of=datetime.date(2100, 1, 1),
+        arch=(Arch.X86_64,),
+        pins={"torch": "2.6.0", "vllm": "0.8.5.post1"},
+        requires={"trl": WANTED},
+        waive=(),
+    )
+    matrix = msgspec.structs.replace(found, targets={"old": target})
+    store, http = Store.open(tmp_path / "cache"), Http()
+    world = resolve.open_world(matrix, "old", Arch.X86_64, "3.11.2", no_root, store, http)
+    settled = settle.settle_one(
+        Asked(below=Below(), world=world),
+        store,
+        http,
+        (),
+        lambda learned: constraints.add(tmp_path / "images", learned, store),
+    )
+    versions = settled.resolution.versions
+    assert versions["vllm"] == "0.8.5.post1"
+    assert versions["trl"] in SpecifierSet(
+        ">=0.18,<0.27"
+    )  # with colocated vLLM, and with its names
+    assert versions["transformers"] in SpecifierSet(">=4.51.1,<5")
+    assert versions["huggingface-hub"] in SpecifierSet("<1")
+    assert "setuptools" in versions  # Triton imports it and does not declare it
+    learned = constraints.read(tmp_path / "images")
+    tokens = [entry for entry in learned if entry.name.endswith("all_special_tokens_extended")]
+    assert [(entry.package, entry.needs) for entry in tokens] == [("vllm", "transformers<5.0.0")]
