@@ -37,11 +37,15 @@ BASE = (LIBC, LIBSTDCXX, PYTHON)
 
 @dataclass(frozen=True)
 class LinkedWorld:
-    """Packages as {"torch 2.6.0": [facts, …]}; `sources` are Python files by their path."""
+    """Packages as {"torch 2.6.0": [facts, …]}; `sources` are Python files by their path.
+
+    `unread` are files of packages of which nothing more is known.
+    """
 
     packages_: Mapping[str, Sequence[ElfFacts]]
     sources: Mapping[str, str] = field(default_factory=dict)
     requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unread: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     partial: bool = False
     python: str = "3.11"
     arch: Arch = Arch.X86_64
@@ -59,6 +63,10 @@ class LinkedWorld:
         if version is None:
             return None
         return Metadata(name=package, version=version, requires=self.requires.get(package, ()))
+
+    def files(self, package: str) -> Mapping[str, int]:
+        unread = dict.fromkeys(self.unread.get(package, ()), 1000)
+        return unread | {facts.file: 1000 for owner, facts in self.elves() if owner == package}
 
     def elves(self) -> Iterable[tuple[str, ElfFacts]]:
         for name, elves in self.packages_.items():

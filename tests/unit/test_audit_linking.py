@@ -135,6 +135,19 @@ def test_in_a_part_of_a_world_an_absent_package_is_not_missed() -> None:
     assert found(world, base=False) == []
 
 
+def test_a_library_that_was_not_read_is_there() -> None:
+    asks = module("vllm/_C.abi3.so", needed=("libtorch_nvshmem.so",))
+    packages = {"vllm 1": [asks], "torch 2.11.0": TORCH}
+    unread = {"torch": ("torch/lib/libtorch_nvshmem.so",)}
+    assert found(LinkedWorld(packages, unread=unread, partial=True), base=False) == []
+    assert len(found(LinkedWorld(packages, partial=True), base=False)) == 1
+
+
+def test_symbols_of_a_package_that_was_not_read_are_not_missed() -> None:
+    world = LinkedWorld({"torch 2.6.0": [], "a 1": [module("a/_a.abi3.so", undefined=(OLD,))]})
+    assert found(world, base=False) == []
+
+
 @pytest.mark.parametrize("name", ["libc.so.6", "libcuda.so.1", "libnvidia-ml.so.1"])
 def test_libraries_of_the_base_and_the_driver_are_there(name: str) -> None:
     assert found(linked(name)) == []

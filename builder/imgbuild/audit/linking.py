@@ -13,6 +13,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Protocol
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -24,7 +25,7 @@ from imgbuild.audit.libraries import Libraries
 from imgbuild.audit.loading import Loading
 from imgbuild.audit.mangled import counterparts
 from imgbuild.audit.reading import Metadata
-from imgbuild.audit.world_map import WorldMap
+from imgbuild.audit.world_map import WorldMap, is_private
 from imgbuild.report import Evidence, Finding, Relation, Severity
 from imgbuild.values import Arch, normalize
 
@@ -68,6 +69,9 @@ class Linked(Protocol):
     def elves(self) -> Iterable[tuple[str, ElfFacts]]:
         """Every shared object, with its package."""
 
+    def files(self, package: str) -> Mapping[str, int]:
+        """Path in the wheel of a package → size, of files that were not read too."""
+
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         """What a module says."""
 
@@ -90,6 +94,7 @@ class _Linker:
         self._map = WorldMap(world.elves(), base, world.arch.value, _requires(world))
         self._loading = Loading(world, self._map, self._known)
         self._sure = bool(base) and not world.partial  # whether what is not seen is not there
+        self._read = {package for package, _ in self._map.files}
 
     def run(self) -> Iterator[Finding]:
         for package, facts in self._map.files:
@@ -118,6 +123,18 @@ class _Linker:
             self._map.in_base(library) is not None
             or self._known.is_driver(library)
             or bool(self._map.providers(package, facts, library))
+            or library in self._unread
+        )
+
+    @cached_property
+    def _unread(self) -> frozenset[str]:
+        """Names of libraries of the wheels whose facts were not read."""
+        known = {facts.file for _, facts in self._map.files}
+        return frozenset(
+            posixpath.basename(file)
+            for package in self._world.packages
+            for file in self._world.files(package)
+            if ".so" in file and file not in known and not is_private(file)
         )
 
     # -- libraries
@@ -181,7 +198,7 @@ class _Linker:
         # Without a base its symbols are not known, nor Python's; torch's are told by their names.
         if _RUNTIME.search(symbol) or name.startswith(_PYTHON):
             return False
-        return bool(self._owner(symbol))
+        return self._owner(symbol) in self._read
 
     def _owner(self, symbol: str) -> str:
         """The package of the world that should define a symbol; "" if that cannot be told."""
