@@ -7,7 +7,8 @@ unknown, so that what is found is true of any world with these versions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -16,10 +17,11 @@ from imgbuild.audit.judge import Terms, audit
 from imgbuild.audit.library import Library
 from imgbuild.console import console
 from imgbuild.constraints import Constraint
+from imgbuild.errors import FetchFailed
 from imgbuild.fetch import Http
 from imgbuild.gateway import Catalogue
 from imgbuild.learn import learn, own_range
-from imgbuild.probe import Shelf
+from imgbuild.probe import Release, Shelf
 from imgbuild.remote import Blocks
 from imgbuild.report import Evidence, Finding, Relation, Severity
 from imgbuild.store import Store
@@ -47,16 +49,21 @@ def glance(
     """What the packages of `versions` say of each other; `pinned` ones do not move."""
     with Library(store, Blocks(http)) as library:
         shelf = Shelf(catalogue, library, store)
-        releases = {
-            package: release
-            for package, version in versions.items()
-            if (release := shelf.release(package, version)) is not None
-        }
+        releases = dict(_releases(shelf, versions))
         if len(releases) < 2:
             return Glance()
         report = audit(shelf.world(releases), Terms(), checks=CHECKS)
         errors = [one for one in report.findings if one.severity is Severity.ERROR]
         return Glance(learned=lessons(errors, shelf, pinned), windows=windows(report.findings))
+
+
+def _releases(shelf: Shelf, versions: Mapping[str, str]) -> Iterator[tuple[str, Release]]:
+    """The wheels of `versions`, without those whose index does not answer."""
+    for package, version in versions.items():
+        with contextlib.suppress(FetchFailed):
+            release = shelf.release(package, version)
+            if release is not None:
+                yield package, release
 
 
 def lessons(

@@ -171,8 +171,16 @@ def tomorrow() -> datetime.date:
     return datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=1)
 
 
+def check(ask: Ask, matrix: Matrix) -> None:
+    """InputError if the matrix has no such base, or a target of that name already."""
+    base_of(ask, matrix)
+    if ask.name is not None and ask.name in matrix.targets:
+        message = f"the matrix has a target {ask.name} already"
+        raise InputError(message, hint="choose another --name")
+
+
 def base_of(ask: Ask, matrix: Matrix) -> str:
-    """The base: the one asked for, else the one of most targets; InputError if there is none."""
+    """The base: the one asked for, else that of most targets; InputError if there is none."""
     if ask.base is not None and ask.base not in matrix.bases:
         message = f"the matrix has no base {ask.base}"
         raise InputError(message, hint=f"it has {', '.join(matrix.bases)}")
@@ -190,9 +198,6 @@ def base_of(ask: Ask, matrix: Matrix) -> str:
 def name_of(ask: Ask, matrix: Matrix, cuda: str, versions: Mapping[str, str]) -> str:
     """The row's name: the one asked for, else `cu126-vllm0.9.2`, free in the matrix."""
     if ask.name is not None:
-        if ask.name in matrix.targets:
-            message = f"the matrix has a target {ask.name} already"
-            raise InputError(message, hint="choose another --name")
         return ask.name
     own = [wish.package for wish in ask.wishes if not wish.have] or [ask.wishes[0].package]
     first = own[0]

@@ -81,8 +81,8 @@ def answer(
 
     InputError if the wishes contradict the matrix itself; FetchFailed if an index does not answer.
     """
-    base = wishes.base_of(ask, matrix)
-    python = matrix.bases[base].python
+    wishes.check(ask, matrix)
+    python = matrix.bases[wishes.base_of(ask, matrix)].python
     memory = Memory(learned)
     target: Target | None = None
     found: dict[Arch, Resolution] = {}

@@ -92,9 +92,14 @@ def ask(site, tmp_path):
     return make
 
 
-def near(facts, demands, cuda, check=lambda versions: (), kept=()):
+def refused(facts, demands, cuda) -> chain.Conflict:
     found = chain.conflict(facts, demands, cuda)
     assert found is not None
+    return found
+
+
+def near(facts, demands, cuda, check=lambda versions: (), kept=()):
+    found = refused(facts, demands, cuda)
     return nearest.Nearest(facts, demands, found, check, kept).worlds(cuda)
 
 
@@ -102,12 +107,13 @@ def test_wishes_that_fit_have_no_conflict(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", ""), ("torch", ">=2.6"))
     assert chain.conflict(facts, demands, "12.4") is None
     torch = chain.torch_of(facts, demands, "12.4")
+    assert torch is not None
     assert (str(torch.version), torch.cuda) == ("2.6.0", "12.4")
 
 
 def test_a_version_whose_torch_is_of_another_cuda(ask):
     facts, demands = ask(("vllm", "==1.0"))
-    found = chain.conflict(facts, demands, "12.4")
+    found = refused(facts, demands, "12.4")
     assert found.reasons == (
         "you asked for CUDA 12.4",
         "you asked for vllm==1.0",
@@ -123,7 +129,7 @@ def test_a_version_whose_torch_is_of_another_cuda(ask):
 
 def test_two_wishes_that_name_different_torches(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("vllm", "==0.9"))
-    found = chain.conflict(facts, demands, None)
+    found = refused(facts, demands, None)
     assert found.reasons == (
         "you asked for torch==2.6.0",
         "you asked for vllm==0.9",
@@ -140,7 +146,7 @@ def test_two_wishes_that_name_different_torches(ask):
 
 def test_a_requirement_that_the_index_is_too_old_for(ask):
     facts, demands = ask(("vllm", "==1.1"))
-    assert chain.conflict(facts, demands, "13.0").reasons == (
+    assert refused(facts, demands, "13.0").reasons == (
         "you asked for vllm==1.1",
         "vllm 1.1 requires certs>=5 (its METADATA)",
         "the newest certs on the index pypi is 4",
@@ -150,7 +156,7 @@ def test_a_requirement_that_the_index_is_too_old_for(ask):
 
 def test_what_was_learned_is_told_with_its_evidence(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
-    found = chain.conflict(facts, demands, None)
+    found = refused(facts, demands, None)
     assert found.reasons[-1] == (
         "trl 1.2 needs vllm>=0.9: trl/client.py:43 imports vllm.utils.network_utils,"
         " new in vllm 0.9"
@@ -176,7 +182,7 @@ def test_a_near_world_is_checked_and_what_that_teaches_is_heeded(ask):
 
 def test_no_torch_of_the_cuda_release_on_the_machine(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
-    found = chain.conflict(facts, demands, "12.4")
+    found = refused(facts, demands, "12.4")
     assert found.reasons == (
         "torch 2.6.0 (a CPU build: requires no CUDA library) on aarch64",
         "no torch on aarch64 is built for CUDA 12.4: 2.11.0: CUDA 13.0, 2.5.0 to 2.7.0: CPU builds",
@@ -192,7 +198,7 @@ def test_no_torch_of_the_cuda_release_on_the_machine(ask):
 def test_a_prebuilt_wheel_says_its_torch_though_no_index_answers(ask):
     wish = ("flashinfer-python", "==0.2.5+cu124torch2.6")
     facts, demands = ask(("torch", "==2.7.0"), wish)
-    found = chain.conflict(facts, demands, None)
+    found = refused(facts, demands, None)
     assert found.wishes == ("torch", "flashinfer-python")
     assert "is compiled for torch 2.6, as its version says" in found.reasons[-1]
     assert near(facts, demands, None) == ("torch 2.6.0 for CUDA 12.4",)
@@ -202,7 +208,7 @@ def test_a_prebuilt_wheel_says_its_torch_though_no_index_answers(ask):
 
 def test_a_package_that_no_index_has(ask):
     facts, demands = ask(("absent", "==1.0"))
-    assert chain.conflict(facts, demands, None).reasons == (
+    assert refused(facts, demands, None).reasons == (
         "you asked for absent==1.0",
         "absent: the index pypi has no such package",
     )

@@ -102,7 +102,7 @@ def test_names_are_free_and_of_what_was_wanted_first():
     taken = msgspec.structs.replace(matrix, targets={"cu128-vllm0.10.2": matrix.targets["small"]})
     assert wishes.name_of(ask, taken, "12.8", versions) == "cu128-vllm0.10.2-2"
     with pytest.raises(InputError, match="has a target small already"):
-        wishes.name_of(msgspec.structs.replace(ask, name="small"), matrix, "12.8", versions)
+        wishes.check(msgspec.structs.replace(ask, name="small"), matrix)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""Impossible worlds on the real index: the reasons are true, and the nearest worlds are possible.
+
+What a test asks for is what people asked for; see the issue tracker of each package. Versions that
+are published in the future must not break a test: what is compared lies in the past.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+
+from imgbuild import wishes, worlds
+from imgbuild.fetch import Http
+from imgbuild.matrix.load import load
+from imgbuild.matrix.model import Matrix
+from imgbuild.store import Store
+from imgbuild.values import Arch
+from imgbuild.wishes import Ask
+from imgbuild.worlds import Refused
+from tests.sourcecode import ROOT
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(1800)]
+
+Refuse = Callable[..., Refused]
+
+
+@functools.cache
+def matrix() -> Matrix:
+    return load(ROOT / "matrix.yaml")
+
+
+@pytest.fixture(scope="module")
+def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
+    """Asks for a world that must be refused; its chain is short."""
+    store = Store.open(tmp_path_factory.mktemp("cache"))
+
+    def ask(*wanted: str, arch: Arch = Arch.X86_64, index: str = "", **more: str) -> Refused:
+        assigned = wishes.indexes_of([index] if index else [], matrix())
+        asked, _ = wishes.read(wanted, [], assigned)
+        made = Ask(wishes=asked, arches=(arch,), indexes=assigned, **more)  # type: ignore[arg-type]
+        found = worlds.answer(made, matrix(), (), store, Http())
+        assert found.target is None
+        assert found.row == ()
+        refused = found.arch[arch].refused
+        assert refused is not None
+        assert 1 <= len(refused.reasons) <= 6
+        assert 1 <= len(refused.nearest) <= 5
+        return refused
+
+    return ask
+
+
+def test_cuda_12_4_on_arm64(refuse: Refuse) -> None:
+    found = refuse("torch==2.6.0", "tensordict==0.6.2", arch=Arch.ARM64, cuda="12.4")
+    torch, any_torch, tensordict = found.reasons
+    assert torch == "torch 2.6.0 (a CPU build: requires no CUDA library) on aarch64"
+    assert any_torch.startswith("no torch on aarch64 is built for CUDA 12.4: ")
+    assert any_torch.endswith("to 2.10.0: CPU builds")
+    assert tensordict.startswith("tensordict 0.6.2: no Linux aarch64 wheel")
+    assert found.nearest[0] == "torch 2.11.0 and tensordict 0.8.0, with torch 2.11.0 for CUDA 13.0"
+    assert found.nearest[-1].startswith("the target cu130-vllm on arm64: CUDA 13.0, torch 2.11.0")
+
+
+@pytest.mark.parametrize("wish", ["tensordict==0.6.2", "tensordict<=0.6.2"])
+def test_tensordict_0_6_2_on_arm64_is_never_0_1_2(refuse: Refuse, wish: str) -> None:
+    found = refuse(wish, arch=Arch.ARM64, cuda="13.0")
+    assert found.reasons[0] == f"you asked for {wish}"
+    assert found.reasons[1].startswith(
+        "tensordict 0.6.2: no Linux aarch64 wheel, nor has any version from 0.2.0 to 0.7.2"
+    )
+    assert found.nearest[0].startswith("tensordict 0.8.0")
+    assert "0.1.2" not in str(found)
+
+
+def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
+    found = refuse("trl==1.16.0", "vllm==0.8.5.post1")
+    chain = "\n".join(found.reasons)
+    assert "trl 1.16.0 needs vllm>=0.11.1: trl/generation/vllm_client.py:" in chain
+    assert "imports vllm.utils.network_utils, new in vllm 0.11.1" in chain
+    assert "trl 1.16.0 names vllm<=0.31.0,>=0.22.0 as what it is made for (trl/import" in chain
+    near = [world for world in found.nearest if not world.startswith("the target")]
+    (vllm,) = [world for world in near if world.startswith("vllm ")]
+    assert vllm == "vllm 0.22.0, with torch 2.11.0 for CUDA 13.0"  # the oldest that trl names
+    (trl,) = [world for world in near if world.startswith("trl ")]
+    assert trl.endswith(", with torch 2.6.0 for CUDA 12.4")
+    version = tuple(map(int, trl.split(",")[0].split()[1].split(".")))
+    # 0.18.2 is proven with this vLLM; from 0.24 on the trainer passes what it does not take.
+    assert (0, 18, 2) <= version < (0, 24)
+    assert found.nearest[-1].startswith("the target cu124-vllm on x86_64")
+
+
+def test_python_3_8_with_grpo(refuse: Refuse) -> None:
+    found = refuse("trl", python="3.8")
+    assert found.reasons == (
+        "you asked for Python 3.8, and no base of the matrix has it: debian-12 has 3.11",
+        "trl from 0.12.0 on wants Python >=3.9; the newest for Python 3.8 is 0.11.4",
+        "trl 0.11.4 has no trl.GRPOTrainer: it came in 0.14.0",
+    )
+    assert found.nearest[0].startswith("Python 3.11, of the base debian-12, with trl ")
+
+
+def test_flashinfer_of_torch_2_6_with_torch_2_7(refuse: Refuse) -> None:
+    index = "flashinfer-python=flashinfer"
+    wheel = "flashinfer-python==0.2.5+cu124torch2.6"
+    found = refuse("torch==2.7.0", wheel, index=index, cuda="12.6")
+    assert found.reasons[:2] == ("you asked for torch==2.7.0", f"you asked for {wheel}")
+    assert "is compiled for torch 2.6, as its version says" in found.reasons[2]
+    assert found.nearest[0] == "torch 2.6.0 for CUDA 12.4"
+
+
+def test_vllm_0_33_on_cuda_12_4(refuse: Refuse) -> None:
+    found = refuse("vllm==0.33.0", cuda="12.4")
+    assert found.reasons[:3] == (
+        "you asked for CUDA 12.4",
+        "you asked for vllm==0.33.0",
+        "vllm 0.33.0 requires torch==2.14.0 (its METADATA)",
+    )
+    assert found.reasons[3].startswith("torch 2.14.0 (CUDA 13.0: requires cuda-toolkit==13.0")
+    assert found.nearest[0] == "vllm 0.8.5.post1, with torch 2.6.0 for CUDA 12.4"
+    assert found.nearest[-1].startswith("the target cu124-vllm on x86_64: CUDA 12.4")

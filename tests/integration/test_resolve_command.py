@@ -1,0 +1,128 @@
+"""`imgbuild resolve` as a user runs it, on a small project with an index and a base of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.matrix.load import load
+from imgbuild.oci import layout
+from imgbuild.values import Arch
+from tests import images, smallproject
+from tests.localindex import LocalIndex
+from tests.servers import Site, serve
+from tests.smallproject import Project
+
+HEAD = b"NAME = 'engine'\n"
+NET = b"def start(port):\n    return port\n"
+CLIENT = b"from engine.net import start\n\n\nclass GRPOTrainer:\n    pass\n"
+
+
+def index() -> LocalIndex:
+    """The small CUDA world, and an engine whose newer client imports what only a newer engine has.
+
+    On arm64 this torch is a CPU build, as the real one of its day is.
+    """
+    made = smallproject.index()
+    made.published = [file for file in made.published if file.package != "torch"]
+    of_cuda = (
+        "nvidia-cublas-cu12==12.4.5.8; platform_machine == 'x86_64'",
+        "nvidia-cuda-runtime-cu12==12.4.127; platform_machine == 'x86_64'",
+    )
+    made.wheel("torch", "2.6.0", of_cuda)
+    made.wheel("nvidia-cuda-runtime-cu12", "12.4.127")
+    made.wheel("engine", "1.0", ["torch==2.6.0"], files={"engine/__init__.py": HEAD})
+    made.wheel(
+        "engine", "2.0", ["torch==2.11.0"],
+        files={"engine/__init__.py": HEAD, "engine/net.py": NET},
+    )  # fmt: skip
+    made.wheel("trl", "0.18.0", files={"trl/__init__.py": b"class GRPOTrainer:\n    pass\n"})
+    made.wheel("trl", "0.19.0", files={"trl/__init__.py": CLIENT})
+    return made
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    members = [
+        images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
+        images.text("etc/group", "root:x:0:\n"),
+        images.text("usr/bin/python3.11", "", mode=0o755),
+    ]
+    made = images.layer(tmp_path / "blobs", members)
+    layout.write(tmp_path / "base", {Arch.X86_64: images.picture([made])}, "base")
+    with serve(Site(files=index().site_files())) as opened:
+        yield opened
+
+
+@pytest.fixture
+def project(site: Site, tmp_path: Path) -> Project:
+    found = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
+    found.write(
+        {
+            "kind": "registry",
+            "image": smallproject.serve_image(site, tmp_path / "base", "base"),
+            "python": "3.11",
+            "glibc": "2.36",
+            "interpreter": "/usr/bin/python3.11",
+        }
+    )
+    return found
+
+
+def test_a_world_with_its_reasons_and_a_row_to_paste(project: Project) -> None:
+    done = project.run("resolve", "thewheel==1.0", "--have", "torch==2.6.0", "--arch", "x86_64")
+    lines = done.stdout.splitlines()
+    words = {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.strip()}
+    assert words["thewheel"] == "1.0 you asked for thewheel==1.0"
+    assert words["torch"] == "2.6.0 you have torch==2.6.0"
+    assert words["helper"] == "0.5 for thewheel"
+    assert words["nvidia-cublas-cu12"] == "12.4.5.8 torch requires ==12.4.5.8"
+    assert not (project.folder / "images").exists()
+
+    matrix = project.folder / "matrix.yaml"
+    row = done.stdout[done.stdout.index("  cu124-thewheel1.0:") :]
+    matrix.write_text(matrix.read_text(encoding="utf-8") + row, encoding="utf-8")
+    target = load(matrix).targets["cu124-thewheel1.0"]
+    assert target.pins == {"thewheel": "1.0", "torch": "2.6.0"}
+    assert (target.cuda, target.arch) == ("12.4", (Arch.X86_64,))
+    assert "cu124-thewheel1.0" in project.run("matrix").stdout
+
+
+def test_what_the_code_says_moves_what_is_free_to_move(project: Project) -> None:
+    wanted = ("engine==1.0", "trl", "--arch", "x86_64", "--cuda", "12.4", "--json")
+    found = json.loads(project.run("resolve", *wanted).stdout)
+    assert found["target"]["pins"] == {"engine": "1.0", "torch": "2.6.0", "trl": "0.18.0"}
+    packages = {item["package"]: item for item in found["arch"]["x86_64"]["packages"]}
+    assert packages["trl"]["version"] == "0.18.0"
+    assert packages["trl"]["why"] == ["you asked for trl"]
+    assert not (project.folder / "images").exists()
+
+
+def test_an_impossible_world_has_its_own_status_and_a_chain(project: Project) -> None:
+    wanted = ("engine==1.0", "trl==0.19.0", "--arch", "x86_64", "--cuda", "12.4")
+    done = project.run("resolve", *wanted, status=8)
+    assert done.stdout == ""
+    assert "because trl 0.19.0 needs engine>=2.0: trl/__init__.py:1 imports" in done.stderr
+    assert "nearest: trl 0.18.0, with torch 2.6.0 for CUDA 12.4" in done.stderr
+
+
+def test_each_architecture_for_itself(project: Project) -> None:
+    arches = ("--arch", "x86_64,arm64", "--cuda", "12.4", "--json")
+    done = project.run("resolve", "thewheel==1.0", "torch==2.6.0", *arches, status=8)
+    found = json.loads(done.stdout)
+    assert found["arch"]["x86_64"]["refused"] is None
+    refused = found["arch"]["arm64"]["refused"]
+    assert refused["reasons"][:2] == [
+        "torch 2.6.0 (a CPU build: requires no CUDA library) on aarch64",
+        "no torch on aarch64 is built for CUDA 12.4: 2.6.0: CPU builds",
+    ]
+    assert found["target"]["arch"] == ["x86_64"]
+    assert found["target"]["exclude"]["arm64"] == "; ".join(refused["reasons"])
+
+
+def test_a_world_without_torch_must_say_its_cuda(project: Project) -> None:
+    done = project.run("resolve", "helper", "--arch", "x86_64", status=2)
+    assert "say which with --cuda" in done.stderr
