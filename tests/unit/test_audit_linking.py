@@ -267,9 +267,9 @@ def test_what_a_module_links_to_counts_as_the_module_does() -> None:
     }
 
 
-def test_one_of_several_choices_is_never_an_error() -> None:
+def test_one_of_several_choices_is_passed_over() -> None:
     files = [library("torch_c_dlpack_ext/libaddon_torch24-cuda.so", **LACKS)]
-    assert only(LinkedWorld({"torch-c-dlpack-ext 1": files})).severity is Severity.NOTE
+    assert found(LinkedWorld({"torch-c-dlpack-ext 1": files})) == []
 
 
 def test_modules_for_another_python_and_another_machine_are_passed_over() -> None:

@@ -98,7 +98,7 @@ class _Linker:
 
     def run(self) -> Iterator[Finding]:
         for package, facts in self._map.files:
-            if self._is_for_another_python(facts):
+            if self._is_for_another_python(facts) or self._known.is_choice(facts.file):
                 continue
             missing = [
                 library

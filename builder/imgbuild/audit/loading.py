@@ -55,8 +55,6 @@ class Loading:
         return False
 
     def _starts(self, package: str, facts: ElfFacts) -> bool:
-        if self._known.is_choice(facts.file):
-            return False
         return self._known.is_loaded(facts.file) or facts.file in self._extensions(package)
 
     def _used_by(self, package: str, facts: ElfFacts) -> list[tuple[str, ElfFacts]]:
