@@ -72,6 +72,14 @@ class SmallWorld:
                 return source.encode()
         return None
 
+    def mentioning(self, package: str, word: str) -> Iterable[str]:
+        below = f"{package}."
+        return [
+            name
+            for name, (_, _, source) in self._files.items()
+            if name.startswith(below) and word in source
+        ]
+
     def prefetch(self, modules: Iterable[str]) -> None:
         for module in modules:
             self.module(module)

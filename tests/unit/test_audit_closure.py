@@ -147,3 +147,27 @@ def test_the_policy_of_this_release_can_be_read():
     assert {"trl", "vllm", "verl", "transformers"} <= loaded.walk
     assert len({entry.name for entry in loaded.entries}) == len(loaded.entries)
     assert all(entry.why for entry in loaded.entries)
+
+
+def test_a_name_is_that_of_the_branch_which_this_world_takes():
+    files = {
+        "lib/__init__.py": """
+            import other
+            from packaging.version import Version
+            if Version(other.__version__) < Version("2"):
+                from lib.old import Engine
+            else:
+                from lib.new import Engine
+            def run():
+                Engine()
+        """,
+        "lib/old.py": "class Engine:\n    def step(self): ...\n",
+        "lib/new.py": "class Engine:\n    def step(self): ...\n",
+    }
+    other = {"other/__init__.py": "__version__ = 'x'\n"}
+    old = main_path(SmallWorld({"lib 2.0": files, "other 1.5": other}), rules("lib.run"))
+    new = main_path(SmallWorld({"lib 2.0": files, "other 2.5": other}), rules("lib.run"))
+    assert level(old, "lib.old", "Engine.step") is Level.POSSIBLE
+    assert level(old, "lib.new", "Engine.step") is None
+    assert level(new, "lib.new", "Engine.step") is Level.POSSIBLE
+    assert level(new, "lib.old") is None

@@ -20,6 +20,7 @@ from imgbuild.audit.names import Found
 from imgbuild.audit.names_classes import ancestors
 from imgbuild.audit.policy import Entry, Policy
 from imgbuild.audit.scopes import Scopes, meaning, scopes
+from imgbuild.audit.view import View
 from imgbuild.values import normalize
 
 
@@ -44,9 +45,12 @@ class Reached(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MainPath:
-    """The places that the entry points reach."""
+    """The places that the entry points reach, in a world as it looks from within."""
 
-    def __init__(self, places: dict[Place, Reached], corners: Iterable[str] = ()) -> None:
+    def __init__(
+        self, world: View, places: dict[Place, Reached], corners: Iterable[str] = ()
+    ) -> None:
+        self.world = world
         self.places = places
         self._corners = frozenset(corners)
 
@@ -67,11 +71,12 @@ def main_path(
     `corners` are modules that are checked although nothing may lead there: see `corners.survey`.
     """
     rules = rules or policy.load()
-    walk = _Walk(world, rules.walk)
+    view = View(world)
+    walk = _Walk(view, rules.walk)
     for entry in rules.entries:
         if _applies(world, entry):
             walk.enter(entry)
-    return MainPath(walk.places, corners)
+    return MainPath(view, walk.places, corners)
 
 
 def _applies(world: Surroundings, entry: Entry) -> bool:
@@ -159,6 +164,8 @@ class _Walk:
             self._module(step.partition(":")[0].lstrip("*"), how)
         found = names.follow(self.world, found)
         home, definition = found.home, found.definition
+        if found.ambiguous:
+            how = msgspec.structs.replace(how, level=Level.DOUBTFUL)
         if home is None or not self._is_walked(home.module):
             return
         self._module(home.module, how)

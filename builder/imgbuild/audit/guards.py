@@ -54,6 +54,9 @@ class Surroundings(Protocol):
     def read(self, package: str, path: str) -> bytes | None:
         """The content of a small file of `package`; None if there is none."""
 
+    def mentioning(self, package: str, word: str) -> Iterable[str]:
+        """The modules below `package` whose source holds the word."""
+
     def prefetch(self, modules: Iterable[str]) -> None:
         """Read many modules at once, which is faster than one by one."""
 
