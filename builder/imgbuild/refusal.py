@@ -7,6 +7,7 @@ reasons of a `WorldImpossible`.
 from __future__ import annotations
 
 import datetime
+import re
 from collections import Counter
 from collections.abc import Iterable
 
@@ -20,6 +21,8 @@ from imgbuild.selection import described, is_sdist, objection, same_version, sys
 from imgbuild.values import Arch
 
 SHOWN = 4
+STEPS = 6  # of the resolver's proof
+LINE = 300  # letters of a step
 REACH = datetime.timedelta(days=365)
 
 
@@ -165,9 +168,16 @@ def alternatives(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
 
 
 def of_resolver(text: str) -> tuple[str, ...]:
-    """Uv's explanation as lines, without its tree marks; a long chain is cut."""
+    """Uv's explanation as lines, without its tree marks: of a long one the first and last steps.
+
+    It starts from what is declared and ends at what was asked for; what lies between follows.
+    """
     words = " ".join(line.strip(" │╰─▶\u00d7╭├") for line in text.splitlines())
     start = words.find("Because")
     chain = words[start:] if start >= 0 else words
+    chain = re.split(r"\s+hint: ", chain, maxsplit=1)[0]
     steps = [step.strip() for step in chain.replace(" And because ", "\nAnd because ").splitlines()]
-    return tuple(steps[:12])
+    if len(steps) > STEPS:
+        left_out = f"… {len(steps) - STEPS + 1} steps of the resolver's proof …"
+        steps = [*steps[:2], left_out, *steps[3 - STEPS :]]
+    return tuple(step if len(step) <= LINE else f"{step[: LINE - 1]}…" for step in steps)

@@ -7,7 +7,8 @@ built for the release that was asked for, or for any: never a CPU build.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from packaging.version import Version
@@ -98,13 +99,43 @@ def survey(
 
     WorldImpossible if nothing fits; InputError if no CUDA release can be told.
     """
+    demands = _demands(ask, target)
+    cuda = ask.cuda or (target.cuda if target is not None else None)
+    with opened(ask, matrix, arch, target, memory, store, http) as own:
+        facts = own
+        refuse(ask, facts, demands, cuda, matrix, memory, store, http)
+        pins = chain.pins_of(demands)
+        named = {package: pin for package, pin in pins.items() if package != TORCH}
+        if memory.see(glance.glance(facts.catalogue, named, named, store, http)):
+            facts = facts.knowing((*memory.seen, *memory.known))
+            refuse(ask, facts, demands, cuda, matrix, memory, store, http)
+        chosen = _ask(matrix, facts, demands, cuda, store)
+    versions = {item.package: item.version for item in chosen}
+    torch = next((b for b in facts.torches if str(b.version) == versions.get(TORCH)), None)
+    cuda = cuda or (torch.cuda if torch is not None else None)
+    if cuda is None:
+        message = "nothing in this world tells its CUDA release: no torch is in it"
+        raise InputError(message, hint="say which with --cuda")
+    return Survey(chosen=chosen, facts=facts, demands=demands, torch=torch, cuda=cuda)
+
+
+@contextlib.contextmanager
+def opened(
+    ask: Ask,
+    matrix: Matrix,
+    arch: Arch,
+    target: Target | None,
+    memory: Memory,
+    store: Store,
+    http: Http,
+) -> Iterator[Facts]:
+    """What `ask` may use on `arch`; an sdist may be built as long as it is open."""
     base = matrix.bases[wishes.base_of(ask, matrix)]
     provisional = _provisional(ask, matrix, target)
-    demands = _demands(ask, target)
     rules = Rules(
         as_of=provisional.as_of,
         tags=Tags(python=base.python, glibc=base.glibc, arch=arch),
-        pins=chain.pins_of(demands),
+        pins=chain.pins_of(_demands(ask, target)),
     )
     indexes = Indexes(
         places(matrix, provisional, uv.default_index), ask.indexes, matrix.default_index, http
@@ -117,21 +148,33 @@ def survey(
         catalogue = Catalogue(
             indexes, rules, http, store, sdists=builders, hide=_unless_pinned(gaps, rules.pins)
         )
-        facts = facts_of(catalogue, (*memory.seen, *memory.known), store, http)
-        cuda = ask.cuda or (target.cuda if target is not None else None)
-        refuse(ask, facts, demands, cuda, matrix, memory, store, http)
-        named = {name: pin for name, pin in rules.pins.items() if name != TORCH}
-        if memory.see(glance.glance(catalogue, named, named, store, http)):
-            facts = facts.knowing((*memory.seen, *memory.known))
-            refuse(ask, facts, demands, cuda, matrix, memory, store, http)
-        chosen = _ask(matrix, facts, demands, cuda, store)
-    versions = {item.package: item.version for item in chosen}
-    torch = next((b for b in facts.torches if str(b.version) == versions.get(TORCH)), None)
-    cuda = cuda or (torch.cuda if torch is not None else None)
-    if cuda is None:
-        message = "nothing in this world tells its CUDA release: no torch is in it"
-        raise InputError(message, hint="say which with --cuda")
-    return Survey(chosen=chosen, facts=facts, demands=demands, torch=torch, cuda=cuda)
+        yield facts_of(catalogue, (*memory.seen, *memory.known), store, http)
+
+
+def explained(
+    error: WorldImpossible,
+    matrix: Matrix,
+    name: str,
+    arch: Arch,
+    known: Sequence[Constraint],
+    store: Store,
+    http: Http,
+) -> WorldImpossible:
+    """`error` of target `name` on `arch`, with a short chain and the nearest worlds if there are.
+
+    For targets of the matrix, whose resolution failed with whatever the resolver had to say.
+    """
+    target = matrix.targets[name]
+    ask = wishes.of_target(name, target, arch)
+    memory = Memory(known)
+    try:
+        with opened(ask, matrix, arch, None, memory, store, http) as facts:
+            refuse(ask, facts, _demands(ask, None), target.cuda, matrix, memory, store, http)
+    except WorldImpossible as better:
+        return better
+    except ImgbuildError:
+        return error  # what stopped the explanation is no reason of this world
+    return error
 
 
 def facts_of(

@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
 from imgbuild.errors import InputError
-from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.model import Matrix, Target
 from imgbuild.values import Arch, normalize
 
 # A comma stands between two wishes where a name follows, else between two bounds of one.
@@ -123,6 +123,21 @@ def _ordered(requirement: Requirement) -> str:
 def _agree(have: Wish, want: Wish) -> bool:
     version = have.pin or ""
     return Requirement(f"{want.package}{want.spec}").specifier.contains(version, prereleases=True)
+
+
+def of_target(name: str, target: Target, arch: Arch) -> Ask:
+    """What a target of the matrix asks for on one architecture."""
+    pins = {package: f"=={version}" for package, version in target.pins.items()}
+    ranges = {package: wanted.spec for package, wanted in target.requires.items()}
+    return Ask(
+        wishes=tuple(Wish(package=p, spec=spec) for p, spec in {**ranges, **pins}.items()),
+        arches=(arch,),
+        cuda=target.cuda,
+        as_of=target.as_of,
+        base=target.base,
+        indexes=target.indexes,
+        name=name,
+    )
 
 
 def indexes_of(words: Iterable[str], matrix: Matrix) -> dict[str, str]:

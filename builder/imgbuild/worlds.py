@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from imgbuild import chain, pythons, rows, surveys, whys, wishes
+from imgbuild.audit import gpus
 from imgbuild.console import console
 from imgbuild.constraints import Constraint
 from imgbuild.errors import WorldImpossible
@@ -65,11 +66,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A world on each architecture that was asked for; `target` and `row` if one is possible."""
+    """A world on each architecture that was asked for; `target` and `row` if one is possible.
+
+    `driver` is the oldest driver that runs programs of its CUDA release, "" where that is unknown.
+    """
 
     name: str
     python: str
     arch: dict[Arch, Outcome]
+    driver: str = ""
     target: Target | None = None
     row: tuple[str, ...] = ()
 
@@ -107,7 +112,8 @@ def answer(
     target = settled(ask, target, found, outcomes)
     name = wishes.name_of(ask, matrix, target.cuda, target.pins)
     lines = tuple(rows.row(name, target))
-    return Answer(name=name, python=python, arch=outcomes, target=target, row=lines)
+    driver = gpus.load().oldest(target.cuda)
+    return Answer(name=name, python=python, arch=outcomes, driver=driver, target=target, row=lines)
 
 
 def find(

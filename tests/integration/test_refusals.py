@@ -9,9 +9,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
-from imgbuild import wishes, worlds
+from imgbuild import surveys, wishes, worlds
+from imgbuild.errors import WorldImpossible
 from imgbuild.fetch import Http
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
@@ -120,3 +122,22 @@ def test_vllm_0_33_on_cuda_12_4(refuse: Refuse) -> None:
     assert found.reasons[3].startswith("torch 2.14.0 (CUDA 13.0: requires cuda-toolkit==13.0")
     assert found.nearest[0] == "vllm 0.8.5.post1, with torch 2.6.0 for CUDA 12.4"
     assert found.nearest[-1].startswith("the target cu124-vllm on x86_64: CUDA 12.4")
+
+
+def test_a_target_that_cannot_be_resolved_is_explained_in_the_same_way(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    store = Store.open(tmp_path_factory.mktemp("cache"))
+    target = matrix().targets["cu124-vllm"]
+    changed = msgspec.structs.replace(target, pins={**target.pins, "tensordict": "0.15.0"})
+    other = worlds.with_target(matrix(), "later", changed)
+    before = WorldImpossible("no set of packages satisfies later", reasons=("many words",))
+    found = surveys.explained(before, other, "later", Arch.X86_64, (), store, Http())
+    assert found is not before
+    assert any(
+        reason.startswith("tensordict 0.15.0: its wheel was uploaded 2026")
+        for reason in found.reasons
+    )
+    assert found.nearest
+    same = surveys.explained(before, matrix(), "cu124-vllm", Arch.X86_64, (), store, Http())
+    assert same is before

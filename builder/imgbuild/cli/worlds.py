@@ -20,6 +20,8 @@ def lines(answer: Answer) -> list[str]:
                 *_table(outcome),
                 "",
             ]
+    if answer.driver and answer.target is not None:
+        found += [f"# CUDA {answer.target.cuda}: driver {answer.driver} or newer", ""]
     if answer.row:
         found += ["# a row for matrix.yaml, below targets:", *answer.row]
     return found
