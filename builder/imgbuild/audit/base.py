@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from imgbuild.audit.elf import read_elf
-from imgbuild.audit.facts import FACTS_FORMAT, ElfFacts
+from imgbuild.audit.facts import ElfFacts
 from imgbuild.audit.library import pack, unpack
+from imgbuild.audit.reading import readers
 from imgbuild.deb.archive import read
 from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.tar import Kind, Member
@@ -36,7 +37,7 @@ def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) 
     """
 
     def _one(deb: Deb) -> tuple[ElfFacts, ...]:
-        key = f"{deb.sha256} {FACTS_FORMAT}"
+        key = f"{deb.sha256} {readers()}"
         kept = store.fact(FACT, key)
         known = unpack(kept, tuple[ElfFacts, ...]) if kept is not None else None
         if known is None:
