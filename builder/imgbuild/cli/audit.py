@@ -31,69 +31,77 @@ class Check(enum.StrEnum):
     RULES = "rules"
 
 
+Requirements = Annotated[
+    Path | None,
+    typer.Option(
+        "--requirements",
+        metavar="FILE",
+        help="Audit this file of pins (name==version) in place of a target, from the default"
+        " index; wants --python and one --arch. Shared objects are not read.",
+        rich_help_panel=options.SELECT,
+        show_default=False,
+    ),
+]
+Python = Annotated[
+    str | None,
+    typer.Option(
+        "--python",
+        metavar="X.Y",
+        help="The Python of --requirements.",
+        rich_help_panel=options.SELECT,
+        show_default=False,
+    ),
+]
+Checks = Annotated[
+    list[Check] | None,
+    typer.Option(
+        "--check",
+        help="Only this check; repeatable.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Notes = Annotated[
+    bool,
+    typer.Option(
+        "--notes",
+        help="Show notes too: what cannot work, but lies off the main path.",
+        rich_help_panel=options.TALK,
+    ),
+]
+Junit = Annotated[
+    Path | None,
+    typer.Option(
+        "--junit",
+        metavar="FILE",
+        help="Write the result as JUnit XML too: a case for each check.",
+        rich_help_panel=options.TALK,
+        show_default=False,
+    ),
+]
+Keep = Annotated[
+    bool | None,
+    typer.Option(
+        "--keep/--drop",
+        help="Keep wheels that are fetched for this in the cache, or drop each when it is"
+        " read. Default: keep for one target, drop for several.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+
+
 def audit(
     names: options.Names = None,
     target: options.Targets = None,
     everything: options.Everything = False,
     arch: options.Arches = None,
-    requirements: Annotated[
-        Path | None,
-        typer.Option(
-            "--requirements",
-            metavar="FILE",
-            help="Audit this file of pins (name==version) in place of a target, from the default"
-            " index; wants --python and one --arch. Shared objects are not read.",
-            rich_help_panel=options.SELECT,
-            show_default=False,
-        ),
-    ] = None,
-    python: Annotated[
-        str | None,
-        typer.Option(
-            "--python",
-            metavar="X.Y",
-            help="The Python of --requirements.",
-            rich_help_panel=options.SELECT,
-            show_default=False,
-        ),
-    ] = None,
-    check: Annotated[
-        list[Check] | None,
-        typer.Option(
-            "--check",
-            help="Only this check; repeatable.",
-            rich_help_panel=options.WORK,
-            show_default=False,
-        ),
-    ] = None,
-    notes: Annotated[
-        bool,
-        typer.Option(
-            "--notes",
-            help="Show notes too: what cannot work, but lies off the main path.",
-            rich_help_panel=options.TALK,
-        ),
-    ] = False,
-    junit: Annotated[
-        Path | None,
-        typer.Option(
-            "--junit",
-            metavar="FILE",
-            help="Write the result as JUnit XML too: a case for each check.",
-            rich_help_panel=options.TALK,
-            show_default=False,
-        ),
-    ] = None,
-    keep: Annotated[
-        bool | None,
-        typer.Option(
-            "--keep/--drop",
-            help="Keep wheels that are fetched for this in the cache, or drop each when it is"
-            " read. Default: keep for one target, drop for several.",
-            rich_help_panel=options.WORK,
-            show_default=False,
-        ),
-    ] = None,
+    requirements: Requirements = None,
+    python: Python = None,
+    check: Checks = None,
+    notes: Notes = False,
+    junit: Junit = None,
+    keep: Keep = None,
     offline: options.Offline = False,
     matrix: options.MatrixFile = None,
     json: options.Json = False,
