@@ -162,9 +162,9 @@ class Laboratory:
                 return _judged(world, record)
 
     def _read_members(self, book: Book, members: tuple[str, ...]) -> None:
-        """Read the named shared objects; the book then knows of no other."""
+        """Read those of the named shared objects that it has; the book then knows of no other."""
         known = {facts.file: facts for facts in book.kept_elves() or ()}
-        missing = [member for member in members if member not in known]
+        missing = [member for member in members if member in book.files and member not in known]
         for member in missing:
             known[member] = self._read_elf(book, member)
         if missing or book.kept_elves() is None:
