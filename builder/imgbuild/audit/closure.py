@@ -160,12 +160,12 @@ class _Walk:
 
     def _use(self, found: Found, how: Reached) -> None:
         """Whatever was found is called, made or named."""
+        if found.ambiguous:
+            how = msgspec.structs.replace(how, level=Level.DOUBTFUL)
         for step in found.trace:
             self._module(step.partition(":")[0].lstrip("*"), how)
         found = names.follow(self.world, found)
         home, definition = found.home, found.definition
-        if found.ambiguous:
-            how = msgspec.structs.replace(how, level=Level.DOUBTFUL)
         if home is None or not self._is_walked(home.module):
             return
         self._module(home.module, how)
@@ -223,9 +223,11 @@ class _Walk:
         self._module(line.module, beyond)
         if not line.name or line.name == "*" or not self._is_walked(line.module):
             return
+        found = self._lookup(line.module, line.name)
         # What is taken on first use may be a stand-in where something it needs is missing.
-        later = msgspec.structs.replace(beyond, level=max(beyond.level, Level.POSSIBLE))
-        for step in self._lookup(line.module, line.name).trace:
+        least = Level.DOUBTFUL if found.ambiguous else Level.POSSIBLE
+        later = msgspec.structs.replace(beyond, level=max(beyond.level, least))
+        for step in found.trace:
             self._module(step.partition(":")[0].lstrip("*"), later)
 
     def _lookup(self, module: str, name: str) -> Found:
