@@ -13,99 +13,111 @@ from imgbuild.errors import InputError, WorldImpossible
 ASK = "What is asked for"
 
 
+Wanted = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[REQUIREMENT]...",
+        help="What the world must have: vllm==0.9.2, 'trl>=0.18', verl.",
+        show_default=False,
+    ),
+]
+Want = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--want",
+        metavar="LIST",
+        help="The same as positional requirements, with commas between; repeatable.",
+        rich_help_panel=ASK,
+        show_default=False,
+    ),
+]
+Have = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--have",
+        metavar="LIST",
+        help="Exact versions that are there already and must stay; repeatable.",
+        rich_help_panel=ASK,
+        show_default=False,
+    ),
+]
+Cuda = Annotated[
+    str | None,
+    typer.Option(
+        "--cuda",
+        metavar="RELEASE",
+        help="The CUDA release, such as 12.6. By default that of the torch that fits.",
+        rich_help_panel=ASK,
+        show_default=False,
+    ),
+]
+ArchList = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arch",
+        metavar="LIST",
+        help="x86_64, arm64 or both, with a comma between. By default this machine's.",
+        rich_help_panel=ASK,
+        show_default=False,
+    ),
+]
+AsOf = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        metavar="DATE",
+        help="Only files uploaded before this day, 00:00 UTC. By default all until now.",
+        rich_help_panel=ASK,
+        show_default=False,
+    ),
+]
+Python = Annotated[
+    str | None,
+    typer.Option(
+        "--python",
+        metavar="X.Y",
+        help="The Python; a base of the matrix must have it.",
+        rich_help_panel=ASK,
+        show_default=False,
+    ),
+]
+Base = Annotated[
+    str | None,
+    typer.Option(
+        "--base",
+        metavar="NAME",
+        help="A base of the matrix. By default the one of most targets.",
+        rich_help_panel=ASK,
+        show_default=False,
+    ),
+]
+Assigned = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--index",
+        metavar="PACKAGE=INDEX",
+        help="Take a package from another index of the matrix; repeatable.",
+        rich_help_panel=ASK,
+        show_default=False,
+    ),
+]
+RowName = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="What the row is called.", show_default=False),
+]
+
+
 def resolve(
-    wanted: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[REQUIREMENT]...",
-            help="What the world must have: vllm==0.9.2, 'trl>=0.18', verl.",
-            show_default=False,
-        ),
-    ] = None,
-    want: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--want",
-            metavar="LIST",
-            help="The same as positional requirements, with commas between; repeatable.",
-            rich_help_panel=ASK,
-            show_default=False,
-        ),
-    ] = None,
-    have: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--have",
-            metavar="LIST",
-            help="Exact versions that are there already and must stay; repeatable.",
-            rich_help_panel=ASK,
-            show_default=False,
-        ),
-    ] = None,
-    cuda: Annotated[
-        str | None,
-        typer.Option(
-            "--cuda",
-            metavar="RELEASE",
-            help="The CUDA release, such as 12.6. By default that of the torch that fits.",
-            rich_help_panel=ASK,
-            show_default=False,
-        ),
-    ] = None,
-    arch: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--arch",
-            metavar="LIST",
-            help="x86_64, arm64 or both, with a comma between. By default this machine's.",
-            rich_help_panel=ASK,
-            show_default=False,
-        ),
-    ] = None,
-    as_of: Annotated[
-        str | None,
-        typer.Option(
-            "--as-of",
-            metavar="DATE",
-            help="Only files uploaded before this day, 00:00 UTC. By default all until now.",
-            rich_help_panel=ASK,
-            show_default=False,
-        ),
-    ] = None,
-    python: Annotated[
-        str | None,
-        typer.Option(
-            "--python",
-            metavar="X.Y",
-            help="The Python; a base of the matrix must have it.",
-            rich_help_panel=ASK,
-            show_default=False,
-        ),
-    ] = None,
-    base: Annotated[
-        str | None,
-        typer.Option(
-            "--base",
-            metavar="NAME",
-            help="A base of the matrix. By default the one of most targets.",
-            rich_help_panel=ASK,
-            show_default=False,
-        ),
-    ] = None,
-    index: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--index",
-            metavar="PACKAGE=INDEX",
-            help="Take a package from another index of the matrix; repeatable.",
-            rich_help_panel=ASK,
-            show_default=False,
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option("--name", metavar="NAME", help="What the row is called.", show_default=False),
-    ] = None,
+    wanted: Wanted = None,
+    want: Want = None,
+    have: Have = None,
+    cuda: Cuda = None,
+    arch: ArchList = None,
+    as_of: AsOf = None,
+    python: Python = None,
+    base: Base = None,
+    index: Assigned = None,
+    name: RowName = None,
     matrix: options.MatrixFile = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
