@@ -54,7 +54,10 @@ def build(
     if only_base:
         plans = {arch: base_of(planned) for arch, planned in plans.items()}
     known = seals.sealed_records(sealed)
-    documents = {arch: seals.documents(planned, known) for arch, planned in plans.items()}
+    documents = {
+        arch: seals.documents(planned, known, None if only_base else sealed.arch[arch].floors)
+        for arch, planned in plans.items()
+    }
     digest = seals.top_digest({arch: document.manifest for arch, document in documents.items()})
     unchanged = not verify and layout.check(output, digest)
     made = 0

@@ -14,7 +14,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.audit import gpus
-from imgbuild.audit.floors import Floors
+from imgbuild.audit.facts import Floors
 from imgbuild.host import Gpu, Host
 from imgbuild.lock import Lock
 from imgbuild.seal import seal_path

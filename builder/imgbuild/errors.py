@@ -96,7 +96,7 @@ class FetchFailed(ImgbuildError):
 
 
 class WorldImpossible(ImgbuildError):
-    """No set of packages satisfies the target: the chain of reasons, the nearest possible worlds."""
+    """No set of packages satisfies the target: the chain of reasons, the nearest worlds."""
 
     exit_code = 8
 

@@ -6,6 +6,8 @@ import enum
 
 import msgspec
 
+from imgbuild.audit.facts import Floors
+
 
 class Severity(enum.StrEnum):
     """How bad a finding is: an error fails the verb, a warning and a note do not."""
@@ -80,11 +82,15 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a verb found out about one target on one architecture."""
+    """All that a verb found out about one target on one architecture.
+
+    `floors` are what the image needs of its host, where its shared objects were read.
+    """
 
     target: str
     arch: str
     tier: str = ""
+    floors: Floors | None = None
     findings: tuple[Finding, ...] = ()
     cases: tuple[Case, ...] = ()
 

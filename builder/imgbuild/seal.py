@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
+from imgbuild.audit.facts import Floors
 from imgbuild.errors import LockStale
 from imgbuild.lock import Lock, damaged
 from imgbuild.oci import image
@@ -34,11 +35,15 @@ class SealedLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SealedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """The image on one architecture; `size` is what a pull moves, in bytes."""
+    """The image on one architecture; `size` is what a pull moves, in bytes.
+
+    `floors` are what it needs of its host, as its files tell; they are the manifest's annotations.
+    """
 
     manifest: Digest
     config: Digest
     size: Bytes
+    floors: Floors | None = None
     layers: tuple[SealedLayer, ...]
 
 
@@ -64,7 +69,9 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         return sum(layer.size for layer in self.layers) + len(self.config) + len(self.manifest)
 
 
-def documents(planned: Plan, known: Mapping[Digest, LayerRecord]) -> Document:
+def documents(
+    planned: Plan, known: Mapping[Digest, LayerRecord], floors: Floors | None = None
+) -> Document:
     """Configuration and manifest of a plan whose layers are all in `known` (KeyError otherwise)."""
     layers = tuple(known[layer.id] for layer in planned.layers)
     config = image.config(planned, [layer.diff_id for layer in layers])
@@ -73,22 +80,43 @@ def documents(planned: Plan, known: Mapping[Digest, LayerRecord]) -> Document:
         for layer in planned.layers
         if isinstance(layer.recipe, RegistryRecipe)
     }
-    manifest = image.manifest(config, layers, media_types=taken)
+    manifest = image.manifest(
+        config, layers, media_types=taken, annotations=annotations(floors) if floors else {}
+    )
     return Document(config=config, manifest=manifest, layers=layers)
 
 
-def seal(lock: Lock, known: Mapping[Digest, LayerRecord]) -> Seal:
+def annotations(floors: Floors) -> dict[str, str]:
+    """What a manifest says of the host that its image needs; only what is known."""
+    said = {
+        "cuda": floors.cuda,
+        "driver": floors.driver,
+        "driver-full": floors.driver_full,
+        "gpu": " ".join(floors.gpu),
+        "gpu-ptx": " ".join(floors.gpu_ptx),
+        "glibc": floors.glibc,
+    }
+    return {f"dev.imgbuild.needs.{name}": value for name, value in said.items() if value}
+
+
+def seal(
+    lock: Lock,
+    known: Mapping[Digest, LayerRecord],
+    floors: Mapping[Arch, Floors | None] | None = None,
+) -> Seal:
     """The seal of `lock`, given the records of all its layers (KeyError otherwise)."""
+    floors = floors or {}
     images: dict[Arch, SealedImage] = {}
     manifests: dict[Arch, bytes] = {}
     for arch in lock.arch:
         planned = plan(lock, arch)
-        document = documents(planned, known)
+        document = documents(planned, known, floors.get(arch))
         manifests[arch] = document.manifest
         images[arch] = SealedImage(
             manifest=digest_of(document.manifest),
             config=digest_of(document.config),
             size=document.size,
+            floors=floors.get(arch),
             layers=tuple(
                 SealedLayer(
                     name=layer.name,
@@ -129,7 +157,7 @@ def read_seal(images: Path, lock: Lock) -> Seal:
     found = codec.read(path, Seal, what="seal", hint=damaged(lock.target))
     known = sealed_records(found)
     try:
-        due = seal(lock, known)
+        due = seal(lock, known, {arch: item.floors for arch, item in found.arch.items()})
     except KeyError:
         due = None
     if due != found:

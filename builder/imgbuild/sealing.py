@@ -54,15 +54,19 @@ def lock_target(
         with console.step(f"sealing {name}"):
             layers = _seal_layers(project, lock, inputs, processes=processes, drop=drop).layers
             refuse_conflicts(lock, inputs)
-        if _clean(project, matrix, lock, inputs, drop=drop):
+        reports = _audited(project, matrix, lock, inputs, drop=drop)
+        if reports is not None:
             break
-    sealed = seals.seal(lock, layers)
+    floors = {Arch(report.arch): report.floors for report in reports}
+    sealed = seals.seal(lock, layers, floors)
     write_locked(project, lock, sealed)
     return lock, sealed
 
 
-def _clean(project: Project, matrix: Matrix, lock: Lock, inputs: Inputs, *, drop: bool) -> bool:
-    """Whether the whole audit is clean; False if it taught something new, AuditFailed if not."""
+def _audited(
+    project: Project, matrix: Matrix, lock: Lock, inputs: Inputs, *, drop: bool
+) -> list[Report] | None:
+    """Clean reports of the whole audit; None if it taught something new, AuditFailed if not."""
     known = constraints.read(project.images)
     reports = [audit_lock(lock, arch, inputs, known, drop=drop) for arch in lock.arch]
     learned = known
@@ -74,8 +78,8 @@ def _clean(project: Project, matrix: Matrix, lock: Lock, inputs: Inputs, *, drop
             learned = constraints.add(project.images, taught, inputs.store)
     if learned == known:
         refuse_errors(lock.target, reports)
-        return True
-    return False
+        return reports
+    return None
 
 
 def refuse_errors(target: str, reports: Iterable[Report]) -> None:

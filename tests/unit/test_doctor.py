@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from imgbuild import doctor
-from imgbuild.audit.floors import Floors
+from imgbuild.audit.facts import Floors
 from imgbuild.cli import doctor as verb
 from imgbuild.doctor import Offer
 from imgbuild.host import Gpu, Host, Runs, driver_of, parse_gpus

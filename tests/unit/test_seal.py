@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from imgbuild import codec, seal
+from imgbuild.audit.facts import Floors
 from imgbuild.errors import InputError, LockStale
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import plan
@@ -100,3 +101,20 @@ def test_an_unsealed_lock_says_what_to_do(tmp_path):
     with pytest.raises(LockStale, match="locked but not sealed") as caught:
         seal.read_seal(tmp_path, samples.lock())
     assert caught.value.hint == "make it with: imgbuild lock --target small"
+
+
+def test_what_an_image_needs_of_its_host_is_sealed_and_annotated(tmp_path):
+    lock = samples.lock()
+    needs = Floors(cuda="12.4", driver="525.60.13", gpu=("8.0", "9.0"), glibc="2.31")
+    (arch,) = lock.arch
+    sealed = seal.seal(lock, records(lock), {arch: needs})
+    document = seal.documents(plan(lock, arch), records(lock), needs)
+    assert json.loads(document.manifest)["annotations"] == {
+        "dev.imgbuild.needs.cuda": "12.4",
+        "dev.imgbuild.needs.driver": "525.60.13",
+        "dev.imgbuild.needs.glibc": "2.31",
+        "dev.imgbuild.needs.gpu": "8.0 9.0",
+    }
+    assert sealed.arch[arch].manifest == seal.digest_of(document.manifest)
+    codec.write(seal.seal_path(tmp_path, lock.target), sealed)
+    assert seal.read_seal(tmp_path, lock) == sealed

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild import codec
-from imgbuild.audit.facts import ElfFacts
+from imgbuild.audit.facts import ElfFacts, Floors
 from imgbuild.audit.library import pack, unpack
 from imgbuild.audit.world import World
 from imgbuild.constraints import Constraint
@@ -78,7 +78,12 @@ def audit(
     if report is None:
         bench = _Bench(world, terms, libraries, path)
         findings = waive(bench.run(wanted), terms.waivers, wanted)
-        report = Report(target=terms.target, arch=world.arch, findings=ordered(findings))
+        report = Report(
+            target=terms.target,
+            arch=world.arch,
+            floors=_floors(world, terms) if "cuda" in wanted and terms.cuda else None,
+            findings=ordered(findings),
+        )
         if store is not None:
             store.put_fact(REPORT, key, pack(report))
     return report
@@ -147,6 +152,12 @@ class _Bench:
         from imgbuild.audit import rules
 
         return rules.check(self._world)
+
+
+def _floors(world: World, terms: Terms) -> Floors:
+    from imgbuild.audit.floors import floors
+
+    return floors([facts for _, facts in world.elves()], terms.cuda)
 
 
 def waive(

@@ -47,6 +47,7 @@ def manifest(
     layers: Sequence[LayerRecord],
     *,
     media_types: Mapping[Digest, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
 ) -> bytes:
     """The manifest of `config` and `layers`, bottom first.
 
@@ -66,6 +67,7 @@ def manifest(
             }
             for layer in layers
         ],
+        **({"annotations": dict(annotations)} if annotations else {}),
     })
 
 
