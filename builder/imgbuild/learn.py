@@ -17,6 +17,7 @@ from imgbuild.constraints import Constraint
 from imgbuild.probe import Release, Shelf, asks, boundary, lacks
 from imgbuild.report import Evidence, Finding, Relation
 
+UNNAMED: Final = (Relation.SYMBOL, Relation.LIBRARY, Relation.ABI, Relation.CUDA, Relation.ARGUMENT)
 NEVER: Final = "<0"  # no version of the other package will do
 # The packages that others import without declaring them, by module. What gets into an image unasked
 # must be reviewed: no name is guessed, since anybody may publish under one, and what METADATA names
@@ -65,7 +66,8 @@ def bounds(evidence: Evidence, shelf: Shelf) -> Bounds | None:
     """Which versions of the other package would do; None if nothing tells.
 
     What the evidence says itself counts first (a window, a rule). Names are looked up in other
-    versions. Of binaries it is only known that these two do not fit.
+    versions; where these two packages alone do not clash, a third one has a hand in it, and no
+    version of the other is to blame. Of binaries it is only known that these two do not fit.
     """
     if evidence.spec or evidence.relation is Relation.PACKAGE:
         return Bounds(spec=evidence.spec)
@@ -74,8 +76,10 @@ def bounds(evidence: Evidence, shelf: Shelf) -> Bounds | None:
     this_one = Bounds(spec=f"!={Version(evidence.other_version).public}")
     releases = shelf.releases(evidence.other)
     start = _place(releases, evidence.other_version)
-    if start is None or lacks(shelf, evidence, releases[start]) is not True:
+    if start is None or evidence.relation in UNNAMED:
         return this_one
+    if lacks(shelf, evidence, releases[start]) is not True:
+        return None
 
     def persists(release: Release) -> bool:
         return lacks(shelf, evidence, release) is True

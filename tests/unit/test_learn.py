@@ -100,6 +100,17 @@ def test_of_binaries_it_is_known_that_these_two_do_not_fit(tmp_path, relation):
         assert (learned.versions, learned.needs) == ("==1.7", "lib!=1.9")
 
 
+def test_a_clash_in_which_a_third_package_has_a_hand_is_not_laid_at_the_others_door(tmp_path):
+    index = LocalIndex()
+    text = "import importlib.util\nif importlib.util.find_spec('third'):\n    class Dummy: pass\n"
+    sources = {"lib/__init__.py": "VERSION = 1\n", "lib/utils.py": text}
+    shelves.publish(index, "lib", {"1.0": sources, "1.1": sources})
+    shelves.publish(index, "app", {"1.0": {**PLAIN, "app/use.py": "from lib.utils import Dummy\n"}})
+    with shelves.shelf(tmp_path, index) as (shelf, _):
+        clash = finding(Relation.NAME, "lib.utils:Dummy", version="1.0", other_version="1.1")
+        assert learn(clash, shelf, ()) is None
+
+
 def test_nothing_is_learned_without_another_package_or_evidence(tmp_path):
     with world(tmp_path) as (shelf, _):
         alone = finding(Relation.SYMBOL, "_Z1fv", version="1.7", other="")
