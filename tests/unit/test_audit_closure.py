@@ -74,10 +74,10 @@ def test_making_an_object_reaches_all_its_methods_and_its_bases():
     path = walk(files, "lib.Engine")
     assert level(path, "lib.core", "Engine.__init__") is Level.CERTAIN
     assert level(path, "lib.core", "start") is Level.CERTAIN
-    assert level(path, "lib.core", "stop") is Level.POSSIBLE
-    assert level(path, "lib.base", "Base.common") is Level.POSSIBLE
+    assert level(path, "lib.core", "stop") is Level.LIKELY
+    assert level(path, "lib.base", "Base.common") is Level.LIKELY
     assert level(path, "lib.inside") is Level.CERTAIN
-    assert level(path, "lib.used") is Level.POSSIBLE
+    assert level(path, "lib.used") is Level.LIKELY
 
 
 def test_naming_a_class_is_not_using_its_module_only():
@@ -139,7 +139,7 @@ def test_also_goes_with_its_entry():
     path = main_path(
         SmallWorld({"lib 2.0": files}), Policy(walk=frozenset(("lib",)), entries=named)
     )
-    assert level(path, "lib.plugin", "Worker.run") is Level.POSSIBLE
+    assert level(path, "lib.plugin", "Worker.run") is Level.LIKELY
 
 
 def test_the_policy_of_this_release_can_be_read():
@@ -167,7 +167,29 @@ def test_a_name_is_that_of_the_branch_which_this_world_takes():
     other = {"other/__init__.py": "__version__ = 'x'\n"}
     old = main_path(SmallWorld({"lib 2.0": files, "other 1.5": other}), rules("lib.run"))
     new = main_path(SmallWorld({"lib 2.0": files, "other 2.5": other}), rules("lib.run"))
-    assert level(old, "lib.old", "Engine.step") is Level.POSSIBLE
+    assert level(old, "lib.old", "Engine.step") is Level.LIKELY
     assert level(old, "lib.new", "Engine.step") is None
-    assert level(new, "lib.new", "Engine.step") is Level.POSSIBLE
+    assert level(new, "lib.new", "Engine.step") is Level.LIKELY
     assert level(new, "lib.old") is None
+
+
+def test_a_private_method_is_reached_by_its_callers_or_for_its_base():
+    files = {
+        "lib/__init__.py": """
+            class Base:
+                def train(self):
+                    self._step()
+                def _step(self): ...
+            class Mine(Base):
+                def _step(self): ...
+                def _special(self): ...
+                def _helper(self): ...
+                def save(self):
+                    if self.special:
+                        self._special()
+        """,
+    }
+    path = walk(files, "lib.Mine")
+    assert level(path, "lib", "Mine._step") is Level.LIKELY
+    assert level(path, "lib", "Mine._special") is Level.POSSIBLE
+    assert level(path, "lib", "Mine._helper") is None

@@ -59,7 +59,8 @@ class _Reader:
     def findings(self) -> Iterator[Finding]:
         """What is wrong in this module."""
         here = scopes(self.facts)
-        for fact in (*self.facts.calls, *self.facts.attributes):
+        facts: tuple[Call | Attribute, ...] = (*self.facts.calls, *self.facts.attributes)
+        for fact in facts:
             course = judge(self.world, fact.guards)
             if not course.runs:
                 continue

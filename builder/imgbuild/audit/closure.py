@@ -28,8 +28,9 @@ class Level(enum.IntEnum):
     """How sure it is that a scope runs: the lower the surer."""
 
     CERTAIN = 0  # no condition on the way but those that hold in this world
-    POSSIBLE = 1  # it depends on data, or is a method that somebody may call
-    DOUBTFUL = 2  # a condition on the world is not understood, or somebody catches what goes wrong
+    LIKELY = 1  # a method of an object that is made
+    POSSIBLE = 2  # it depends on data
+    DOUBTFUL = 3  # a condition on the world is not understood, or somebody catches what goes wrong
 
 
 Place = tuple[str, str]  # module and runner: "" for its top level, else a function's qualified name
@@ -86,6 +87,10 @@ def _applies(world: Surroundings, entry: Entry) -> bool:
     if version is None or not all(world.version(other) for other in entry.beside):
         return False
     return not entry.versions or policy.within(version, entry.versions)
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__")
 
 
 class _Walk:
@@ -175,8 +180,13 @@ class _Walk:
             self._mark((home.module, definition.name), how)
 
     def _make(self, found: Found, how: Reached) -> None:
-        """An object of a class is made: its methods, and those of its bases, may be called."""
-        for one in ancestors(self.world, found):
+        """An object of a class is made: its methods, and those of its bases, may be called.
+
+        A private method is called by its own class, which is followed, unless it stands in for one
+        of a base.
+        """
+        chain = ancestors(self.world, found)
+        for at, one in enumerate(chain):
             home, definition = one.home, one.definition
             if home is None or not isinstance(definition, Class):
                 continue
@@ -185,10 +195,19 @@ class _Walk:
                 continue
             self._made[place] = how.level
             self._module(home.module, how)
-            later = Reached(max(how.level, Level.POSSIBLE), how.entry, how.via)
+            later = msgspec.structs.replace(how, level=max(how.level, Level.LIKELY))
+            above = {
+                name
+                for base in chain[at + 1 :]
+                if isinstance(base.definition, Class)
+                for name in base.definition.methods
+            }
             for method in scopes(home).methods(definition.name):
-                maker = method.rpartition(".")[2] in _MAKERS
-                self._mark((home.module, method), how if maker else later)
+                name = method.rpartition(".")[2]
+                if name in _MAKERS:
+                    self._mark((home.module, method), how)
+                elif not _is_private(name) or name in above:
+                    self._mark((home.module, method), later)
 
     # -- following what a place does
 
@@ -224,6 +243,8 @@ class _Walk:
         if not line.name or line.name == "*" or not self._is_walked(line.module):
             return
         found = self._lookup(line.module, line.name)
+        if isinstance(found.definition, ModuleFacts) and not found.ambiguous:
+            self._module(found.definition.module, beyond)
         # What is taken on first use may be a stand-in where something it needs is missing.
         least = Level.DOUBTFUL if found.ambiguous else Level.POSSIBLE
         later = msgspec.structs.replace(beyond, level=max(beyond.level, least))

@@ -65,7 +65,7 @@ def _of_import(
     caught = course.catches(*(IMPORT if relation is Relation.NAME else MISSING))
     if relation is Relation.PACKAGE and (caught or not top or not course.certain):
         return None
-    error = not caught and _fails(how, course, relation)
+    error = not caught and _fails(how, course, relation, top=top)
     return finding(
         world,
         CHECK,
@@ -78,11 +78,17 @@ def _of_import(
     )
 
 
-def _fails(how: Reached | None, course: Course, relation: Relation) -> bool:
-    """Whether the main path itself breaks here; a missing package must surely lie on it."""
-    if how is None or how.level is Level.DOUBTFUL or not course.clear:
+def _fails(how: Reached | None, course: Course, relation: Relation, *, top: bool) -> bool:
+    """Whether the main path itself breaks here.
+
+    A missing package must surely lie on it. A function that imports something for itself, and runs
+    in some cases only, does so to spare the other cases.
+    """
+    if how is None or not course.clear:
         return False
-    return relation is not Relation.PACKAGE or how.level is Level.CERTAIN
+    if relation is Relation.PACKAGE:
+        return how.level is Level.CERTAIN
+    return how.level <= (Level.POSSIBLE if top else Level.LIKELY)
 
 
 def _problem(
@@ -91,12 +97,13 @@ def _problem(
     """What is wrong with an import: relation, other package, subject, text."""
     root = line.module.partition(".")[0]
     if world.exists(line.module) is False:
-        other = world.owner(root) or ""
-        if not other and world.exists(root) is False:
+        other = world.owner(line.module) or ""
+        if not other:
             if root == "__main__" or _is_vendored(world, facts, root):
                 return None
+            missing = line.module if world.exists(root) else root
             text = f"imports {line.module}, which no package of this world brings"
-            return Relation.PACKAGE, "", root, text
+            return Relation.PACKAGE, "", missing, text
         if world.module(line.module) is not None:
             return None
         text = f"imports {line.module}, which {other} {world.version(other)} does not have"

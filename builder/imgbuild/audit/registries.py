@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from functools import lru_cache
 
-from imgbuild.audit.facts import Call
+from imgbuild.audit.facts import Call, Function
 from imgbuild.audit.guards import Surroundings
 from imgbuild.audit.policy import Policy
 from imgbuild.audit.scopes import Meaning
@@ -17,7 +17,7 @@ from imgbuild.audit.scopes import Meaning
 def taken(world: Surroundings, rules: Policy, call: Call, what: Meaning) -> str | None:
     """The name that `call` registers although its package has it; None if all is well."""
     home, definition = what.found.home, what.found.definition
-    if not call.literals or home is None or definition is None:
+    if not call.literals or home is None or not isinstance(definition, Function):
         return None
     for registry in rules.registries:
         if registry.method != f"{home.module}.{definition.name}" or call.double_star:
