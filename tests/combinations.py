@@ -20,10 +20,12 @@ from typing import Literal
 import msgspec
 import yaml
 
+from imgbuild import auditing
 from imgbuild.audit import closure, corners, judge, policy
 from imgbuild.audit.content import Member, RemoteContent, open_content
 from imgbuild.audit.elf import read_elf
 from imgbuild.audit.facts import ElfFacts
+from imgbuild.audit.judge import Terms
 from imgbuild.audit.library import Book, Library
 from imgbuild.audit.pinned import pick
 from imgbuild.audit.policy import Entry
@@ -159,7 +161,7 @@ class Laboratory:
                     glibc=record.glibc,
                     partial=not record.closed,
                 )
-                return _judged(world, record)
+                return self._judged(world, record, library)
 
     def _read_members(self, book: Book, members: tuple[str, ...]) -> None:
         """Read those of the named shared objects that it has; the book then knows of no other."""
@@ -185,6 +187,21 @@ class Laboratory:
                 facts = read_elf(partial(_inflated, path), file)
         assert facts is not None, f"{book.wheel.file}: {file} is no shared object"
         return facts
+
+    def _judged(self, world: World, record: Combination, library: Library) -> tuple[Finding, ...]:
+        if record.check in WITHOUT_CODE:
+            return judge.audit(world, checks=WITHOUT_CODE).findings
+        rules = policy.load()
+        if record.script:
+            entry = Entry(name=SCRIPT, why="the program that is looked at")
+            rules = msgspec.structs.replace(rules, walk=rules.walk | {SCRIPT}, entries=(entry,))
+        # Corners hold notes alone: they are looked into where a note is what is expected.
+        look = corners.survey if record.level is Severity.NOTE else closure.main_path
+        path = look(world, rules)
+        report = auditing.audit_with_past(
+            world, path, Terms(), judge.CHECKS, self.indexes, library, record.packages
+        )
+        return report.findings
 
     @property
     def store_of_the_machine(self) -> Store:
@@ -222,18 +239,6 @@ def _script(folder: Path, text: str) -> tuple[Wheel, Path]:
         sha256=sha256(data),
     )
     return wheel, path
-
-
-def _judged(world: World, record: Combination) -> tuple[Finding, ...]:
-    if record.check in WITHOUT_CODE:
-        return judge.audit(world, checks=WITHOUT_CODE).findings
-    rules = policy.load()
-    if record.script:
-        entry = Entry(name=SCRIPT, why="the program that is looked at")
-        rules = msgspec.structs.replace(rules, walk=rules.walk | {SCRIPT}, entries=(entry,))
-    # Corners hold notes alone: they are looked into where a note is what is expected.
-    look = corners.survey if record.level is Severity.NOTE else closure.main_path
-    return judge.audit(world, path=look(world, rules)).findings
 
 
 def audit_all(

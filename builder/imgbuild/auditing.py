@@ -7,30 +7,38 @@ from: a second audit reads no wheel and fetches nothing.
 
 from __future__ import annotations
 
+import datetime
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from imgbuild import codec, constraints, sources
+import msgspec
+
+from imgbuild import codec, constraints, past, sources
 from imgbuild import lock as locks
 from imgbuild.audit import judge
 from imgbuild.audit.base import read_base
+from imgbuild.audit.closure import MainPath
+from imgbuild.audit.corners import survey
 from imgbuild.audit.facts import ElfFacts
-from imgbuild.audit.judge import CHECKS, Terms
+from imgbuild.audit.judge import CHECKS, Terms, waive
 from imgbuild.audit.library import Library, pack, unpack
 from imgbuild.audit.pinned import pick
-from imgbuild.audit.world import open_world, wheels_of
+from imgbuild.audit.world import World, open_world, wheels_of
 from imgbuild.console import console
 from imgbuild.errors import FetchFailed
 from imgbuild.fetch import Http
+from imgbuild.gateway import Catalogue
 from imgbuild.indexes import Indexes, Place
 from imgbuild.inputs import Inputs
 from imgbuild.lock import Lock
 from imgbuild.matrix.model import Matrix
+from imgbuild.probe import Shelf
 from imgbuild.project import Project
 from imgbuild.remote import Blocks, Ranges
 from imgbuild.report import Report
 from imgbuild.resolution import Deb, Locked, Resolution, Wheel
+from imgbuild.selection import Rules
 from imgbuild.store import Store
 from imgbuild.values import Arch, Sha256, sha256
 from imgbuild.wheel.tags import Tags
@@ -241,7 +249,8 @@ def audit_pins(
     What is compiled is not read. Packages without a wheel are left out, with a warning.
     """
     place = Place(name="default", address=index)
-    picked = pick(pins, machine, Indexes({place.name: place}, {}, place.name, http), http)
+    indexes = Indexes({place.name: place}, {}, place.name, http)
+    picked = pick(pins, machine, indexes, http)
     for package in picked.lacking:
         console.warn(f"{package} has no wheel for this machine; the audit leaves it out")
     with Library(store, Blocks(http)) as library:
@@ -254,4 +263,29 @@ def audit_pins(
             locate=lambda wheel: picked.urls[wheel.sha256],
             partial=bool(picked.lacking),
         )
-        return judge.audit(world, terms, checks=checks, store=store)
+        return audit_with_past(world, survey(world), terms, checks, indexes, library, pins)
+
+
+def audit_with_past(
+    world: World,
+    path: MainPath,
+    terms: Terms,
+    checks: Sequence[str],
+    indexes: Indexes,
+    library: Library,
+    pins: Mapping[str, str],
+) -> Report:
+    """The audit of a world whose packages' other releases may be looked into on their index.
+
+    These tell what a class with `__getattr__` does not: which attributes it had and has no longer.
+    """
+    report = judge.audit(world, terms, checks=checks, path=path)
+    if past.CHECK not in checks or library.http is None:
+        return report
+    machine = Tags(python=world.python, glibc=world.glibc, arch=world.arch)
+    rules = Rules(as_of=datetime.date.max, tags=machine, pins=pins)
+    catalogue = Catalogue(indexes, rules, library.http, library.store)
+    gone = past.check(world, path, Shelf(catalogue, library, library.store))
+    known = {(one.where, one.message) for one in report.findings}
+    more = [one for one in waive(gone, terms.waivers, ()) if (one.where, one.message) not in known]
+    return msgspec.structs.replace(report, findings=judge.ordered((*report.findings, *more)))
