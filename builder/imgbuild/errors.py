@@ -125,7 +125,7 @@ class Interrupted(ImgbuildError):
     exit_code = 130
 
 
-class SomeFailed(ImgbuildError):
+class SomeFailed(WorkFailed):
     """Of several targets some failed: what each said, and their exit code if they share one."""
 
     def __init__(self, failed: Mapping[str, ImgbuildError]) -> None:

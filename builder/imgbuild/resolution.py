@@ -72,4 +72,5 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def versions(self) -> dict[str, str]:
         """Package → version of everything that Python sees."""
-        return {item.package: item.version for item in (*self.wheels, *self.built)}
+        found = {wheel.package: wheel.version for wheel in self.wheels}
+        return found | {built.package: built.version for built in self.built}

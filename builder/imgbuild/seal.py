@@ -81,12 +81,12 @@ def documents(
         if isinstance(layer.recipe, RegistryRecipe)
     }
     manifest = image.manifest(
-        config, layers, media_types=taken, annotations=annotations(floors) if floors else {}
+        config, layers, media_types=taken, annotations=needs(floors) if floors else {}
     )
     return Document(config=config, manifest=manifest, layers=layers)
 
 
-def annotations(floors: Floors) -> dict[str, str]:
+def needs(floors: Floors) -> dict[str, str]:
     """What a manifest says of the host that its image needs; only what is known."""
     said = {
         "cuda": floors.cuda,

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from imgbuild.audit import cudas, gpus
-from imgbuild.audit.facts import ElfFacts, GpuCode
-from imgbuild.audit.facts import Floors
+from imgbuild.audit.facts import ElfFacts, Floors, GpuCode
 from imgbuild.audit.floors import floors
 from imgbuild.report import Finding, Relation
 from tests.unit.linked_world import LinkedWorld, library, module

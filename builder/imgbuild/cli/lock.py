@@ -9,49 +9,54 @@ import typer
 from imgbuild.cli import options
 from imgbuild.errors import InputError, SomeFailed
 
+Check = Annotated[
+    bool,
+    typer.Option(
+        "--check",
+        help="Say whether locks and seals follow from the matrix. Solves and"
+        " fetches nothing; exit status 5 if one does not.",
+        rich_help_panel=options.WORK,
+    ),
+]
+Diff = Annotated[
+    str | None,
+    typer.Option(
+        "--diff",
+        metavar="REV",
+        help="Say what changed since a git revision: packages, and bytes to pull.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Keep = Annotated[
+    bool | None,
+    typer.Option(
+        "--keep/--drop",
+        help="Keep downloaded wheels in the cache, or drop each when it"
+        " is sealed. Default: keep for one target, drop for several.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Again = Annotated[
+    bool,
+    typer.Option(
+        "--again",
+        help="With --all: also those whose lock is current. Without it, such a run goes on"
+        " where it was interrupted.",
+        rich_help_panel=options.WORK,
+    ),
+]
+
 
 def lock(
     names: options.Names = None,
     target: options.Targets = None,
     everything: options.Everything = False,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Say whether locks and seals follow from the matrix. Solves and"
-            " fetches nothing; exit status 5 if one does not.",
-            rich_help_panel=options.WORK,
-        ),
-    ] = False,
-    diff: Annotated[
-        str | None,
-        typer.Option(
-            "--diff",
-            metavar="REV",
-            help="Say what changed since a git revision: packages, and bytes to pull.",
-            rich_help_panel=options.WORK,
-            show_default=False,
-        ),
-    ] = None,
-    keep: Annotated[
-        bool | None,
-        typer.Option(
-            "--keep/--drop",
-            help="Keep downloaded wheels in the cache, or drop each when it"
-            " is sealed. Default: keep for one target, drop for several.",
-            rich_help_panel=options.WORK,
-            show_default=False,
-        ),
-    ] = None,
-    again: Annotated[
-        bool,
-        typer.Option(
-            "--again",
-            help="With --all: also those whose lock is current. Without it, such a run goes on"
-            " where it was interrupted.",
-            rich_help_panel=options.WORK,
-        ),
-    ] = False,
+    check: Check = False,
+    diff: Diff = None,
+    keep: Keep = None,
+    again: Again = False,
     jobs: options.Jobs = 0,
     offline: options.Offline = False,
     matrix: options.MatrixFile = None,
