@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from imgbuild.audit.library import parse_metadata
+from imgbuild.audit.reading import parse_metadata
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.fetch import Http
 from imgbuild.gateway import Catalogue, amended, serve
