@@ -74,6 +74,7 @@ class Combination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     healthy_python: str | None = None
     arch: Arch = Arch.X86_64
     glibc: str = "2.36"
+    cuda: str = ""
     level: Severity = Severity.ERROR
     closed: bool = False
     script: str = ""
@@ -190,7 +191,7 @@ class Laboratory:
 
     def _judged(self, world: World, record: Combination, library: Library) -> tuple[Finding, ...]:
         if record.check in WITHOUT_CODE:
-            return judge.audit(world, checks=WITHOUT_CODE).findings
+            return judge.audit(world, Terms(cuda=record.cuda), checks=WITHOUT_CODE).findings
         rules = policy.load()
         if record.script:
             entry = Entry(name=SCRIPT, why="the program that is looked at")
@@ -199,7 +200,13 @@ class Laboratory:
         look = corners.survey if record.level is Severity.NOTE else closure.main_path
         path = look(world, rules)
         report = auditing.audit_with_past(
-            world, path, Terms(), judge.CHECKS, self.indexes, library, record.packages
+            world,
+            path,
+            Terms(cuda=record.cuda),
+            judge.CHECKS,
+            self.indexes,
+            library,
+            record.packages,
         )
         return report.findings
 
