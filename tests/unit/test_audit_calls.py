@@ -34,6 +34,13 @@ LIB = {
 }
 
 
+INHERITED = """
+from lib import Engine
+class Mine(Engine):
+    def f(self):
+        self.generate('p', lora=1)
+Mine(1).f()
+"""
 DERIVED = """
 from lib.core import Trainer
 class Mine(Trainer):
@@ -80,6 +87,11 @@ def test_a_keyword_that_is_gone_is_an_error_with_its_place():
             "from lib import Args\ndef f(a: Args):\n    print(a.disable_log)\nf(1)\n",
             Relation.ATTRIBUTE,
             "lib.Args.disable_log",
+        ),
+        (
+            INHERITED,
+            Relation.KEYWORD,
+            "lib.core.Engine.generate(lora)",
         ),
         (
             DERIVED,

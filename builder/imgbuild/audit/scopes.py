@@ -164,6 +164,8 @@ def _member(modules: Modules, holder: Found, name: str) -> Meaning:
         return Meaning()
     found = names.member(modules, holder, name)
     prefix = _import_path(holder)
+    if not holder.trace and found.owner is not None and found.home is not None:
+        prefix = f"{found.home.module}.{found.owner.name}"  # what a class here inherits
     return Meaning(found=found, holder=holder, name=name, path=f"{prefix}.{name}")
 
 
