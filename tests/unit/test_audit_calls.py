@@ -166,5 +166,6 @@ def test_a_name_that_is_registered_already(call, found):
     findings = calls.check(world, main_path(world, policy), policy)
     assert len(findings) == found
     for one in findings:
+        assert one.evidence is not None
         assert one.evidence.relation is Relation.REGISTERED
         assert one.evidence.subject == "lib.AutoConfig.register(aimv2)"

@@ -17,7 +17,6 @@ from imgbuild.audit.guards import ATTRIBUTE, TYPE, VALUE, Course, Surroundings, 
 from imgbuild.audit.names import Signature
 from imgbuild.audit.policy import Policy, load
 from imgbuild.audit.scopes import Meaning, meaning, scopes
-from imgbuild.audit.view import View
 from imgbuild.report import Finding, Relation
 from imgbuild.values import normalize
 
@@ -35,7 +34,7 @@ _CATCHERS = {
 def check(world: Surroundings, path: MainPath, rules: Policy | None = None) -> list[Finding]:
     """All calls and reads across packages that fail in this world."""
     rules = rules or load()
-    world = path.world if path.world.shows(world) else View(world)
+    world = path.view(world)
     found: list[Finding] = []
     for module in path.modules():
         facts = world.module(module)

@@ -49,11 +49,20 @@ class MainPath:
     """The places that the entry points reach, in a world as it looks from within."""
 
     def __init__(
-        self, world: View, places: dict[Place, Reached], corners: Iterable[str] = ()
+        self,
+        places: dict[Place, Reached],
+        corners: Iterable[str] = (),
+        view: View | None = None,
     ) -> None:
-        self.world = world
+        self._view = view
         self.places = places
         self._corners = frozenset(corners)
+
+    def view(self, world: Surroundings) -> View:
+        """`world` as it looks from within: the view that the path was found in, if it is its."""
+        if self._view is not None and self._view.shows(world):
+            return self._view
+        return View(world)
 
     def reached(self, module: str, runner: str) -> Reached | None:
         """How the path comes to what `runner` runs in `module`; None for a corner."""
@@ -77,7 +86,7 @@ def main_path(
     for entry in rules.entries:
         if _applies(world, entry):
             walk.enter(entry)
-    return MainPath(view, walk.places, corners)
+    return MainPath(walk.places, corners, view)
 
 
 def _applies(world: Surroundings, entry: Entry) -> bool:

@@ -12,7 +12,6 @@ from imgbuild.audit.facts import Import, ModuleFacts
 from imgbuild.audit.findings import finding, ordered, place_of
 from imgbuild.audit.guards import IMPORT, MISSING, Course, Surroundings, judge
 from imgbuild.audit.scopes import scopes
-from imgbuild.audit.view import View
 from imgbuild.report import Finding, Relation
 
 CHECK = "imports"
@@ -20,7 +19,7 @@ CHECK = "imports"
 
 def check(world: Surroundings, path: MainPath) -> list[Finding]:
     """All imports across packages that fail in this world."""
-    world = path.world if path.world.shows(world) else View(world)
+    world = path.view(world)
     found: list[Finding] = []
     for module in path.modules():
         facts = world.module(module)
