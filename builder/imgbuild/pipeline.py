@@ -1,6 +1,7 @@
 """The program as a list of steps: read this first.
 
-    lock:   resolve → lock → plan → fetch → assemble (digests only) → seal
+    lock:   settle (resolve → audit → learn → resolve) → lock → plan → fetch → assemble (digests
+            only) → audit of whole files → seal
     build:  lock and seal → plan → fetch → assemble → OCI layout
 
 `sealing` and `building` hold the steps of one target; here they are put in order for several.
@@ -14,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import building, diff, history, sealing, states, upkeep
+from imgbuild import building, constraints, diff, history, sealing, states, upkeep
 from imgbuild import project as projects
 from imgbuild.building import Built
 from imgbuild.console import console
-from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.errors import ImgbuildError, InputError, WorldImpossible
 from imgbuild.fetch import Http
 from imgbuild.inputs import Inputs
 from imgbuild.matrix.load import load
@@ -93,16 +94,7 @@ def lock_all(
             sealed.append(current)
             continue
         try:
-            sealed.append(
-                sealing.lock_target(
-                    session.project,
-                    session.matrix,
-                    item.name,
-                    inputs,
-                    processes=session.options.jobs,
-                    drop=drop,
-                )[1]
-            )
+            sealed.append(_lock(session, item.name, inputs, drop=drop))
         except ImgbuildError as error:
             if len(selected) == 1:
                 raise
@@ -112,6 +104,33 @@ def lock_all(
             console.info(f"{item.name}: sealed ({number} of {len(selected)})")
     upkeep.trim(inputs.store)
     return Locked(sealed=tuple(sealed), failed=failed)
+
+
+def _lock(session: Session, name: str, inputs: Inputs, *, drop: bool) -> Seal:
+    jobs = session.options.jobs
+    try:
+        return sealing.lock_target(
+            session.project, session.matrix, name, inputs, processes=jobs, drop=drop
+        )[1]
+    except WorldImpossible as error:
+        with console.step(f"looking for the cause, and for worlds near {name}"):
+            raise _explained(error, session, name, inputs) from error
+
+
+def _explained(
+    error: WorldImpossible, session: Session, name: str, inputs: Inputs
+) -> WorldImpossible:
+    """`error` as a short chain with the nearest worlds, where one is found; else itself."""
+    from imgbuild import surveys
+
+    known = constraints.read(session.project.images)
+    for arch in session.matrix.targets[name].arch:
+        better = surveys.explained(
+            error, session.matrix, name, arch, known, inputs.store, inputs.http
+        )
+        if better is not error:
+            return better
+    return error
 
 
 def _current(session: Session, name: str) -> Seal | None:
