@@ -45,6 +45,33 @@ def test_an_import_structure():
     }
 
 
+def test_old_names_of_submodules_are_served_and_no_other_name_appears():
+    facts = read(
+        """
+        from .utils.import_utils import _LegacyModuleAliasFinder, define_import_structure
+        _import_structure = {"trainer": ["Trainer"]}
+        if TYPE_CHECKING:
+            from .trainer import Trainer
+        else:
+            _ALIASES = {"old_one": "new_one", "old_two": "new_two"}
+            for _alias in _ALIASES:
+                _import_structure.setdefault(_alias, set())
+            structure = define_import_structure(Path(__file__).parent / "models")
+            sys.modules[__name__] = _LazyModule(__name__, __file__, structure)
+        """
+    )
+    assert not facts.dynamic
+    assert facts.lazy["old_one"] == "pkg.old_one"
+    assert set(facts.registers) == {"pkg.old_one", "pkg.old_two", "pkg.models.*_fast"}
+
+
+def test_a_key_that_is_computed_may_be_any_name():
+    made = "sys.modules[__name__] = _LazyModule(__name__, __file__, _import_structure)\n"
+    table = '_import_structure = {"trainer": ["Trainer"]}\n'
+    assert not read(table + made).dynamic
+    assert read(f"{table}_import_structure.setdefault(key, names())\n{made}").dynamic
+
+
 def test_a_structure_made_of_the_files_beside():
     source = """
         from ...utils.import_utils import define_import_structure

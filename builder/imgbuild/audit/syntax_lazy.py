@@ -30,6 +30,7 @@ _INTO_GLOBALS = re.compile(
     rb"=\s*globals\(\)\s*$|^\s+globals\(\)\[[^\"'\]]+\]\s*=[^=]", re.MULTILINE
 )
 _TABLE = "_import_structure"
+_PUTS = ("update", "setdefault", "__setitem__")
 
 
 def appearing(tree: ast.Module, source: bytes, walker: Walker) -> Appearing | None:
@@ -48,9 +49,27 @@ def appearing(tree: ast.Module, source: bytes, walker: Walker) -> Appearing | No
             _assignment(statement, tables, walker, found)
         if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Subscript):
             _item(statement.target, statement.value, tables, walker, found)
+        if isinstance(statement, ast.For):
+            _aliases(statement, tables, walker, found)
         for call in _calls(statement):
             _called(call, walker, found)
     return found
+
+
+def _aliases(loop: ast.For, tables: dict[str, ast.expr], walker: Walker, found: Appearing) -> None:
+    """Old names of submodules: `for alias in ALIASES: _import_structure.setdefault(alias, set())`.
+
+    The keys of the literal table become modules that are served when they are asked for.
+    """
+    table = tables.get(dotted(loop.iter))
+    if not isinstance(table, ast.Dict) or not isinstance(loop.target, ast.Name):
+        return
+    wanted = f"{_TABLE}.setdefault({loop.target.id}, set())"
+    if not any(ast.unparse(statement) == wanted for statement in loop.body):
+        return
+    for key in filter(None, map(string, filter(None, table.keys))):
+        found.lazy.setdefault(key, f"{walker.base}.{key}")
+        found.registers.append(f"{walker.base}.{key}")
 
 
 def _top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -184,6 +203,8 @@ def _lazy_module(
     if any(line.bound == "define_import_structure" for line in walker.imports):
         # The table is made of the files beside this one; the package itself asks for its models.
         folder = walker.module
+        if any(line.bound == "_LegacyModuleAliasFinder" for line in walker.imports):
+            found.registers.append(f"{folder}.models.*_fast")  # served by a finder, on demand
         if "." not in folder:
             folder = f"{folder}.models"
             found.stars.append(folder)
@@ -216,6 +237,12 @@ def _structure(entries: dict[str, list[str] | None], walker: Walker, found: Appe
                     found.lazy[name] = module
 
 
+def _defaulted(key: ast.expr, names: ast.expr, walker: Walker, found: Appearing) -> None:
+    """`_import_structure.setdefault(key, names)`; an empty set takes no name from a submodule."""
+    if ast.unparse(names) != "set()":
+        _structure({string(key) or "": strings(names)}, walker, found)
+
+
 def _called(call: ast.Call, walker: Walker, found: Appearing) -> None:
     name = dotted(call.func)
     if any(_itself(argument) for argument in call.args):
@@ -223,13 +250,13 @@ def _called(call: ast.Call, walker: Walker, found: Appearing) -> None:
     if name in ("exec", "setattr") and call.args:
         found.dynamic |= name == "exec" or _itself(call.args[0])
     elif name == f"{_TABLE}.setdefault" and len(call.args) == 2:
-        _structure({string(call.args[0]) or "": strings(call.args[1])}, walker, found)
+        _defaulted(call.args[0], call.args[1], walker, found)
     elif name == f"{_TABLE}.update":
         found.dynamic = True
     elif isinstance(call.func, ast.Attribute):
         owner = call.func.value
-        if isinstance(owner, ast.Call) and dotted(owner.func) in ("globals", "vars"):
-            found.dynamic |= call.func.attr in ("update", "setdefault", "__setitem__")
+        if isinstance(owner, ast.Call):
+            found.dynamic |= dotted(owner.func) in ("globals", "vars") and call.func.attr in _PUTS
         elif isinstance(owner, ast.Subscript) and dotted(owner.value) == _TABLE and call.args:
             key = string(owner.slice)
             one = string(call.args[0])
