@@ -27,6 +27,8 @@ _OF_MAJOR = re.compile(r"nvidia-.+-cu(\d\d)")
 # Versioned as the release is; in time with it since CUDA 11.
 _LIKE_RELEASE = re.compile(r"nvidia-(?:cuda-[a-z]+|nvjitlink|nvtx|nvvm)(?:-cu\d\d)?")
 _CODE_MAKERS = ("nvcc", "nvrtc", "nvvm", "crt")
+# They show GPU code and make none: CUTLASS 4.6 wants the disassembler of CUDA 13 for CUDA 12, too.
+_CODE_READERS = ("nvdisasm", "cuobjdump", "nvprune")
 
 
 def check(world: Linked, cuda: str, gpu: Sequence[str] = ()) -> list[Finding]:
@@ -102,6 +104,8 @@ def _components(world: Linked, cuda: str) -> Iterator[Finding]:
     declared = _declared(world, cuda)
     major, _, _ = cuda.partition(".")
     for package in world.packages:
+        if package.removeprefix("nvidia-cuda-").partition("-")[0] in _CODE_READERS:
+            continue
         version = world.version(package) or ""
         of_major = _OF_MAJOR.fullmatch(package)
         spec = declared.get(package)
