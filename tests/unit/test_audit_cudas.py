@@ -48,6 +48,15 @@ def test_a_copy_that_triton_keeps_for_itself_is_no_family() -> None:
     assert cudas.check(LinkedWorld({"torch 2.9.0": [CU12], "triton 3.2": [own]}), "12.8") == []
 
 
+def test_of_several_files_to_choose_from_none_is_a_second_family() -> None:
+    files = [
+        library(f"bitsandbytes/libbitsandbytes_cuda{major}0.so", needed=(f"libcudart.so.{major}",))
+        for major in (12, 13)
+    ]
+    world = LinkedWorld({"torch 2.8.0": [CU12, CPU], "bitsandbytes 0.48.1": files})
+    assert cudas.check(world, "12.8") == []
+
+
 def test_a_torch_for_the_cpu() -> None:
     world = LinkedWorld({"torch 2.6.0": [CPU]})
     assert subjects(cudas.check(world, "12.4")) == [("torch", "libtorch_cuda.so")]

@@ -57,6 +57,18 @@ def test_a_partial_world_does_not_know_what_it_leaves_out(tmp_path):
     assert world.exists("torch.absent") is False
 
 
+def test_all_modules_of_a_package_that_is_called_like_them_are_here(tmp_path):
+    packages: dict[str, audited.Files] = {
+        "engine==2.0": {"engine/__init__.py": "", "engine/core.py": ""},
+        "part-one==1.0": {"whole/__init__.py": "", "whole/one.py": ""},
+        "open==1.0": {"open/__init__.py": "__path__ = extend_path(__path__, __name__)\n"},
+    }
+    world = audited.world(tmp_path, packages, partial=True)
+    assert world.exists("engine.worker") is False
+    assert world.exists("whole.two") is None
+    assert world.exists("open.other") is None
+
+
 @pytest.mark.parametrize(("python", "there"), [("3.11", True), ("3.12", False)])
 def test_modules_that_left_the_standard_library(tmp_path, python, there):
     world = audited.world(tmp_path, {"demo==1": {}}, python=python)

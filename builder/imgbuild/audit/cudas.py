@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
 from imgbuild import cuda as releases
-from imgbuild.audit import gpus
+from imgbuild.audit import gpus, libraries
 from imgbuild.audit.facts import ElfFacts
 from imgbuild.audit.linking import Linked
 from imgbuild.audit.world_map import is_private
@@ -44,9 +44,10 @@ def check(world: Linked, cuda: str, gpu: Sequence[str] = ()) -> list[Finding]:
 
 def _families(world: Linked, elves: Sequence[tuple[str, ElfFacts]]) -> Iterator[Finding]:
     """Files that are linked to the runtimes of two majors, and are loaded by one program."""
+    choices = libraries.load()
     users: dict[str, list[tuple[str, ElfFacts]]] = {}
     for package, facts in elves:
-        if is_private(facts.file):
+        if is_private(facts.file) or choices.is_choice(facts.file):
             continue
         for library in facts.needed:
             runtime = _RUNTIME.fullmatch(library)
