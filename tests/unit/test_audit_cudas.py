@@ -77,6 +77,7 @@ def test_a_torch_for_the_cpu() -> None:
         ("12.4", "nvidia_cuda_nvrtc_cu12", "12.8.93", True),
         ("13.0", "nvidia_cublas_cu12", "12.8.4.1", True),
         ("12.8", "nvidia_cuda_nvdisasm", "13.3.73", False),
+        ("13.0", "nvidia_cutlass_dsl_libs_cu12", "4.7.1", False),
         ("13.0", "nvidia_cudnn_cu13", "9.19.0.56", False),
         ("13.0", "cuda_bindings", "13.4.3", False),
         ("13.0", "nvidia_ml_py", "13.615.71", False),

@@ -29,6 +29,8 @@ _LIKE_RELEASE = re.compile(r"nvidia-(?:cuda-[a-z]+|nvjitlink|nvtx|nvvm)(?:-cu\d\
 _CODE_MAKERS = ("nvcc", "nvrtc", "nvvm", "crt")
 # They show GPU code and make none: CUTLASS 4.6 wants the disassembler of CUDA 13 for CUDA 12, too.
 _CODE_READERS = ("nvdisasm", "cuobjdump", "nvprune")
+# CUTLASS' compilers link to no CUDA library: those of all releases lie side by side, chosen by name.
+_SIDE_BY_SIDE = re.compile(r"nvidia-cutlass-dsl-libs-cu\d\d")
 
 
 def check(world: Linked, cuda: str, gpu: Sequence[str] = ()) -> list[Finding]:
@@ -106,6 +108,8 @@ def _components(world: Linked, cuda: str) -> Iterator[Finding]:
     major, _, _ = cuda.partition(".")
     for package in world.packages:
         if package.removeprefix("nvidia-cuda-").partition("-")[0] in _CODE_READERS:
+            continue
+        if _SIDE_BY_SIDE.fullmatch(package):
             continue
         version = world.version(package) or ""
         of_major = _OF_MAJOR.fullmatch(package)
