@@ -29,7 +29,7 @@ _LIKE_RELEASE = re.compile(r"nvidia-(?:cuda-[a-z]+|nvjitlink|nvtx|nvvm)(?:-cu\d\
 _CODE_MAKERS = ("nvcc", "nvrtc", "nvvm", "crt")
 # They show GPU code and make none: CUTLASS 4.6 wants the disassembler of CUDA 13 for CUDA 12, too.
 _CODE_READERS = ("nvdisasm", "cuobjdump", "nvprune")
-# CUTLASS' compilers link to no CUDA library: those of all releases lie side by side, chosen by name.
+# CUTLASS' compilers link to no CUDA library: they lie side by side and are chosen by name.
 _SIDE_BY_SIDE = re.compile(r"nvidia-cutlass-dsl-libs-cu\d\d")
 
 
