@@ -1,14 +1,16 @@
 """Windows that code declares, and the findings where a world lies outside of one."""
 
 import json
+from textwrap import dedent
 
 import pytest
 
 from imgbuild.audit import support, windows
-from imgbuild.audit.closure import Level, MainPath, Reached
+from imgbuild.audit.closure import Level, MainPath, Reached, main_path
 from imgbuild.audit.facts import Guard
 from imgbuild.report import Relation, Severity
 from tests import audited
+from tests.unit.small_world import rules
 
 RANGE = """
 import warnings
@@ -127,6 +129,26 @@ def test_for_some_data_it_is_a_note(tmp_path):
     (finding,) = found(tmp_path, packages, [("own.a", "load")])
     assert finding.severity is Severity.NOTE
     assert "in some cases" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("calls", "severity"), [("", Severity.NOTE), (".convert()", Severity.ERROR)]
+)
+def test_a_method_that_refuses_must_be_called(tmp_path, calls, severity):
+    source = """
+        import torch
+        from packaging.version import Version
+        class Data:
+            def convert(self):
+                assert Version(torch.__version__) >= Version("2.6")
+        def main():
+            data = Data()
+            data{}
+    """
+    files = own(dedent(source).format(calls))
+    world = audited.world(tmp_path, {"own==1": files, "torch==2.5.1": {"torch/__init__.py": ""}})
+    (finding,) = support.check(world, main_path(world, rules("own.a.main", walk=("own",))))
+    assert finding.severity is severity
 
 
 def test_inside_the_window_nothing_is_found(tmp_path):

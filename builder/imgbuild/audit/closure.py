@@ -19,7 +19,7 @@ from imgbuild.audit.guards import IMPORT, Course, Surroundings, judge
 from imgbuild.audit.names import Found
 from imgbuild.audit.names_classes import ancestors
 from imgbuild.audit.policy import Entry, Policy
-from imgbuild.audit.scopes import Scopes, meaning, scopes
+from imgbuild.audit.scopes import MAKERS, Scopes, meaning, scopes
 from imgbuild.audit.view import View
 from imgbuild.values import normalize
 
@@ -34,7 +34,6 @@ class Level(enum.IntEnum):
 
 
 Place = tuple[str, str]  # module and runner: "" for its top level, else a function's qualified name
-_MAKERS = ("__init__", "__new__", "__post_init__")
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):
@@ -53,8 +52,10 @@ class MainPath:
         places: dict[Place, Reached],
         corners: Iterable[str] = (),
         view: View | None = None,
+        called: Iterable[Place] = (),
     ) -> None:
         self._view = view
+        self._called = frozenset(called)
         self.places = places
         self._corners = frozenset(corners)
 
@@ -67,6 +68,14 @@ class MainPath:
     def reached(self, module: str, runner: str) -> Reached | None:
         """How the path comes to what `runner` runs in `module`; None for a corner."""
         return self.places.get((module, runner))
+
+    def calls(self, module: str, runner: str) -> bool:
+        """Whether something likely calls `runner` by its name, or users do.
+
+        Other methods are reached because an object of their class is made: nobody need call them.
+        """
+        how = self.places.get((module, runner))
+        return how is not None and (how.via is None or (module, runner) in self._called)
 
     def modules(self) -> list[str]:
         """All modules that are checked, sorted: those that the path imports, and the corners."""
@@ -86,7 +95,7 @@ def main_path(
     for entry in rules.entries:
         if _applies(world, entry):
             walk.enter(entry)
-    return MainPath(walk.places, corners, view)
+    return MainPath(walk.places, corners, view, walk.called)
 
 
 def _applies(world: Surroundings, entry: Entry) -> bool:
@@ -108,6 +117,7 @@ class _Walk:
     def __init__(self, world: Surroundings, walked: frozenset[str]) -> None:
         self.world = world
         self.places: dict[Place, Reached] = {}
+        self.called: set[Place] = set()
         self._walked = walked
         self._owned: dict[str, bool] = {}
         self._made: dict[Place, Level] = {}
@@ -186,7 +196,10 @@ class _Walk:
         if isinstance(definition, Class):
             self._make(found, how)
         elif isinstance(definition, Function):
-            self._mark((home.module, definition.name), how)
+            place = (home.module, definition.name)
+            if how.level <= Level.LIKELY:
+                self.called.add(place)
+            self._mark(place, how)
 
     def _make(self, found: Found, how: Reached) -> None:
         """An object of a class is made: its methods, and those of its bases, may be called.
@@ -213,7 +226,7 @@ class _Walk:
             }
             for method in scopes(home).methods(definition.name):
                 name = method.rpartition(".")[2]
-                if name in _MAKERS:
+                if name in MAKERS:
                     self._mark((home.module, method), how)
                 elif not _is_private(name) or name in above:
                     self._mark((home.module, method), later)

@@ -18,6 +18,7 @@ from imgbuild.audit.names import Found, Modules
 
 Fact = TypeVar("Fact", Import, Call, Attribute)
 NOTHING = Found(state="unknown")
+MAKERS = ("__init__", "__new__", "__post_init__")  # methods that making an object calls
 
 
 class Scopes:
@@ -61,6 +62,11 @@ class Scopes:
             for name in self.functions
             if name.startswith(prefix) and "." not in name.removeprefix(prefix)
         ]
+
+    def is_method(self, runner: str) -> bool:
+        """Whether it is a function of a class, and not one that making an object calls."""
+        owner, _, name = runner.rpartition(".")
+        return owner in self.classes and name not in MAKERS
 
     def class_around(self, scope: str) -> Class | None:
         """The class in whose body `scope` lies, the innermost one."""

@@ -56,11 +56,15 @@ def _of_window(
     states = [state(world, guard) for guard in window.guards]
     if State.SKIPPED in states or states[-1] is not State.RUNS or _caught(window):
         return
-    how = path.reached(facts.module, scopes(facts).runner(window.scope))
+    here = scopes(facts)
+    runner = here.runner(window.scope)
+    how = path.reached(facts.module, runner)
     sure = not {State.UNKNOWN, State.DATA} & set(states)
     sure = sure and how is not None and how.level is not Level.DOUBTFUL
     if window.outcome == "warn" and not sure:
         return
+    if here.is_method(runner) and window.outcome == "raise":
+        sure = sure and path.calls(facts.module, runner)
     place = place_of(world, facts, window.line, how.entry if how else "")
     if place is None or place.package == other:
         return
