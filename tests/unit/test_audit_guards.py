@@ -41,6 +41,7 @@ RUNS, SKIPPED, UNKNOWN, HANDLED = State.RUNS, State.SKIPPED, State.UNKNOWN, Stat
         (Guard("platform", "linux"), RUNS),
         (Guard("platform", "win32"), SKIPPED),
         (Guard("platform", "win32", "!"), RUNS),
+        (Guard("platform", "xpu"), SKIPPED),
         (Guard("platform", "linux", "!"), SKIPPED),
         (Guard("platform", "aarch64"), SKIPPED),
         (Guard("platform", "amd64"), RUNS),

@@ -19,6 +19,7 @@ def read(source: str, module: str = "pkg.sub.mod", *, package: bool = False) -> 
     [
         ("import a.b", False, ("a.b", "", "a")),
         ("import a.b as c", False, ("a.b", "", "c")),
+        ("import a.b.d as a", False, ("a.b", "d", "a")),
         ("from a import b as c", False, ("a", "b", "c")),
         ("from a import *", False, ("a", "*", "*")),
         ("from . import x", False, ("pkg.sub", "x", "x")),

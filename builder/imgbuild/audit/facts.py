@@ -23,7 +23,7 @@ class Guard(msgspec.Struct, frozen=True, array_like=True):
                                                     with a specifier, or is not of these versions
     handled     exceptions that are caught, or ""   ImportError, AttributeError, Exception, …
     python      ""                                  ">=3.11": sys.version_info
-    platform    "linux", "win32", …                 "" or "!" for the other branch
+    platform    "linux", "win32", "xpu", …          "" or "!" for the other branch
     typing      ""                                  "": under TYPE_CHECKING only
     data        ""                                  "": it depends on data, not on what is installed
     unknown     the condition's source text         "": about what is installed, not understood
@@ -53,9 +53,10 @@ class Guard(msgspec.Struct, frozen=True, array_like=True):
 class Import(msgspec.Struct, frozen=True, array_like=True):
     """One name that an import statement brings. Relative imports are made absolute.
 
-    `import a.b as c`: module "a.b", name "", bound "c"; `import a.b` binds "a". `from a import b
-    as c`: module "a", name "b", bound "c". `from a import *`: name "*". `scope` is the qualified
-    name of the function or class that holds the statement, "" at the top of the module.
+    `import a.b as c`: module "a.b", name "", bound "c"; `import a.b` binds "a". `import a.b as a`
+    is recorded as `from a import b as a`, which it is to Python. `from a import b as c`: module
+    "a", name "b", bound "c". `from a import *`: name "*". `scope` is the qualified name of the
+    function or class that holds the statement, "" at the top of the module.
     """
 
     line: int

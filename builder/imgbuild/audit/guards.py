@@ -150,10 +150,11 @@ def _held(answer: bool | None) -> State:
 
 
 def _platform(world: Surroundings, guard: Guard) -> State:
-    """An image is Linux on one architecture; other words are not understood."""
+    """An image is Linux on one architecture with NVIDIA's GPUs; other words are not understood."""
     wanted = guard.subject.lower()
     here = {"linux", "posix", world.arch, {"arm64": "aarch64"}.get(world.arch, world.arch)}
     others = {"win32", "windows", "nt", "darwin", "cygwin", "x86_64", "amd64", "aarch64", "arm64"}
+    others |= {"hip", "hpu", "mps", "musa", "npu", "tpu", "xpu"}
     if wanted not in here | others:
         return State.UNKNOWN
     matches = wanted in here or (wanted == "amd64" and "x86_64" in here)

@@ -33,6 +33,9 @@ _OPERATORS: dict[type[ast.cmpop], str] = {
 }
 _OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
 _MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
+# Accelerators that no image is for, and names that hold the kind of one.
+_DEVICES = frozenset(("hip", "hpu", "mps", "musa", "npu", "tpu", "xpu"))
+_DEVICE = re.compile(r"(?:.*[._])?(?:device|device_type|device\.type|accelerator)", re.IGNORECASE)
 _SPEC = re.compile(r"(<=|>=|==|!=|<|>)(.+)")
 _FINDERS = frozenset(("find_spec", "find_loader", "find_module"))
 _PACKAGE_PREDICATES = frozenset(
@@ -268,7 +271,7 @@ class Conditions:
         return (yes, no) if same else (no, yes)
 
     def _surroundings(self, test: ast.Compare) -> Branches | None:
-        """sys.version_info, sys.platform, os.name, platform.system()."""
+        """sys.version_info, sys.platform, os.name, platform.system(), the kind of a device."""
         left = test.left.value if isinstance(test.left, ast.Subscript) else test.left
         right, sign = test.comparators[0], _OPERATORS.get(type(test.ops[0]))
         name = dotted(left.func if isinstance(left, ast.Call) else left)
@@ -284,6 +287,8 @@ class Conditions:
         text = string(right)
         if text is None or sign not in ("==", "!="):
             return None
+        if text in _DEVICES and _DEVICE.fullmatch(name):
+            return self._both(test, Guard("platform", text, "" if sign == "==" else "!"))
         subject = {"sys.platform": text, "platform.system": text.lower(), "os.name": text}.get(name)
         if subject is None:
             return None

@@ -39,14 +39,19 @@ _AVAILABLE = re.compile(
     re.IGNORECASE,
 )
 _GREATER = re.compile(
-    r"_*is_(?P<word>\w+?)_(?:(?P<op>greater_or_equal|greater|less_or_equal|less)(?:_than)?"
+    r"_*is_(?P<word>\w+?)_(?:(?P<op>(?:greater|newer|less|older)_or_equal|greater|less|newer|older"
+    r"|at_least|equal_or_(?:greater|newer|less|older))(?:_than)?"
     r"|(?P<short>ge|gt|le|lt|version))(?:_(?P<version>\d[\d_]*))?"
 )
 _OPERATORS = {
-    "greater_or_equal": ">=",
+    **dict.fromkeys(("greater_or_equal", "newer_or_equal", "at_least"), ">="),
+    **dict.fromkeys(("equal_or_greater", "equal_or_newer"), ">="),
+    **dict.fromkeys(("less_or_equal", "older_or_equal"), "<="),
+    **dict.fromkeys(("equal_or_less", "equal_or_older"), "<="),
     "greater": ">",
-    "less_or_equal": "<=",
+    "newer": ">",
     "less": "<",
+    "older": "<",
     "ge": ">=",
     "gt": ">",
     "le": "<=",

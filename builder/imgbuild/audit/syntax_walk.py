@@ -103,7 +103,10 @@ class Walker(Expressions):
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
             bound = alias.asname or alias.name.partition(".")[0]
-            line = Import(node.lineno, alias.name, "", bound, self.scope.name, self.guards)
+            module, name = alias.name, ""
+            if alias.asname and module.startswith(f"{bound}."):
+                module, _, name = module.rpartition(".")
+            line = Import(node.lineno, module, name, bound, self.scope.name, self.guards)
             self._imported(bound, line)
             self.conditions.versions.modules[bound] = alias.name if alias.asname else bound
 
