@@ -29,7 +29,7 @@ PROBE = Path(__file__).parent / "notes_probe.py"
 TRUE, FALSE, UNTRIED = "true", "false", "untried"
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Verdict(msgspec.Struct, frozen=True, array_like=True):
     """What became of one note, and why."""
 
     outcome: str
