@@ -129,7 +129,12 @@ def _explained(
             error, session.matrix, name, arch, known, inputs.store, inputs.http
         )
         if better is not error:
-            return better
+            return WorldImpossible(
+                f"{name} for {arch}: {better.message}",
+                reasons=better.reasons,
+                nearest=better.nearest,
+                hint=better.hint,
+            )
     return error
 
 
