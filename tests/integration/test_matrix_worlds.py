@@ -1,0 +1,45 @@
+"""Every locked x86_64 target follows from the matrix, and its Python code is clean.
+
+The locks are the repository's own. Code and METADATA are read from the index by ranges; shared
+objects, which only whole wheels tell, were audited when the target was sealed, and their floors
+stand in its seal.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild import auditing, constraints, project, sealing
+from imgbuild.fetch import Http
+from imgbuild.inputs import Inputs
+from imgbuild.matrix.load import load
+from imgbuild.report import Severity
+from imgbuild.store import Store
+from imgbuild.values import Arch
+from tests.sourcecode import ROOT
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(1800)]
+
+PROJECT = project.find(ROOT)
+MATRIX = load(PROJECT.matrix)
+READABLE = ("metadata", "imports", "calls", "support", "rules")
+TARGETS = [name for name in PROJECT.sealed() if Arch.X86_64 in MATRIX.targets[name].arch]
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    return Inputs(MATRIX, Store.open(), Http(), offline=False)
+
+
+def test_there_are_targets_to_look_at():
+    assert {"cu124-vllm", "cu130-vllm"} < set(TARGETS)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_is_locked_and_its_code_is_clean(name, inputs):
+    lock, sealed = sealing.read_current(PROJECT, MATRIX, name)
+    assert sealed.arch[Arch.X86_64].floors is not None
+    known = constraints.read(PROJECT.images)
+    report = auditing.audit_lock(lock, Arch.X86_64, inputs, known, checks=READABLE)
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert errors == []
