@@ -1,8 +1,8 @@
 """Which targets a machine can run, and why it cannot run the others.
 
 Comes in: a machine and the floors of images. Goes out: a `Diagnosis`: a verdict for each target,
-the newest that fits, and what is worth knowing of the machine. Without a GPU only the architecture
-is judged, and that is said.
+the newest that fits, and what is worth knowing of the machine. Without a GPU or its driver only the
+rest is judged, that is said, and no target is the best.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.audit import gpus
-from imgbuild.audit.facts import Floors
+from imgbuild.audit.facts import Floors, GpuCode
 from imgbuild.host import Gpu, Host
 from imgbuild.lock import Lock
 from imgbuild.seal import seal_path
@@ -43,7 +43,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine, a verdict on each target, the newest that fits ("" for none), and remarks."""
+    """The machine, a verdict on each target, the newest that fits, and remarks.
+
+    `best` is "" if none fits, and where no GPU and driver were seen that could tell.
+    """
 
     host: Host
     verdicts: tuple[Verdict, ...]
@@ -63,13 +66,14 @@ def offer(images: Path, lock: Lock) -> Offer:
     """What the target of `lock` needs: as its seal says, else what follows from its release."""
     path = seal_path(images, lock.target)
     known = codec.read(path, _Seal, what="seal").arch if path.exists() else {}
-    stated = tuple(lock.settings.labels.get(GPU_LABEL, "").split())
     data = gpus.load()
+    stated = lock.settings.labels.get(GPU_LABEL, "").split()
+    beside = [one.capability for one in data.gpus if _runs_any(stated, one.capability)]
     assumed = Floors(
         cuda=lock.cuda,
         driver=data.oldest(lock.cuda),
         driver_full=data.own(lock.cuda),
-        gpu=stated,
+        gpu=tuple(dict.fromkeys((*stated, *beside))),
     )
     return Offer(
         target=lock.target,
@@ -90,9 +94,14 @@ def diagnose(host: Host, offers: Iterable[Offer]) -> Diagnosis:
     return Diagnosis(
         host=host,
         verdicts=verdicts,
-        best=next((one.target for one in verdicts if one.fits), ""),
+        best=next((one.target for one in verdicts if one.fits), "") if tells(host) else "",
         remarks=tuple(_remarks(host)),
     )
+
+
+def tells(host: Host) -> bool:
+    """Whether GPU and driver were seen, so that it can be told which targets run on them."""
+    return bool(host.gpus and host.driver)
 
 
 def only(found: Diagnosis, targets: Collection[str]) -> Diagnosis:
@@ -145,17 +154,39 @@ def _gpu_reasons(here: Sequence[Gpu], floors: Floors) -> Iterable[str]:
     if not able:
         return
     for gpu in dict.fromkeys(here):
-        if gpu.capability and gpu.capability not in able:
+        if gpu.capability and not _has_code(able, gpu.capability):
             have = ", ".join(sorted(able, key=gpus.numbers))
             yield f"it has no code for {gpu.name} ({gpu.capability}), only for {have}"
 
 
+def _has_code(able: Collection[str], capability: str) -> bool:
+    """Whether code for the capabilities `able` runs on another: the same major, not older.
+
+    Floors are computed for each capability that the data knows (code of an "a" suffix runs on its
+    own alone): of these, what they leave out does not run.
+    """
+    if capability in able:
+        return True
+    known = {one.capability for one in gpus.load().gpus}
+    return capability not in known and _runs_any(able, capability)
+
+
+def _runs_any(able: Iterable[str], capability: str) -> bool:
+    codes = [GpuCode(f"sm_{one.replace('.', '')}") for one in able]
+    return any(gpus.runs(code, capability) for code in codes)
+
+
 def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
     for gpu in dict.fromkeys(host.gpus):
-        if gpu.capability in floors.gpu_ptx:
+        if gpu.capability in floors.gpu_ptx or (
+            gpu.capability
+            and not _runs_any(floors.gpu, gpu.capability)
+            and _runs_any(floors.gpu_ptx, gpu.capability)
+        ):
             yield f"some kernels for {gpu.name} are compiled by the driver at their first use"
     if not host.gpus:
-        yield "no GPU was seen, so that only the architecture was judged"
+        judged = "architecture and the driver were" if host.driver else "architecture was"
+        yield f"no GPU was seen, so that only the {judged} judged: whether it runs cannot be told"
 
 
 def _remarks(host: Host) -> Iterable[str]:

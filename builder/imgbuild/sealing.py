@@ -84,14 +84,19 @@ def _audited(
 
 def refuse_errors(target: str, reports: Iterable[Report]) -> None:
     """AuditFailed, with every error, if one of `reports` has any."""
-    lines = [
-        f"{report.arch}: {finding.message} ({finding.where})"
+    errors = [
+        (report.arch, finding)
         for report in reports
         for finding in report.findings
         if finding.severity is Severity.ERROR
     ]
-    if lines:
-        message = "\n  ".join((f"the audit of {target} found {len(lines)} errors:", *lines))
+    if errors:
+        found = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
+        lines = [f"the audit of {target} found {found}:"]
+        for arch, finding in errors:
+            lines.append(f"{arch}: {finding.message} ({finding.where})")
+            lines += [f"  {finding.remedy}"] if finding.remedy else []
+        message = "\n  ".join(lines)
         hint = "change a pin, or waive a finding in matrix.yaml with a reason; nothing was locked"
         raise AuditFailed(message, hint=hint)
 

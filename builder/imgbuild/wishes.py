@@ -21,7 +21,9 @@ from imgbuild.values import Arch, normalize
 
 # A comma stands between two wishes where a name follows, else between two bounds of one.
 BETWEEN = re.compile(r",\s*(?=[A-Za-z])")
-CUDA = re.compile(r"[0-9]+\.[0-9]+")
+CUDA = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}")
+TAG = re.compile(r"cu([0-9]{1,2})([0-9])")  # of a build: cu124
+PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +36,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pin(self) -> str | None:
         """The one version that will do, as PEP 440 normalizes it; None for a range."""
-        if self.spec.startswith("==") and "," not in self.spec and "*" not in self.spec:
+        exact = self.spec.startswith("==") and not self.spec.startswith("===")
+        if exact and "," not in self.spec and "*" not in self.spec:
             return str(Version(self.spec.removeprefix("==")))
         return None
 
@@ -71,11 +74,12 @@ def read(
     the default index has no such names. Whether its build is the same is then for CUDA to say.
     """
     wishes: dict[str, Wish] = {}
-    cuda = None
+    builds: dict[str, str] = {}  # CUDA → what names it
     for word, owned in [(word, True) for word in have] + [(word, False) for word in wants]:
         for part in BETWEEN.split(word):
             wish, named = _wish(part.strip(), owned=owned, keep=set(assigned))
-            cuda = named or cuda
+            if named is not None:
+                builds.setdefault(named, part.strip())
             before = wishes.setdefault(wish.package, wish)
             if before != wish and before.have and not _agree(before, wish):
                 message = f"{before} and {wish}"
@@ -86,7 +90,11 @@ def read(
     if not wishes:
         message = "nothing is asked for"
         raise InputError(message, hint="imgbuild resolve vllm==0.9.2 trl --cuda 12.6")
-    return tuple(wishes.values()), cuda
+    if len(builds) > 1:
+        both = " and ".join(f"{text} for {cuda}" for cuda, text in builds.items())
+        message = f"what you have is built for several CUDA releases: {both}"
+        raise InputError(message, hint="name builds for one CUDA release, or leave one out")
+    return tuple(wishes.values()), next(iter(builds), None)
 
 
 def _wish(text: str, *, owned: bool, keep: set[str]) -> tuple[Wish, str | None]:
@@ -100,6 +108,9 @@ def _wish(text: str, *, owned: bool, keep: set[str]) -> tuple[Wish, str | None]:
     if requirement.extras or requirement.url or requirement.marker:
         message = f"{text!r} asks for an extra, an address or a marker, which no row can say"
         raise InputError(message, hint="name the packages themselves, and indexes with --index")
+    if any(each.operator == "===" for each in requirement.specifier):
+        message = f"{text!r} compares text with ===, which no row can say"
+        raise InputError(message, hint=f"write {text.replace('===', '==')}")
     wish = Wish(package=package, spec=_ordered(requirement), have=owned)
     if not owned:
         return wish, None
@@ -107,7 +118,11 @@ def _wish(text: str, *, owned: bool, keep: set[str]) -> tuple[Wish, str | None]:
         message = f"--have {text}: what you have is one version"
         raise InputError(message, hint=f"--have {package}==VERSION, as pip list shows it")
     version = Version(wish.pin)
-    named = re.fullmatch(r"cu([0-9]+)([0-9])", version.local or "")
+    named = TAG.fullmatch(version.local or "")
+    if version.local and not named and package not in keep:
+        message = f"--have {text}: the default index has no build +{version.local} of {package}"
+        hint = f"name the index that has it: --index {package}=INDEX; or leave +{version.local} out"
+        raise InputError(message, hint=hint)
     if version.local and package not in keep:
         wish = msgspec.structs.replace(wish, spec=f"=={version.public}")
     return wish, f"{named[1]}.{named[2]}" if named else None
@@ -170,7 +185,7 @@ def cuda_of(text: str | None, named: str | None) -> str | None:
     if text is None:
         return named
     plain = text.lower().removeprefix("cu")
-    if plain.isdecimal() and len(plain) > 2:
+    if plain.isdecimal() and len(plain) == 3:
         plain = f"{plain[:-1]}.{plain[-1]}"
     if not CUDA.fullmatch(plain):
         message = f"--cuda {text}: a CUDA release has two numbers"
@@ -179,6 +194,14 @@ def cuda_of(text: str | None, named: str | None) -> str | None:
         message = f"--cuda {plain}, and what you have is built for CUDA {named}"
         raise InputError(message, hint="leave --cuda out, or name another torch")
     return plain
+
+
+def python_of(text: str) -> str:
+    """The Python of `--python`; InputError for what is no release."""
+    if not PYTHON.fullmatch(text):
+        message = f"--python {text}: a Python release has two numbers"
+        raise InputError(message, hint="--python 3.11")
+    return text
 
 
 def tomorrow() -> datetime.date:

@@ -19,7 +19,7 @@ from imgbuild.resolution import Resolution, Wheel
 from imgbuild.store import Store
 from imgbuild.values import Arch
 from tests import samples
-from tests.unit.cli_project import Command
+from tests.unit.cli_project import SECOND, UNLOCKED, Command
 from tests.unit.matrix_text import RIGHT
 
 TARGET = "cu124-vllm"
@@ -175,6 +175,8 @@ def test_junit_has_a_case_for_each_check(folder: Path, imgbuild: Command) -> Non
             "pins.txt: cannot be read",
         ),
         (("--requirements", "loose.txt", "--python", "3.11", "--arch", "arm64"), "loose.txt:2"),
+        (("--requirements", "loose.txt", "--python", "3", "--arch", "arm64"), "--python 3: "),
+        (("--requirements", "loose.txt", "--python", "abc", "--arch", "arm64"), "--python abc: "),
     ],
 )
 def test_requirements_are_refused(
@@ -185,3 +187,19 @@ def test_requirements_are_refused(
     done = imgbuild("audit", *arguments)
     assert done.status == 2
     assert words in done.stderr
+
+
+def test_a_target_without_a_lock_is_passed_over_unless_it_is_named(
+    folder: Path, imgbuild: Command
+) -> None:
+    Project(folder, HEALTHY)
+    matrix = folder / "matrix.yaml"
+    matrix.write_text(matrix.read_text(encoding="utf-8") + SECOND.lstrip("\n"), encoding="utf-8")
+    for words in (("--all",), ("cu1*",)):
+        done = imgbuild("audit", *words, *CODE, "--json")
+        assert (done.status, [one["target"] for one in json.loads(done.stdout)]) == (0, [TARGET])
+        assert f"{UNLOCKED} is passed over" in done.stderr
+    named = imgbuild("audit", TARGET, UNLOCKED, *CODE)
+    assert named.status == 5
+    assert f"no lock for target {UNLOCKED}" in " ".join(named.stderr.split())
+    assert imgbuild("audit", "cu13*", *CODE).status == 5

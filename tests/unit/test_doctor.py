@@ -111,6 +111,16 @@ def test_a_gpu_without_code_does_not_fit() -> None:
     assert verdict(host(gpus=(card,)), CU130) == (True, "")
 
 
+def test_code_of_an_older_gpu_of_the_same_major_runs() -> None:
+    orin = Gpu(name="Orin", capability="8.7")
+    assert verdict(host(gpus=(orin,)), CU124) == (True, "")
+    thor = Gpu(name="Thor", capability="11.0")
+    assert not verdict(host(gpus=(thor,)), CU124)[0]
+    # Floors are exact for what the data knows: sm_120a does not run on 12.1.
+    assert not verdict(host(gpus=(Gpu(name="Spark", capability="12.1"),)), CU130)[0]
+    assert verdict(host(gpus=(Gpu(name="old driver"),)), CU130) == (True, "")
+
+
 def test_one_of_two_gpus_decides() -> None:
     assert not verdict(host(gpus=(H200, Gpu(name="P100", capability="6.0"))), CU124)[0]
 
@@ -133,6 +143,10 @@ def test_without_a_gpu_only_the_architecture_is_judged() -> None:
     found = doctor.diagnose(bare, [CU124, CU130])
     assert all(one.fits for one in found.verdicts)
     assert all("only the architecture" in one.remarks[0] for one in found.verdicts)
+    assert found.best == ""
+    lines = list(verb._lines(found))
+    assert "cu130-vllm: cannot be told" in lines
+    assert lines[-1] == "which target to use cannot be told without a GPU and its driver"
     text = "; ".join(found.remarks)
     assert "no GPU was found" in text
     assert "no docker, podman or apptainer answers" in text
@@ -220,3 +234,6 @@ def test_the_verb_answers_and_refuses_by_its_status(
     assert named.status == 1
     assert f"{TARGET} does not fit this machine" in named.stderr
     assert "needs driver 525.60.13 or newer" in named.stdout
+    machine = command("doctor", TARGET, "--json")
+    assert machine.status == 1
+    assert [one["fits"] for one in json.loads(machine.stdout)["verdicts"]] == [False]

@@ -57,6 +57,7 @@ def test_what_was_learned_of_others_leaves_a_lock_alone(tmp_path, others):
 
 def test_an_audit_with_errors_fails_with_all_of_them_and_status_4():
     wrong = Finding(check="elf", severity=Severity.ERROR, message="undefined _Z1fv", where="a/b.so")
+    cured = Finding(check="elf", severity=Severity.ERROR, message="no b", remedy="take b 2")
     doubt = Finding(check="elf", severity=Severity.NOTE, message="not this one", where="a/c.so")
     reports = [Report(target="small", arch="x86_64", findings=(wrong, doubt))]
     with pytest.raises(AuditFailed) as caught:
@@ -64,4 +65,8 @@ def test_an_audit_with_errors_fails_with_all_of_them_and_status_4():
     assert caught.value.exit_code == 4
     assert "x86_64: undefined _Z1fv (a/b.so)" in caught.value.message
     assert "not this one" not in caught.value.message
+    assert "found 1 error:" in caught.value.message
+    reports.append(Report(target="small", arch="arm64", findings=(cured,)))
+    with pytest.raises(AuditFailed, match=r"found 2 errors:[^$]*no b \(\)\n    take b 2"):
+        sealing.refuse_errors("small", reports)
     sealing.refuse_errors("small", [Report(target="small", arch="x86_64", findings=(doubt,))])

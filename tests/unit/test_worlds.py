@@ -57,6 +57,15 @@ def test_what_is_there_stays_where_the_wish_allows_it():
         (["vllm==0.9", "vllm==0.8"], [], "twice"),
         (["torch>=2.9"], ["torch==2.8.0"], "you have torch==2.8.0 and you asked for torch>=2.9"),
         ([], ["torch>=2.8.0"], "what you have is one version"),
+        (["vllm===0.9.2"], [], "'vllm===0.9.2' compares text"),
+        ([], ["torch===2.8.0"], "compares text"),
+        ([], ["torch==2.6.0+cpu"], r"no build \+cpu of torch"),
+        ([], ["torch==2.6.0+cu1300"], r"no build \+cu1300 of torch"),
+        (
+            [],
+            ["torch==2.6.0+cu124", "torchvision==0.21.0+cu118"],
+            r"torch==2\.6\.0\+cu124 for 12\.4 and torchvision==0\.21\.0\+cu118 for 11\.8",
+        ),
     ],
 )
 def test_wishes_that_no_row_could_say(wants, have, words):
@@ -73,8 +82,22 @@ def test_cuda_that_contradicts_what_is_there():
     assert wishes.cuda_of(None, "12.8") == "12.8"
     with pytest.raises(InputError, match=r"built for CUDA 12\.8"):
         wishes.cuda_of("12.6", "12.8")
-    with pytest.raises(InputError, match="two numbers"):
-        wishes.cuda_of("12", None)
+    for text in ("12", "cu1300", "130.0"):
+        with pytest.raises(InputError, match="two numbers"):
+            wishes.cuda_of(text, None)
+
+
+def test_a_build_for_no_cuda_stays_on_its_own_index():
+    found, cuda = wishes.read([], ["torch==2.6.0+cpu"], {"torch": "pytorch"})
+    assert (found[0].spec, cuda) == ("==2.6.0+cpu", None)
+
+
+@pytest.mark.parametrize("text", ["3", "abc", "", "3.x"])
+def test_a_python_that_is_no_release(text):
+    assert wishes.python_of("3.11") == "3.11"
+    with pytest.raises(InputError, match=f"--python {text}: ") as caught:
+        wishes.python_of(text)
+    assert caught.value.hint == "--python 3.11"
 
 
 def test_architectures_with_commas_and_in_other_spellings():

@@ -5,16 +5,20 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from imgbuild.cli import options
 from imgbuild.console import console
-from imgbuild.errors import AuditFailed, InputError
+from imgbuild.errors import AuditFailed, InputError, LockStale
 from imgbuild.report import Case, Finding, Report, Severity
 from imgbuild.values import Arch
+
+if TYPE_CHECKING:
+    from imgbuild.matrix.select import Selected
+    from imgbuild.pipeline import Session
 
 GLIBC = "2.36"  # of Debian 12, the default base
 
@@ -178,7 +182,8 @@ def _audit_targets(
     from imgbuild import auditing, pipeline, upkeep
 
     session = pipeline.open_session(matrix, pipeline.Options(offline=offline))
-    selected = session.select(wanted, everything=everything, arches=arches)
+    chosen = session.select(wanted, everything=everything, arches=arches)
+    selected = _locked(session, chosen, wanted)
     inputs = session.inputs()
     drop = len(selected) > 1 if keep is None else not keep
     reports = [
@@ -192,15 +197,41 @@ def _audit_targets(
     return reports
 
 
+def _locked(
+    session: Session, selected: Sequence[Selected], wanted: Sequence[str]
+) -> list[Selected]:
+    """`selected` without the targets that have no lock to read, unless they are named themselves.
+
+    LockStale for one that is named, and if none is left.
+    """
+    from imgbuild import lock as locks
+
+    kept, passed = [], []
+    for item in selected:
+        try:
+            locks.read_lock(session.project.images, item.name)
+        except LockStale as error:
+            if item.name in wanted:
+                raise
+            passed.append(item.name)
+            console.warn(f"{item.name} is passed over: {error.message}")
+        else:
+            kept.append(item)
+    if not kept:
+        message = f"none of what was selected is locked: {', '.join(passed)}"
+        raise LockStale(message, hint=f"make a lock with: imgbuild lock {passed[0]}")
+    return kept
+
+
 def _audit_pins(path: Path, python: str, arch: Arch, checks: Sequence[str]) -> Report:
-    from imgbuild import auditing, uv
+    from imgbuild import auditing, uv, wishes
     from imgbuild.audit.judge import Terms
     from imgbuild.audit.pinned import read_pins
     from imgbuild.fetch import Http
     from imgbuild.store import Store
     from imgbuild.wheel.tags import Tags
 
-    machine = Tags(python=python, glibc=GLIBC, arch=arch)
+    machine = Tags(python=wishes.python_of(python), glibc=GLIBC, arch=arch)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

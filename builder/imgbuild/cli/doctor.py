@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import typer
+
 from imgbuild.cli import options
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ def doctor(
     found = judging.only(all_of, asked)
     options.answer(found, list(_lines(found)), json=json)
     unfit = [one.target for one in found.verdicts if not one.fits] if wanted else []
+    if unfit and json:  # the answer has been given; an error of its own would be a second one
+        raise typer.Exit(WorkFailed.exit_code)
     if unfit:
         message = f"{', '.join(unfit)} does not fit this machine"
         hint = f"the newest target that does is {found.best}" if found.best else None
@@ -66,11 +70,19 @@ def _lines(found: Diagnosis) -> Iterable[str]:
     yield from _machine(found.host)
     yield from (f"note: {remark}" for remark in found.remarks)
     yield ""
+    from imgbuild.doctor import tells
+
+    fits = "fits" if tells(found.host) else "cannot be told"
     for verdict in found.verdicts:
-        yield f"{verdict.target}: {'fits' if verdict.fits else 'does not fit'}"
+        yield f"{verdict.target}: {fits if verdict.fits else 'does not fit'}"
         yield from (f"  {text}" for text in (*verdict.reasons, *verdict.remarks))
     yield ""
-    yield f"use: {found.best}" if found.best else "no target fits this machine"
+    if found.best:
+        yield f"use: {found.best}"
+    elif not tells(found.host):
+        yield "which target to use cannot be told without a GPU and its driver"
+    else:
+        yield "no target fits this machine"
 
 
 def _machine(host: Host) -> Iterable[str]:

@@ -149,7 +149,7 @@ def resolve(
         cuda=wishes.cuda_of(cuda, named),
         as_of=_day(as_of),
         base=base,
-        python=python,
+        python=None if python is None else wishes.python_of(python),
         indexes=assigned,
         name=name,
     )
