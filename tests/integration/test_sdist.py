@@ -200,7 +200,7 @@ def test_what_a_build_needs_of_the_world_must_be_pinned(site, root, store):
 def test_antlr_as_verl_needs_it_has_the_same_bytes_in_another_cache(root, store, tmp_path):
     matrix = load(ROOT / "matrix.yaml")
     target = msgspec.structs.replace(
-        matrix.targets["cu130-vllm"], pins={"antlr4-python3-runtime": "4.9.3"}, requires={}
+        matrix.targets["cu124-vllm"], pins={"antlr4-python3-runtime": "4.9.3"}, requires={}
     )
     matrix = msgspec.structs.replace(matrix, targets={"small": target}, requires={})
     found: list[Built] = []
