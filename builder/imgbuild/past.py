@@ -88,7 +88,7 @@ def _reads(world: World, path: MainPath) -> Iterator[Read]:
 
 def _read(world: World, path: MainPath, facts: ModuleFacts, fact: Attribute) -> Iterator[Read]:
     how = path.reached(facts.module, scopes(facts).runner(fact.scope)) if fact.receiver else None
-    if how is None or how.level is Level.DOUBTFUL:
+    if how is None or how.level >= Level.REMOTE:
         return
     course = judge(world, fact.guards)
     if (

@@ -169,3 +169,26 @@ def test_a_name_that_is_registered_already(call, found):
         assert one.evidence is not None
         assert one.evidence.relation is Relation.REGISTERED
         assert one.evidence.subject == "lib.AutoConfig.register(aimv2)"
+
+
+@pytest.mark.parametrize(
+    ("run", "severity"),
+    [
+        ("if config.hybrid:\n        Context()", Severity.NOTE),
+        ("if config.hybrid:\n        made = Context()\n        made.start()", Severity.ERROR),
+        ("Context()", Severity.ERROR),
+    ],
+)
+def test_what_an_object_does_that_may_be_made_is_a_note_until_something_calls_it(
+    run: str, severity: Severity
+) -> None:
+    source = f"""
+from lib import Args
+class Context:
+    def start(self):
+        Args('m', best_of=2)
+def run(config):
+    {run}
+"""
+    (one,) = check(source, rules("user.run"))
+    assert one.severity is severity

@@ -193,3 +193,43 @@ def test_a_private_method_is_reached_by_its_callers_or_for_its_base():
     assert level(path, "lib", "Mine._step") is Level.LIKELY
     assert level(path, "lib", "Mine._special") is Level.POSSIBLE
     assert level(path, "lib", "Mine._helper") is None
+
+
+def test_what_nobody_calls_of_an_object_that_is_made_in_some_cases_is_remote():
+    files = {
+        "lib/__init__.py": """
+            from other import Unseen
+            class Base:
+                hook: object
+                def step(self): ...
+            class Context:
+                def __init__(self):
+                    self.reset()
+                def __exit__(self, *error): ...
+                def reset(self): ...
+                def rotary(self):
+                    turn()
+            class Layer(Base):
+                def step(self): ...
+                def hook(self): ...
+                def spare(self): ...
+            class Bridge(Unseen):
+                def cross(self): ...
+            def turn(): ...
+            def run(config):
+                if config.hybrid:
+                    Context()
+                    Layer()
+                    Bridge()
+        """,
+        "lib/user.py": "import lib\ndef use():\n    made = lib.Context()\n    made.rotary()\n",
+    }
+    path = walk(files, "lib.run")
+    possible = ("Context.__init__", "Context.__exit__", "Context.reset", "Layer.step", "Layer.hook")
+    assert {level(path, "lib", name) for name in possible} == {Level.POSSIBLE}
+    assert level(path, "lib", "Bridge.cross") is Level.POSSIBLE
+    remote = ("Context.rotary", "turn", "Layer.spare")
+    assert {level(path, "lib", name) for name in remote} == {Level.REMOTE}
+
+    path = walk(files, "lib.run", "lib.user.use")
+    assert level(path, "lib", "turn") is Level.CERTAIN

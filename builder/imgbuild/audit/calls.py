@@ -113,7 +113,7 @@ class _Reader:
             return None
         error = (
             how is not None
-            and how.level is not Level.DOUBTFUL
+            and how.level < Level.REMOTE
             and course.clear
             and not course.catches(*_CATCHERS[relation])
         )

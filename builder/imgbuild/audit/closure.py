@@ -3,7 +3,8 @@
 Comes in: a world and the policy's entry points. Goes out: a `MainPath`, the scopes of the world's
 modules that importing and calling them reaches. A module's top level runs when it is imported, and
 so does that of its parents; a function's body when it is called; making an object of a class
-reaches all methods of it and of its bases. What is not reached is a corner.
+reaches all methods of it and of its bases, those that nothing calls by name less surely. What is
+not reached is a corner.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Level(enum.IntEnum):
     CERTAIN = 0  # no condition on the way but those that hold in this world
     LIKELY = 1  # a method of an object that is made
     POSSIBLE = 2  # it depends on data
-    DOUBTFUL = 3  # a condition on the world is not understood, or somebody catches what goes wrong
+    REMOTE = 3  # a method that nothing seen calls, of an object that is made in some cases only
+    DOUBTFUL = 4  # a condition on the world is not understood, or somebody catches what goes wrong
 
 
 Place = tuple[str, str]  # module and runner: "" for its top level, else a function's qualified name
@@ -109,6 +111,28 @@ def _applies(world: Surroundings, entry: Entry) -> bool:
 
 def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("__")
+
+
+class _Above:
+    """The bases of a class, which may call what it defines in their stead."""
+
+    def __init__(self, bases: Iterable[Found]) -> None:
+        self._methods: set[str] = set()
+        self._others: set[str] = set()
+        self._unread = False
+        for base in bases:
+            if isinstance(base.definition, Class):
+                self._methods.update(base.definition.methods)
+                self._others.update(base.definition.attributes)
+                self._others.update(field.name for field in base.definition.fields)
+            else:
+                self._unread = True
+
+    def may_call(self, name: str) -> bool:
+        """Whether a base, or Python itself, may call a method of this name."""
+        if name in self._methods or _is_private(name):
+            return name in self._methods
+        return self._unread or name.endswith("__") or name in self._others
 
 
 class _Walk:
@@ -205,7 +229,9 @@ class _Walk:
         """An object of a class is made: its methods, and those of its bases, may be called.
 
         A private method is called by its own class, which is followed, unless it stands in for one
-        of a base.
+        of a base. A public one of an object that is made in some cases only needs two things to
+        happen that nobody has seen: unless it is there for a base's sake, or Python's, it is remote
+        until a call by its name is found.
         """
         chain = ancestors(self.world, found)
         for at, one in enumerate(chain):
@@ -218,18 +244,16 @@ class _Walk:
             self._made[place] = how.level
             self._module(home.module, how)
             later = msgspec.structs.replace(how, level=max(how.level, Level.LIKELY))
-            above = {
-                name
-                for base in chain[at + 1 :]
-                if isinstance(base.definition, Class)
-                for name in base.definition.methods
-            }
+            remote = msgspec.structs.replace(how, level=max(how.level, Level.REMOTE))
+            above = _Above(chain[at + 1 :])
             for method in scopes(home).methods(definition.name):
                 name = method.rpartition(".")[2]
                 if name in MAKERS:
                     self._mark((home.module, method), how)
-                elif not _is_private(name) or name in above:
+                elif above.may_call(name) or (how.level <= Level.LIKELY and not _is_private(name)):
                     self._mark((home.module, method), later)
+                elif not _is_private(name):
+                    self._mark((home.module, method), remote)
 
     # -- following what a place does
 

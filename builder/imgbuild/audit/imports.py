@@ -87,7 +87,7 @@ def _fails(how: Reached | None, course: Course, relation: Relation, *, top: bool
         return False
     if relation is Relation.PACKAGE:
         return how.level is Level.CERTAIN
-    return how.level <= (Level.POSSIBLE if top else Level.LIKELY)
+    return how.level <= (Level.REMOTE if top else Level.LIKELY)
 
 
 def _problem(

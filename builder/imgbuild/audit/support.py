@@ -60,7 +60,7 @@ def _of_window(
     runner = here.runner(window.scope)
     how = path.reached(facts.module, runner)
     sure = not {State.UNKNOWN, State.DATA} & set(states)
-    sure = sure and how is not None and how.level is not Level.DOUBTFUL
+    sure = sure and how is not None and how.level < Level.REMOTE
     if window.outcome == "warn" and not sure:
         return
     if here.is_method(runner) and window.outcome == "raise":
