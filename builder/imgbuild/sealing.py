@@ -18,9 +18,10 @@ from imgbuild.audit.library import Library
 from imgbuild.auditing import audit_lock
 from imgbuild.console import console
 from imgbuild.constraints import Constraint
-from imgbuild.errors import AuditFailed, IntegrityError, LockStale
+from imgbuild.errors import AuditFailed, InputError, IntegrityError, LockStale
 from imgbuild.inputs import Inputs
 from imgbuild.lock import Lock
+from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import Matrix
 from imgbuild.plan import Layer, WheelsRecipe, plan
 from imgbuild.project import Project
@@ -51,6 +52,7 @@ def lock_target(
         known = constraints.read(project.images)
         settled = settle(matrix, name, arches, inputs.store, inputs.http, known, _keep)
         lock = locks.make_lock(matrix, name, dict(settled.resolutions))
+        refuse_mode(lock)
         with console.step(f"sealing {name}"):
             layers = _seal_layers(project, lock, inputs, processes=processes, drop=drop).layers
             refuse_conflicts(lock, inputs)
@@ -80,6 +82,18 @@ def _audited(
         refuse_errors(lock.target, reports)
         return reports
     return None
+
+
+def refuse_mode(lock: Lock) -> None:
+    """InputError if an image would be labelled with kernels of a FlashInfer that it has not."""
+    for arch, resolution in lock.arch.items():
+        if flashinfer.contradicted(lock.flashinfer, resolution.versions):
+            message = (
+                f"{lock.target}: the matrix says flashinfer: {lock.flashinfer}, and no"
+                f" {flashinfer.PACKAGE} is among its packages on {arch}"
+            )
+            hint = 'write mode: "off"; what else needs a compiler asks for it under requires:'
+            raise InputError(message, hint=hint)
 
 
 def refuse_errors(target: str, reports: Iterable[Report]) -> None:

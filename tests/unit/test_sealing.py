@@ -5,11 +5,14 @@ import pytest
 from imgbuild import codec, constraints, sealing
 from imgbuild import lock as locks
 from imgbuild.constraints import Constraint
-from imgbuild.errors import AuditFailed, LockStale
+from imgbuild.errors import AuditFailed, InputError, LockStale
+from imgbuild.matrix.load import load
+from imgbuild.matrix.model import Flashinfer
 from imgbuild.project import Project
 from imgbuild.report import Finding, Report, Severity
 from imgbuild.store import Store
 from tests import samples
+from tests.sourcecode import ROOT
 
 LEARNED = Constraint(
     package="trl",
@@ -70,3 +73,27 @@ def test_an_audit_with_errors_fails_with_all_of_them_and_status_4():
     with pytest.raises(AuditFailed, match=r"found 2 errors:[^$]*no b \(\)\n    take b 2"):
         sealing.refuse_errors("small", reports)
     sealing.refuse_errors("small", [Report(target="small", arch="x86_64", findings=(doubt,))])
+
+
+@pytest.mark.parametrize("mode", ["jit", "prebuilt"])
+def test_a_mode_of_a_flashinfer_that_is_not_there_is_refused(mode):
+    own = Flashinfer(mode=mode, reason=samples.REASON)
+    matrix = samples.matrix(cuda="13.0", flashinfer=own)
+    sealing.refuse_mode(samples.lock(samples.wheel("flashinfer-python"), of=matrix))
+    with pytest.raises(InputError, match=f"small: the matrix says flashinfer: {mode}, and no") as e:
+        sealing.refuse_mode(samples.lock(samples.wheel("vllm"), of=matrix))
+    assert "x86_64" in e.value.message
+    assert 'mode: "off"' in (e.value.hint or "")
+    sealing.refuse_mode(samples.lock(samples.wheel("vllm")))
+
+
+def test_a_world_without_flashinfer_still_has_the_compiler_that_deepspeed_asks_for():
+    matrix = load(ROOT / "matrix.yaml")
+    lock = locks.make_lock(matrix, "cu130-trl", {})
+    like = locks.make_lock(matrix, "cu130-deepspeed", {})
+    assert lock.settings.labels["dev.imgbuild.flashinfer"] == "off"
+    assert lock.settings.links == like.settings.links
+    for name in ("CUDA_HOME", "LIBRARY_PATH"):
+        assert lock.settings.env[name] == like.settings.env[name]
+    for package in ("nvidia-cuda-nvcc", "nvidia-cuda-cccl"):
+        assert lock.requirements[package] == like.requirements[package] == "==13.0.*"

@@ -11,8 +11,11 @@ off       vLLM is told to leave FlashInfer alone, whether its package is install
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from imgbuild.matrix.model import Base, Drop, Image, Link, Target, Variable, Wanted
 
+PACKAGE = "flashinfer-python"
 VARIABLE = "IMGBUILD_FLASHINFER"
 SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
 NVCC = "nvidia-cuda-nvcc"
@@ -36,6 +39,11 @@ def requires(target: Target) -> dict[str, Wanted]:
             reason="headers that the kernels include; they belong to the compiler's CUDA release",
         ),
     }
+
+
+def contradicted(mode: str, packages: Collection[str]) -> bool:
+    """Whether `mode` speaks of kernels, and a world of `packages` has nobody who would run them."""
+    return mode != "off" and PACKAGE not in packages
 
 
 def environment(target: Target, image: Image, base: Base) -> dict[str, Variable]:
