@@ -57,6 +57,45 @@ def test_of_several_files_to_choose_from_none_is_a_second_family() -> None:
     assert cudas.check(world, "12.8") == []
 
 
+def saver(name: str, major: str) -> ElfFacts:
+    needed = (f"libcudart.so.{major}",)
+    return module(f"torch_memory_saver_hook_{name}.abi3.so", needed=needed)
+
+
+@pytest.mark.parametrize(
+    ("files", "broken"),
+    [
+        ((saver("preload", "13"),), True),
+        ((saver("preload_cu13", "13"),), True),
+        ((saver("preload_cu12", "12"), saver("preload_cu13", "13")), False),
+        ((saver("preload_cu12", "12"), saver("preload", "13")), False),
+        # Two libraries, and one of them is for another family alone.
+        ((saver("preload_cu12", "12"), saver("torch_cu13", "13")), True),
+        # Nothing says that the first of these is for this family's worlds.
+        ((saver("preload", "12"), saver("preload_cu13", "13")), True),
+        # For this family by its name, and linked to another.
+        ((saver("preload_cu12", "13"), saver("preload_cu13", "13")), True),
+    ],
+)
+def test_variants_for_other_families_lie_beside_the_one_that_is_loaded(
+    files: tuple[ElfFacts, ...], broken: bool
+) -> None:
+    world = LinkedWorld({"torch 2.9.0": [CU12, CPU], "torch-memory-saver 0.0.9": files})
+    expected = [("torch-memory-saver", "libcudart.so.13")] if broken else []
+    assert subjects(cudas.check(world, "12.8")) == expected
+
+
+def test_variants_of_two_packages_are_no_choice() -> None:
+    world = LinkedWorld(
+        {
+            "torch 2.9.0": [CU12, CPU],
+            "one 1": [module("hook_cu12.so", needed=("libcudart.so.12",))],
+            "two 1": [module("hook_cu13.so", needed=("libcudart.so.13",))],
+        }
+    )
+    assert subjects(cudas.check(world, "12.8")) == [("two", "libcudart.so.13")]
+
+
 def test_a_torch_for_the_cpu() -> None:
     world = LinkedWorld({"torch 2.6.0": [CPU]})
     assert subjects(cudas.check(world, "12.4")) == [("torch", "libtorch_cuda.so")]

@@ -280,3 +280,21 @@ def test_modules_for_another_python_and_another_machine_are_passed_over() -> Non
     world = LinkedWorld({"vllm 1": files})
     assert found(world) == []
     assert len(found(LinkedWorld({"vllm 1": files}, python="3.13"))) == 1
+
+
+def test_of_the_variants_for_cuda_families_the_one_that_is_loaded_must_be_whole() -> None:
+    torch = library("torch/lib/libtorch_cuda.so", needed=("libcudart.so.13",))
+    runtime = library("nvidia/cu13/lib/libcudart.so.13")
+    other = module("hook_preload_cu12.abi3.so", needed=("libcudart.so.12",))
+    plain = module("hook_preload.abi3.so", needed=("libcudart.so.12",))
+    ours = module("hook_preload_cu13.abi3.so", needed=("libcudart.so.13",))
+    around = {"torch 2.11.0": [torch], "nvidia-cuda-runtime 13.0.96": [runtime]}
+    assert found(LinkedWorld({**around, "saver 1": [other, plain, ours]})) == []
+
+    (alone,) = found(LinkedWorld({**around, "saver 1": [plain]}))
+    assert relation(alone)[2] == "libcudart.so.12"
+
+    torn = module(ours.file, needed=("libcudart.so.13", "libgone.so.1"))
+    (one,) = found(LinkedWorld({**around, "saver 1": [other, plain, torn]}))
+    assert relation(one)[2] == "libgone.so.1"
+    assert one.severity is Severity.ERROR

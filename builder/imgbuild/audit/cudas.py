@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
 from imgbuild import cuda as releases
-from imgbuild.audit import gpus, libraries
+from imgbuild.audit import gpus, libraries, variants
 from imgbuild.audit.facts import ElfFacts
 from imgbuild.audit.linking import Linked
 from imgbuild.audit.world_map import is_private
@@ -22,7 +22,6 @@ from imgbuild.report import Evidence, Finding, Relation, Severity
 from imgbuild.values import normalize
 
 CHECK = "cuda"
-_RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
 _OF_MAJOR = re.compile(r"nvidia-.+-cu(\d\d)")
 # Versioned as the release is; in time with it since CUDA 11.
 _LIKE_RELEASE = re.compile(r"nvidia-(?:cuda-[a-z]+|nvjitlink|nvtx|nvvm)(?:-cu\d\d)?")
@@ -47,18 +46,17 @@ def check(world: Linked, cuda: str, gpu: Sequence[str] = ()) -> list[Finding]:
 def _families(world: Linked, elves: Sequence[tuple[str, ElfFacts]]) -> Iterator[Finding]:
     """Files that are linked to the runtimes of two majors, and are loaded by one program."""
     choices = libraries.load()
+    elsewhere = variants.passed_over(elves)
     users: dict[str, list[tuple[str, ElfFacts]]] = {}
     for package, facts in elves:
         if is_private(facts.file) or choices.is_choice(facts.file):
             continue
-        for library in facts.needed:
-            runtime = _RUNTIME.fullmatch(library)
-            if runtime is not None:
-                users.setdefault(runtime[1], []).append((package, facts))
-    ours = {major for major, files in users.items() if any(owner == "torch" for owner, _ in files)}
-    if len(users) < 2 or len(ours) != 1:
+        if (package, facts.file) not in elsewhere:
+            for runtime in variants.runtimes(facts):
+                users.setdefault(runtime, []).append((package, facts))
+    major = variants.family(elves)
+    if len(users) < 2 or not major:
         return
-    (major,) = ours
     reference = next(facts for owner, facts in users[major] if owner == "torch")
     for other, files in sorted(users.items()):
         seen: set[str] = set()

@@ -19,7 +19,7 @@ from typing import Protocol
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.audit import libraries
+from imgbuild.audit import libraries, variants
 from imgbuild.audit.facts import ElfFacts, ModuleFacts, Opaque
 from imgbuild.audit.libraries import Libraries
 from imgbuild.audit.loading import Loading
@@ -95,10 +95,11 @@ class _Linker:
         self._loading = Loading(world, self._map, self._known)
         self._sure = bool(base) and not world.partial  # whether what is not seen is not there
         self._read = {package for package, _ in self._map.files}
+        self._variants = variants.passed_over(self._map.files)
 
     def run(self) -> Iterator[Finding]:
         for package, facts in self._map.files:
-            if self._is_for_another_python(facts) or self._known.is_choice(facts.file):
+            if self._is_for_another_python(facts) or self._is_passed_over(package, facts):
                 continue
             missing = [
                 library
@@ -117,6 +118,10 @@ class _Linker:
         """Whether the file's name has the tag of another Python, which imports it alone."""
         tag = _TAG.search(posixpath.basename(facts.file))
         return tag is not None and f"{tag[1]}.{tag[2]}" != self._world.python
+
+    def _is_passed_over(self, package: str, facts: ElfFacts) -> bool:
+        """Whether the file is for another world, and lies beside one that is for this."""
+        return self._known.is_choice(facts.file) or (package, facts.file) in self._variants
 
     def _is_found(self, package: str, facts: ElfFacts, library: str) -> bool:
         return (
