@@ -69,14 +69,18 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether the entry speaks of this version of `package`."""
         return SpecifierSet(self.versions).contains(version, prereleases=True)
 
+    def concerns(self, versions: Mapping[str, str]) -> bool:
+        """Whether the entry speaks of a set of packages (normalized name → version)."""
+        own = versions.get(self.package)
+        there = self.missing or self.other in versions
+        return own is not None and there and self.covers(own)
+
     def violated(self, versions: Mapping[str, str]) -> bool:
         """Whether a set of packages (normalized name → version) goes against the entry."""
-        own, other = versions.get(self.package), versions.get(self.other)
-        if own is None or not self.covers(own):
+        if not self.concerns(versions):
             return False
-        if other is None:
-            return self.missing
-        return not self.spec.contains(other, prereleases=True)
+        other = versions.get(self.other)
+        return other is None or not self.spec.contains(other, prereleases=True)
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.file and self.line else self.file

@@ -1,9 +1,15 @@
 """The judgement: order, waivers, and a report that is found again."""
 
+import shutil
+from pathlib import Path
+
+import msgspec
 import pytest
 
+import imgbuild
 from imgbuild.audit import judge
 from imgbuild.audit.judge import Terms
+from imgbuild.constraints import Constraint
 from imgbuild.errors import InputError
 from imgbuild.matrix.model import Waiver
 from imgbuild.report import Evidence, Finding, Relation, Severity
@@ -11,6 +17,7 @@ from imgbuild.store import Store
 from tests import audited
 
 REQUIRES = {"a==1": "Requires-Dist: b<3\nRequires-Dist: c\n"}
+PACKAGE = Path(imgbuild.__file__).parent
 PACKAGES: dict[str, audited.Files] = {"a==1": {}, "b==3": {}}
 
 
@@ -112,3 +119,60 @@ def test_other_terms_have_a_report_of_their_own(world, store, terms):
 def test_an_unknown_check_is_refused(world):
     with pytest.raises(InputError, match="no such check: nonsense"):
         judge.audit(world, checks=["metadata", "nonsense"])
+
+
+LEARNED = Constraint(package="a", versions="==1", needs="b!=2")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        msgspec.structs.replace(LEARNED, package="x"),
+        msgspec.structs.replace(LEARNED, versions="==2"),
+        msgspec.structs.replace(LEARNED, needs="x<2"),
+    ],
+)
+def test_what_was_learned_of_others_leaves_a_kept_report_alone(world, store, other):
+    known = Terms(constraints=(LEARNED,))
+    first = audit(world, known, store=store)
+    assert judge.narrowed(Terms(constraints=(LEARNED, other)), {"a": "1", "b": "3"}) == known
+    seen = set(store.root.rglob("*"))
+    assert audit(world, Terms(constraints=(LEARNED, other)), store=store) == first
+    assert set(store.root.rglob("*")) == seen
+    missing = msgspec.structs.replace(LEARNED, needs="x", missing=True)
+    found = audit(world, Terms(constraints=(LEARNED, missing)), store=store)
+    assert audited.subjects(found.findings) == ["b<3", "c", "x"]
+
+
+def test_a_kept_report_is_of_the_code_that_judged(tmp_path):
+    """Every file that a judgement rests on is a part of the name under which it is kept."""
+    root = tmp_path / "imgbuild"
+    shutil.copytree(PACKAGE, root, ignore=shutil.ignore_patterns("__pycache__", "debian"))
+    before = judge.code_of(root)
+    names = [*judge.BESIDE, "audit/imports.py", "audit/facts.py", "data/audit/rules.yaml"]
+    for name in names:
+        path = root / name
+        text = path.read_bytes()
+        path.write_bytes(text + b"\n")
+        assert judge.code_of(root) != before, name
+        path.write_bytes(text)
+    assert judge.code_of(root) == before
+
+
+def test_findings_from_the_past_are_judged_with_all_others(world):
+    read = Evidence(relation=Relation.ATTRIBUTE, package="a", version="1", subject="b.B.gone")
+    gone = Finding(check="calls", severity=Severity.ERROR, message="gone", where="a", evidence=read)
+    waived = waiver("b.B.gone", check="calls")
+    terms = Terms(waivers=(waived,))
+
+    def _audit(checks, past):
+        return judge.audit(world, terms, checks=checks, past=past).findings
+
+    (found,) = _audit(["calls"], lambda path: [gone, gone])
+    assert (found.severity, found.message) == (
+        Severity.NOTE,
+        "gone (accepted: it was tried and works)",
+    )
+    (unused,) = _audit(["calls"], lambda path: [])
+    assert "accepts nothing" in unused.message
+    assert _audit(["imports"], lambda path: [gone]) == ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib import resources
@@ -29,10 +29,22 @@ from imgbuild.store import Store
 from imgbuild.values import normalize, sha256
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     from imgbuild.audit.closure import MainPath
 
 CHECKS = ("metadata", "elf", "cuda", "imports", "calls", "support", "rules")
 REPORT = "audit-report"
+# What the checks judge by beside their own folders.
+BESIDE = (
+    "constraints.py",
+    "cuda.py",
+    "past.py",
+    "probe.py",
+    "selection.py",
+    "values.py",
+    "wheel/tags.py",
+)
 _ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
@@ -59,25 +71,32 @@ def audit(
     libraries: Callable[[], Sequence[ElfFacts]] = tuple,
     checks: Iterable[str] = CHECKS,
     path: MainPath | None = None,
+    past: Callable[[MainPath], Iterable[Finding]] | None = None,
     store: Store | None = None,
 ) -> Report:
     """All findings of `checks` in `world`; from `store` where they were found before.
 
-    `libraries` gives the shared objects of the base that `terms.base` names. With `path`,
-    the main path that the caller has found, no corner is looked into and nothing is kept.
+    `libraries` gives the shared objects of the base that `terms.base` names. `past` is what other
+    releases tell (check "calls"), which may ask an index. With it, or with `path`, the main path
+    that the caller has found (no corner is looked into then), nothing is kept.
     """
-    terms = terms or Terms()
+    terms = narrowed(terms or Terms(), {name: world.version(name) or "" for name in world.packages})
     wanted = tuple(check for check in CHECKS if check in set(checks))
     if unknown := set(checks) - set(CHECKS):
         message = f"no such check: {', '.join(sorted(unknown))}"
         raise InputError(message, hint=f"checks are: {', '.join(CHECKS)}")
-    store = store if path is None else None
+    store = store if path is None and past is None else None
     key = _key(world, terms, wanted)
     kept = store.fact(REPORT, key) if store is not None else None
     report = unpack(kept, Report) if kept is not None else None
     if report is None:
         bench = _Bench(world, terms, libraries, path)
-        findings = waive(bench.run(wanted), terms.waivers, wanted)
+        found = bench.run(wanted)
+        if past is not None and "calls" in wanted:
+            known = {(one.where, one.message) for one in found}
+            more = past(bench.path)
+            found += [one for one in more if (one.where, one.message) not in known]
+        findings = waive(found, terms.waivers, wanted)
         report = Report(
             target=terms.target,
             arch=world.arch,
@@ -216,6 +235,12 @@ def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(unique.values(), key=_key))
 
 
+def narrowed(terms: Terms, versions: Mapping[str, str]) -> Terms:
+    """`terms` with the constraints that speak of these packages: no other counts for them."""
+    kept = tuple(one for one in terms.constraints if one.concerns(versions))
+    return msgspec.structs.replace(terms, constraints=kept)
+
+
 def _key(world: World, terms: Terms, checks: Sequence[str]) -> str:
     wheels = [
         (package, book.version, book.wheel.sha256, book.wheel.file, book.local)
@@ -228,10 +253,17 @@ def _key(world: World, terms: Terms, checks: Sequence[str]) -> str:
 @lru_cache(maxsize=1)
 def code() -> str:
     """A name for what this release's checks find: it changes with their code and their data."""
+    return code_of(resources.files("imgbuild"))
+
+
+def code_of(root: Traversable) -> str:
+    """The same for a copy of this package in the folder `root`."""
+    folders = (root.joinpath("audit"), root.joinpath("data", "audit"))
+    items = [item for folder in folders for item in folder.iterdir()]
+    items += [root.joinpath(*name.split("/")) for name in BESIDE]
     digest = hashlib.sha256()
-    root = resources.files("imgbuild")
-    for folder in (root.joinpath("audit"), root.joinpath("data", "audit")):
-        for item in sorted(folder.iterdir(), key=lambda item: item.name):
-            if item.name.endswith((".py", ".yaml")):
-                digest.update(item.name.encode() + b"\0" + item.read_bytes())
+    for item in sorted(items, key=lambda item: (item.name, str(item))):
+        if item.name.endswith((".py", ".yaml")):
+            data = item.read_bytes()
+            digest.update(f"{item.name} {len(data)}\0".encode() + data)
     return digest.hexdigest()
