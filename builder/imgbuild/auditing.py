@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import datetime
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-
-import msgspec
 
 from imgbuild import codec, constraints, past, sources
 from imgbuild import lock as locks
@@ -21,12 +19,12 @@ from imgbuild.audit.base import read_base
 from imgbuild.audit.closure import MainPath
 from imgbuild.audit.corners import survey
 from imgbuild.audit.facts import ElfFacts
-from imgbuild.audit.judge import CHECKS, Terms, waive
+from imgbuild.audit.judge import CHECKS, Terms
 from imgbuild.audit.library import Library, pack, unpack
 from imgbuild.audit.pinned import pick
 from imgbuild.audit.world import World, open_world, wheels_of
 from imgbuild.console import console
-from imgbuild.errors import FetchFailed
+from imgbuild.errors import FetchFailed, LockStale
 from imgbuild.fetch import Http
 from imgbuild.gateway import Catalogue
 from imgbuild.indexes import Indexes, Place
@@ -36,7 +34,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.probe import Shelf
 from imgbuild.project import Project
 from imgbuild.remote import Blocks, Ranges
-from imgbuild.report import Report
+from imgbuild.report import Finding, Report
 from imgbuild.resolution import Deb, Locked, Resolution, Wheel
 from imgbuild.selection import Rules
 from imgbuild.store import Store
@@ -76,9 +74,15 @@ def audit_lock(
     checks: Sequence[str] = CHECKS,
     drop: bool = False,
 ) -> Report:
-    """The audit of what `lock` holds for `arch`; FetchFailed if something of it cannot be had."""
-    resolution = lock.arch[arch]
-    terms = terms_of(lock, inputs.matrix, learned)
+    """The audit of what `lock` holds for `arch`; FetchFailed if something of it cannot be had.
+
+    LockStale if it holds nothing for `arch`.
+    """
+    resolution = lock.arch.get(arch)
+    if resolution is None:
+        message = f"the lock of {lock.target} is for {', '.join(lock.arch)}, not for {arch}"
+        raise LockStale(message, hint=f"imgbuild lock --target {lock.target}")
+    terms = judge.narrowed(terms_of(lock, inputs.matrix, learned), resolution.versions)
     known = [judge.code(), arch, lock.base, resolution, terms, tuple(checks)]
     key = sha256(codec.compact(known))
     kept = inputs.store.fact(KEPT, key)
@@ -118,7 +122,9 @@ class _Audit:
     def run(self, terms: Terms, checks: Sequence[str]) -> Report:
         """Fetch what is lacking, read it, judge it."""
         base = self._lock.base
-        with Library(self._store, self._ranges()) as library:
+        elsewhere = Elsewhere(self._lock, self._wheels, self._inputs)
+        ranges = None if self._inputs.offline else Blocks(elsewhere)
+        with Library(self._store, ranges) as library:
             if "elf" in checks or "cuda" in checks:
                 self._read_elves(library)
             world = open_world(
@@ -129,12 +135,15 @@ class _Audit:
                 glibc=base.glibc,
                 locate=self._place,
             )
-            return judge.audit(world, terms, libraries=self._libraries, checks=checks)
-
-    def _ranges(self) -> Ranges | None:
-        if self._inputs.offline:
-            return None
-        return Blocks(Elsewhere(self._lock, self._wheels, self._inputs))
+            return judge.audit(
+                world,
+                terms,
+                libraries=self._libraries,
+                checks=checks,
+                past=past_of(
+                    world, elsewhere.indexes, library, self._inputs.http, self._resolution.versions
+                ),
+            )
 
     def _place(self, wheel: Wheel) -> Path | str:
         """Where a wheel lies: in the cache, else on a server, where Python code is read."""
@@ -183,7 +192,10 @@ class _Audit:
 
 
 class Elsewhere:
-    """`Ranges` of wheels that a lock names: where each is, is looked up when it is read."""
+    """`Ranges` of wheels that a lock names: where each is, is looked up when it is read.
+
+    An address that names no locked wheel is asked as it is.
+    """
 
     def __init__(self, lock: Lock, wheels: dict[Sha256, Wheel], inputs: Inputs) -> None:
         self._lock = lock
@@ -191,7 +203,7 @@ class Elsewhere:
         self._inputs = inputs
         self._indexes: Indexes | None = None
         self._found: dict[str, str] = {}
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()
 
     def part(self, url: str, start: int, length: int) -> bytes:
         """`length` bytes from `start`."""
@@ -205,15 +217,22 @@ class Elsewhere:
         """All of it."""
         return self._inputs.http.bytes(self._address(url))
 
+    def indexes(self) -> Indexes:
+        """The indexes that the lock names, opened when they are first needed."""
+        with self._turn:
+            if self._indexes is None:
+                self._indexes = sources.open_indexes(
+                    self._lock, self._inputs.matrix, self._inputs.http
+                )
+            return self._indexes
+
     def _address(self, url: str) -> str:
+        if not url.startswith(PREFIX):
+            return url
         with self._turn:
             if url not in self._found:
                 wheel = self._wheels[url.removeprefix(PREFIX)]
-                if self._indexes is None:
-                    self._indexes = sources.open_indexes(
-                        self._lock, self._inputs.matrix, self._inputs.http
-                    )
-                found = sources.addresses(wheel.package, wheel, self._indexes)
+                found = sources.addresses(wheel.package, wheel, self.indexes())
                 if not found:
                     message = f"{wheel.file} is no longer on the index {wheel.index}"
                     raise FetchFailed(message, hint=f"lock {self._lock.target} anew")
@@ -275,17 +294,27 @@ def audit_with_past(
     library: Library,
     pins: Mapping[str, str],
 ) -> Report:
-    """The audit of a world whose packages' other releases may be looked into on their index.
+    """The audit of a set of pins whose packages' other releases may be looked into."""
+    http = library.http
+    told = past_of(world, lambda: indexes, library, http, pins) if http is not None else None
+    return judge.audit(world, terms, checks=checks, path=path, past=told)
 
-    These tell what a class with `__getattr__` does not: which attributes it had and has no longer.
+
+def past_of(
+    world: World,
+    indexes: Callable[[], Indexes],
+    library: Library,
+    http: Ranges,
+    pins: Mapping[str, str],
+) -> Callable[[MainPath], list[Finding]]:
+    """What other releases of the world's packages tell: attributes that a class has no longer.
+
+    The indexes are opened, and `http` is asked, only if something is read that may be gone.
     """
-    report = judge.audit(world, terms, checks=checks, path=path)
-    if past.CHECK not in checks or library.http is None:
-        return report
-    machine = Tags(python=world.python, glibc=world.glibc, arch=world.arch)
-    rules = Rules(as_of=datetime.date.max, tags=machine, pins=pins)
-    catalogue = Catalogue(indexes, rules, library.http, library.store)
-    gone = past.check(world, path, Shelf(catalogue, library, library.store))
-    known = {(one.where, one.message) for one in report.findings}
-    more = [one for one in waive(gone, terms.waivers, ()) if (one.where, one.message) not in known]
-    return msgspec.structs.replace(report, findings=judge.ordered((*report.findings, *more)))
+
+    def _shelf() -> Shelf:
+        machine = Tags(python=world.python, glibc=world.glibc, arch=world.arch)
+        rules = Rules(as_of=datetime.date.max, tags=machine, pins=pins)
+        return Shelf(Catalogue(indexes(), rules, http, library.store), library, library.store)
+
+    return lambda path: past.check(world, path, _shelf)

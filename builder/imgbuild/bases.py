@@ -67,8 +67,9 @@ def resolve_base(base: Base, arch: Arch, store: Store, http: Http) -> Below:
     """
     if isinstance(base, DebianBase):
         return Below(debs=apt.resolve_debs(base, arch, store, http))
-    image = registry.base(base.image, arch)
-    registry.fetch_layers(base.image, image.layers, store)
+    own = registry.RegistryHttp(offline=http.offline)
+    image = registry.base(base.image, arch, own)
+    registry.fetch_layers(base.image, image.layers, store, own)
     blobs = [path for layer in image.layers if (path := store.blob(layer.digest)) is not None]
     found = contents(blobs)
     refuse_other_python(base, found)

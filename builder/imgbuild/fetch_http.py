@@ -66,7 +66,8 @@ class Http:
     """The one way to servers. Threads may share it.
 
     `attempts` bounds the tries for each address, `first_wait` (seconds) the first pause between
-    them, which doubles; `timeout` is for the connection and for each read, in seconds.
+    them, which doubles; `timeout` is for the connection and for each read, in seconds. Of an
+    `offline` one only files of this machine are to be had.
     """
 
     def __init__(
@@ -75,8 +76,10 @@ class Http:
         attempts: int = 6,
         first_wait: float = 0.5,
         timeout: tuple[float, float] = (20.0, 60.0),
+        offline: bool = False,
     ) -> None:
         self.attempts = attempts
+        self.offline = offline
         self.credentials = Credentials()
         self._first_wait = first_wait
         self._timeout = timeout
@@ -158,6 +161,9 @@ class Http:
         """One try: the successful answer, its body unread. Transient, or FetchFailed for good."""
         login = self._login(url)
         place, asked = bare(url), False
+        if self.offline and urlsplit(place).scheme != "file":
+            message = f"{redact(place)} is not in the cache, and --offline asks no server"
+            raise FetchFailed(message, hint="run once without --offline")
         for _ in range(12):
             response = self._send(method, place, headers, login)
             with contextlib.closing(response):

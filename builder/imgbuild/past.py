@@ -9,7 +9,7 @@ gone from the sources of the class and all its bases, nobody is left who could a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -39,13 +39,20 @@ class Read(msgspec.Struct, frozen=True):
     subject: str
 
 
-def check(world: World, path: MainPath, shelf: Shelf) -> list[Finding]:
-    """Reads of attributes that were there when the reader was written, and are gone."""
+def check(world: World, path: MainPath, open_shelf: Callable[[], Shelf]) -> list[Finding]:
+    """Reads of attributes that were there when the reader was written, and are gone.
+
+    `open_shelf` gives the releases of packages; it is not called where nothing is read like that.
+    """
+    shelf: Shelf | None = None
     found: dict[tuple[str, int, str], Finding] = {}
     for read in _reads(world, path):
         # One finding is enough for a union of classes that lack the same.
         key = (read.facts.module, read.line, read.subject.rpartition(".")[2])
-        if key not in found and _had(world, shelf, read):
+        if key in found:
+            continue
+        shelf = shelf or open_shelf()
+        if _had(world, shelf, read):
             place = place_of(world, read.facts, read.line, read.entry)
             if place is not None:
                 found[key] = finding(

@@ -61,7 +61,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     def inputs(self) -> Inputs:
         """The cache and the ways to fill it."""
-        return Inputs(self.matrix, Store.open(), Http(), offline=self.options.offline)
+        offline = self.options.offline
+        return Inputs(self.matrix, Store.open(), Http(offline=offline), offline=offline)
 
 
 def open_session(matrix: Path | None, options: Options) -> Session:

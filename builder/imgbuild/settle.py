@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import constraints, past, resolve
-from imgbuild.audit.closure import main_path
-from imgbuild.audit.judge import Terms, audit, ordered, waive
+from imgbuild.audit.closure import MainPath, main_path
+from imgbuild.audit.judge import Terms, audit
 from imgbuild.audit.library import Library
 from imgbuild.audit.world import World, open_world, wheels_of
 from imgbuild.console import console
@@ -137,10 +137,11 @@ def terms_of(asked: Asked) -> Terms:
 def audit_of(resolution: Resolution, shelf: Shelf, terms: Terms) -> Report:
     """What is wrong on the main path, as code, METADATA and the packages' past tell."""
     world = world_of(resolution, shelf)
-    path = main_path(world)
-    report = audit(world, terms, checks=READABLE, path=path)
-    gone = waive(past.check(world, path, shelf), terms.waivers, ())
-    return msgspec.structs.replace(report, findings=ordered((*report.findings, *gone)))
+
+    def _past(path: MainPath) -> list[Finding]:
+        return past.check(world, path, lambda: shelf)
+
+    return audit(world, terms, checks=READABLE, path=main_path(world), past=_past)
 
 
 def world_of(resolution: Resolution, shelf: Shelf) -> World:

@@ -238,3 +238,17 @@ def test_retry_after_as_seconds_and_as_a_date() -> None:
     assert retry_after({"Retry-After": format_datetime(earlier, usegmt=True)}) == 0
     assert retry_after({}) is None
     assert retry_after({"Retry-After": "soon"}) is None
+
+
+def test_offline_no_server_is_asked_and_files_of_this_machine_are_read(
+    site: Site, tmp_path: Path
+) -> None:
+    http = Http(attempts=1, offline=True)
+    for ask in (http.text, http.bytes, lambda url: http.part(url, 0, 1)):
+        with pytest.raises(FetchFailed, match="/page is not in the cache") as caught:
+            ask(site.url("page", "me:secret"))
+        assert caught.value.hint == "run once without --offline"
+        assert "secret" not in caught.value.message
+    assert site.requests == []
+    (tmp_path / "here").write_bytes(DATA)
+    assert http.bytes((tmp_path / "here").as_uri()) == DATA

@@ -151,8 +151,8 @@ def fetch_layers(
 class RegistryHttp(Http):
     """Requests with the tokens that registries hand out; each is sent to its own registry only."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, offline: bool = False) -> None:
+        super().__init__(offline=offline)
         self._headers: dict[str, str] = {}
         self._tokens = threading.Lock()
 

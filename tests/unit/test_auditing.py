@@ -1,0 +1,133 @@
+"""The audit of a lock looks into other releases as settling does: one judgement in three places."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild import auditing, settle
+from imgbuild.audit.judge import Terms
+from imgbuild.errors import FetchFailed, LockStale
+from imgbuild.fetch import Http
+from imgbuild.inputs import Inputs
+from imgbuild.lock import Lock, make_lock
+from imgbuild.matrix.model import Index, Matrix, Waiver
+from imgbuild.report import Finding, Relation, Severity
+from imgbuild.resolution import Resolution
+from imgbuild.store import Store
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+from tests import samples, shelves
+from tests.localindex import LocalIndex
+from tests.servers import Site
+from tests.unit.test_past import GONE, HEAD, OLD, READER
+
+SUBJECT = "transformers.Base.extended"
+WAIVER = Waiver(check="calls", package="vllm", subject=SUBJECT, reason="it is never called")
+CALLS = ("calls",)
+
+
+def index() -> LocalIndex:
+    """Transformers with an attribute and without it; a vLLM of the time before, which reads it."""
+    made = LocalIndex()
+    old = {"4.0.0": {**HEAD, "transformers/base.py": OLD}}
+    shelves.publish(made, "transformers", old, year=2023)
+    shelves.publish(made, "transformers", {"5.0.0": {**HEAD, "transformers/base.py": GONE}})
+    reader = {"vllm/__init__.py": READER.format(expression="tokenizer.extended")}
+    shelves.publish(made, "vllm", {"0.8.5": reader}, year=2023)
+    made.wheel("pip", "25.1", uploaded="2023-01-01T00:00:00Z")
+    return made
+
+
+class World:
+    """A lock of what `index` has, and what may read it."""
+
+    def __init__(self, folder: Path, shelf: settle.Shelf, site: Site, waivers: tuple[Waiver, ...]):
+        pins = {"vllm": "0.8.5", "transformers": "5.0.0"}
+        matrix = samples.matrix(waive=waivers, pins=pins, as_of=datetime.date(2100, 1, 1))
+        here = Index(url=site.url("simple"))
+        self.matrix: Matrix = msgspec.structs.replace(matrix, indexes={"pypi": here})
+        self.shelf = shelf
+        self.site = site
+        found = {name: shelf.releases(name)[-1] for name in ("pip", "transformers", "vllm")}
+        wheels = tuple(shelf.wheel(name, release) for name, release in found.items())
+        self.resolution = Resolution(wheels=wheels)
+        self.lock: Lock = make_lock(self.matrix, "small", {Arch.X86_64: self.resolution})
+        self.store = Store.open(folder / "audit")
+
+    def download(self) -> None:
+        """Bring the lock's own wheels into the store."""
+        for wheel in self.resolution.wheels:
+            with self.store.scratch() as folder:
+                path = folder / wheel.file
+                path.write_bytes(self.site.files[f"packages/{wheel.file}"])
+                self.store.add_file(path, wheel.sha256)
+
+    def inputs(self, *, offline: bool = False) -> Inputs:
+        http = Http(attempts=1, offline=offline)
+        return Inputs(self.matrix, self.store, http, offline=offline)
+
+    def audit(self, *, offline: bool = False) -> tuple[Finding, ...]:
+        own = self.inputs(offline=offline)
+        return auditing.audit_lock(self.lock, Arch.X86_64, own, checks=CALLS).findings
+
+
+@contextlib.contextmanager
+def world(folder: Path, *waivers: Waiver) -> Iterator[World]:
+    with shelves.shelf(folder, index()) as (shelf, site):
+        yield World(folder, shelf, site, waivers)
+
+
+def test_an_audit_finds_what_settling_and_an_audit_of_pins_find(tmp_path: Path) -> None:
+    with world(tmp_path) as one:
+        (found,) = one.audit()
+        assert (found.severity, found.check) == (Severity.ERROR, "calls")
+        assert found.evidence is not None
+        assert (found.evidence.relation, found.evidence.subject) == (Relation.ATTRIBUTE, SUBJECT)
+        settled = settle.audit_of(one.resolution, one.shelf, Terms(target="small"))
+        assert [item for item in settled.findings if item.check == "calls"] == [found]
+        machine = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+        pinned = auditing.audit_pins(
+            one.resolution.versions,
+            machine,
+            one.site.url("simple"),
+            one.store,
+            Http(attempts=1),
+            Terms(),
+            CALLS,
+        )
+        assert pinned.findings == (found,)
+
+
+def test_a_waiver_of_it_is_used_and_not_called_unused(tmp_path: Path) -> None:
+    with world(tmp_path, WAIVER) as one:
+        (found,) = one.audit()
+        assert found.severity is Severity.NOTE
+        assert found.message.endswith("(accepted: it is never called)")
+        terms = Terms(target="small", waivers=(WAIVER,))
+        settled = settle.audit_of(one.resolution, one.shelf, terms)
+        assert [item for item in settled.findings if item.check == "calls"] == [found]
+
+
+def test_offline_it_is_answered_from_what_was_kept_or_refused(tmp_path: Path) -> None:
+    with world(tmp_path) as one:
+        one.download()
+        with pytest.raises(FetchFailed, match="simple/vllm/ is not in the cache") as caught:
+            one.audit(offline=True)
+        assert caught.value.hint == "run once without --offline"
+        first = one.audit()
+        asked = len(one.site.requests)
+        assert one.audit(offline=True) == first
+        assert len(one.site.requests) == asked
+
+
+def test_an_architecture_that_the_lock_has_not_is_said(tmp_path: Path) -> None:
+    with world(tmp_path) as one, pytest.raises(LockStale) as caught:
+        auditing.audit_lock(one.lock, Arch.ARM64, one.inputs())
+    assert caught.value.message == "the lock of small is for x86_64, not for arm64"
+    assert caught.value.hint == "imgbuild lock --target small"
