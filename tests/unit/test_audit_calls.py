@@ -192,3 +192,48 @@ def run(config):
 """
     (one,) = check(source, rules("user.run"))
     assert one.severity is severity
+
+
+ASKED = """
+import inspect
+from lib import Args, Engine
+def main():
+    params = inspect.signature(Engine.generate).parameters
+    kwargs = {{}}
+    args = Args("m")
+    if {test}:
+        kwargs["lora"] = args.lora
+        Engine(1).generate("p", lora=1)
+    else:
+        Engine(1).generate("p", None, 3)
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "found"),
+    [
+        # There is no lora in this lib: the first branch is not taken, the other is.
+        ('"lora" in params', [("lib.Engine.generate(2)", Severity.ERROR)]),
+        (
+            '"sampling" not in params',
+            [("lib.Engine.generate(2)", Severity.ERROR)],
+        ),
+        # Nobody knows whose parameters these are: neither branch is said to fail.
+        (
+            '"lora" in inspect.signature(unknown.generate).parameters',
+            [
+                ("lib.Args.lora", Severity.NOTE),
+                ("lib.Engine.generate(lora)", Severity.NOTE),
+                ("lib.Engine.generate(2)", Severity.NOTE),
+            ],
+        ),
+        (
+            '"prompts" in params',
+            [("lib.Args.lora", Severity.ERROR), ("lib.Engine.generate(lora)", Severity.ERROR)],
+        ),
+    ],
+)
+def test_what_stands_behind_a_question_for_a_parameter(test, found):
+    findings = check(ASKED.format(test=test))
+    assert sorted((one.evidence.subject, one.severity) for one in findings) == sorted(found)

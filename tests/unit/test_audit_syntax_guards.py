@@ -100,7 +100,14 @@ def test_presence(test, subject, spec):
     ("test", "yes", "no"),
     [
         ("sys.version_info >= (3, 11)", ("python", "", ">=3.11"), ("python", "", "<3.11")),
-        ("sys.version_info[:2] < (3, 9)", ("python", "", "<3.9"), ("python", "", ">=3.9")),
+        ("sys.version_info[:2] < (3, 9)", ("python", "[:2]", "<3.9"), ("python", "[:2]", ">=3.9")),
+        ("sys.version_info[0:2] == (3, 9)", ("python", "[:2]", "==3.9"), None),
+        ("tuple(sys.version_info[:2]) > (3, 9)", ("python", "[:2]", ">3.9"), None),
+        ("(3, 9) <= sys.version_info", ("python", "", ">=3.9"), ("python", "", "<3.9")),
+        ("sys.version_info[0] == 3", ("python", "[0]", "==3"), ("python", "[0]", "!=3")),
+        ("sys.version_info.major > 2", ("python", "[0]", ">2"), ("python", "[0]", "<=2")),
+        ("11 <= version_info.minor", ("python", "[1]", ">=11"), ("python", "[1]", "<11")),
+        ("sys.version_info >= (3, 12, 0, 'beta')", ("python", "", ">=3.12.0.beta"), None),
         ("sys.platform == 'win32'", ("platform", "win32", ""), ("platform", "win32", "!")),
         ("platform.system() != 'Linux'", ("platform", "linux", "!"), ("platform", "linux", "")),
         ("DEVICE_TYPE == 'xpu'", ("platform", "xpu", ""), ("platform", "xpu", "!")),
@@ -115,9 +122,20 @@ def test_python_and_platform(test, yes, no):
     assert no is None or found[1] == (Guard(*no),)
 
 
+def test_a_chain_of_comparisons_with_python():
+    yes, no = branches("(3, 9) <= sys.version_info[:2] < (3, 12)")
+    assert yes == (Guard("python", "[:2]", ">=3.9"), Guard("python", "[:2]", "<3.12"))
+    assert [guard.kind for guard in no] == ["unknown"]
+
+
 @pytest.mark.parametrize(
     "test",
     [
+        "sys.version_info[:2] in ((3, 9), (3, 10))",
+        "sys.version_info[-1] == 0",
+        "sys.version_info[1:] > (9,)",
+        "sys.version_info == NEEDED",
+        "sys.version_info[0] == (3, 9)",
         "current_platform.is_cuda()",
         "torch.cuda.is_available()",
         "is_torch_npu_available()",
@@ -265,4 +283,83 @@ def test_a_flag_of_a_function_is_its_own():
         """
     )
     assert found["old"] == (version("vllm", "<0.8"),)
+    assert found["other"] == (Guard("data"),)
+
+
+PARAMETERS = """
+import inspect
+from vllm import LLM, AsyncEngineArgs
+sig = inspect.signature(LLM.generate)
+params = sig.parameters
+names = set(dict(params).keys())
+fields_of = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+takes_it = "tags" in params
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "callee"),
+    [
+        ('"tags" in inspect.signature(LLM.generate).parameters', "LLM.generate"),
+        ('"tags" in list(signature(LLM).parameters)', "LLM"),
+        ('"tags" in inspect.getfullargspec(LLM.generate).args', "LLM.generate"),
+        ('"tags" in LLM.generate.__code__.co_varnames', "LLM.generate"),
+        ('inspect.signature(LLM.generate).parameters.get("tags") is not None', "LLM.generate"),
+        ('"tags" in (found := inspect.signature(LLM.generate).parameters)', "LLM.generate"),
+        ('"tags" in inspect.signature(make()).parameters', "?"),
+        ('"tags" in inspect.signature(self.engine.wake_up).parameters', "self.engine.wake_up"),
+        ('"tags" in sig.parameters', "LLM.generate"),
+        ('"tags" in params', "LLM.generate"),
+        ('"tags" in names', "LLM.generate"),
+        ("takes_it", "LLM.generate"),
+        ('"tags" in fields_of', "AsyncEngineArgs.__dataclass_fields__"),
+        ('"tags" in AsyncEngineArgs.__dataclass_fields__', "AsyncEngineArgs.__dataclass_fields__"),
+        ('"tags" in [f.name for f in fields(LLM)]', "LLM.__dataclass_fields__"),
+    ],
+)
+def test_asking_for_a_parameter(test, callee):
+    facts = read_module(
+        (PARAMETERS + f"if {test}:\n    import yes\nelse:\n    import no\n").encode(),
+        "m",
+        "m.py",
+        package=False,
+    )
+    yes, no = facts.imports[-2:]
+    assert yes.guards == (Guard("takes", f"m::{callee}", "tags"),)
+    assert no.guards == (Guard("takes", f"m::{callee}", "!tags"),)
+
+
+def test_asking_that_a_parameter_is_not_there_and_for_one_that_has_no_name():
+    found = guards_of(
+        """
+        def f(key):
+            known = inspect.signature(vllm.LLM).parameters
+            if "tags" not in known:
+                import old
+            if key in known:
+                import some
+            known = []
+            if "tags" in known:
+                import data
+        """
+    )
+    assert found["old"] == (Guard("takes", "m:f:vllm.LLM", "!tags"),)
+    assert [guard.kind for guard in found["some"]] == ["unknown"]
+    assert found["data"] == (Guard("data"),)
+
+
+def test_names_that_hold_parameters_end_with_their_function():
+    found = guards_of(
+        """
+        def f():
+            params = inspect.signature(vllm.LLM).parameters
+            def g():
+                if "tags" in params:
+                    import inner
+        def h(params):
+            if "tags" in params:
+                import other
+        """
+    )
+    assert found["inner"] == (Guard("takes", "m:f.g:vllm.LLM", "tags"),)
     assert found["other"] == (Guard("data"),)

@@ -10,7 +10,9 @@ from typing import Literal
 
 import msgspec
 
-FACTS_FORMAT = 2
+FACTS_FORMAT = 3
+# What stands behind a dataclass in a guard that asks for a field of it.
+FIELDS = ".__dataclass_fields__"
 
 
 class Guard(msgspec.Struct, frozen=True, array_like=True):
@@ -22,7 +24,10 @@ class Guard(msgspec.Struct, frozen=True, array_like=True):
     absent      package or module                   "": the branch for when it cannot be imported;
                                                     with a specifier, or is not of these versions
     handled     exceptions that are caught, or ""   ImportError, AttributeError, Exception, …
-    python      ""                                  ">=3.11": sys.version_info
+    python      what of sys.version_info: "" all    ">=3.11", ">=3.12.0.beta": the tuple, or the
+                of it, "[:2]" a part, "[1]" an item number, that it is compared with as CPython does
+    takes       "module:scope:callable", as it is   a parameter that its signature must have, or "!"
+                written in that place               and one that it must not have
     platform    "linux", "win32", "xpu", …          "" or "!" for the other branch
     typing      ""                                  "": under TYPE_CHECKING only
     data        ""                                  "": it depends on data, not on what is installed
@@ -33,6 +38,7 @@ class Guard(msgspec.Struct, frozen=True, array_like=True):
     `except` branch is the absence of.
     A `handled` AttributeError has as its spec the expression that hasattr asked for
     ("vllm.envs.VLLM_USE_V1"); it holds for code that runs only where that is there.
+    The callable of `takes` is "X.__dataclass_fields__" where a field of the dataclass X is meant.
     """
 
     kind: Literal[
@@ -41,6 +47,7 @@ class Guard(msgspec.Struct, frozen=True, array_like=True):
         "absent",
         "handled",
         "python",
+        "takes",
         "platform",
         "typing",
         "data",

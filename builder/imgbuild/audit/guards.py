@@ -7,18 +7,18 @@ code runs, and the exceptions that are caught around it. Judgement only; `syntax
 from __future__ import annotations
 
 import enum
+import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit import names
-from imgbuild.audit.facts import Guard, ModuleFacts, Opaque
-from imgbuild.audit.names_lookup import lookup
+from imgbuild.audit.facts import FIELDS, Guard, ModuleFacts, Opaque
 
 
 class Surroundings(Protocol):
@@ -97,6 +97,18 @@ TYPE = ("TypeError",)
 VALUE = ("ValueError",)
 
 
+# How CPython compares `sys.version_info`, of which the last two items are "final" and 0.
+_COMPARES: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+_COMPARISON = re.compile(r"(<=|>=|==|!=|<|>)(\w+(?:\.\w+)*)")
+_PART = re.compile(r"\[(:?)(\d+)\]")
+
 # Kinds of guards that come to the same in every world.
 _STATES = {
     "handled": State.HANDLED,
@@ -131,7 +143,9 @@ def evaluate(world: Surroundings, guard: Guard) -> State:
         return _STATES[guard.kind]
     match guard.kind:
         case "python":
-            return _held(_within(world.python, guard.spec))
+            return _held(_python(world.python, guard.subject, guard.spec))
+        case "takes":
+            return _held(_takes(world, guard))
         case "platform":
             return _platform(world, guard)
         case "version":
@@ -186,11 +200,22 @@ def _present(world: Surroundings, guard: Guard) -> bool | None:
     return _within(version, guard.spec) if guard.spec else True
 
 
-def _named(world: Surroundings, subject: str) -> bool | None:
-    """Whether "module:name" can be imported."""
-    module, _, name = subject.partition(":")
-    found = lookup(world, module, name)
-    return None if found.state == "unknown" else found.state == "defined"
+def _takes(world: Surroundings, guard: Guard) -> bool | None:
+    """Whether a callable has a parameter, or a dataclass a field, of this name."""
+    module, scope, expression = guard.subject.split(":")
+    name = guard.spec.removeprefix("!")
+    facts = world.module(module)
+    if not isinstance(facts, ModuleFacts):
+        return None
+    owner = expression.removesuffix(FIELDS)
+    found = names.resolve(world, facts, owner.removesuffix(".__init__"), scope=scope)
+    if owner != expression:
+        state = names.member(world, found, name).state if found.state == "defined" else "unknown"
+        has = None if state == "unknown" else state == "defined"
+    else:
+        shown = names.parameters(world, found)
+        has = None if shown is None else name in shown
+    return None if has is None else has != guard.spec.startswith("!")
 
 
 def _version(world: Surroundings, subject: str) -> str | None:
@@ -211,3 +236,33 @@ def _within(version: str | None, spec: str) -> bool | None:
         return SpecifierSet(spec).contains(Version(version), prereleases=True)
     except (InvalidSpecifier, InvalidVersion):
         return None
+
+
+@lru_cache(maxsize=1024)
+def _python(python: str, part: str, spec: str) -> bool | None:
+    """What CPython answers; None where that hangs on a micro release which nobody named."""
+    found, taken = _COMPARISON.fullmatch(spec), _PART.fullmatch(part)
+    if found is None or (part and taken is None):
+        return None
+    items = tuple(int(item) if item.isdigit() else item for item in found[2].split("."))
+    major, minor, *named = Version(python).release
+    highest = max((item for item in items if isinstance(item, int)), default=0)
+    answers = set()
+    for micro in named[:1] or range(highest + 2):
+        version: tuple[int | str, ...] = (major, minor, micro, "final", 0)
+        have, wanted = (version, items) if taken is None else _taken(version, items, taken)
+        try:
+            answers.add(_COMPARES[found[1]](have, wanted))
+        except TypeError:
+            return None
+    return answers.pop() if len(answers) == 1 else None
+
+
+def _taken(
+    version: tuple[int | str, ...], items: tuple[int | str, ...], part: re.Match[str]
+) -> tuple[object, object]:
+    """A slice or an item of the version, and what it is compared with."""
+    place = int(part[2])
+    if part[1]:
+        return version[:place], items
+    return (version[place], items[0]) if place < len(version) else ("", 0)

@@ -8,7 +8,7 @@ anything else that cannot be read could change it; a false alarm costs more than
 from imgbuild.audit.names_classes import ancestors, attributes, class_of, follow, member, resolve
 from imgbuild.audit.names_lookup import lookup
 from imgbuild.audit.names_model import Found, Modules, Opaque, Searchable, Signature
-from imgbuild.audit.names_signature import signature
+from imgbuild.audit.names_signature import parameters, signature
 
 __all__ = [
     "Found",
@@ -22,6 +22,7 @@ __all__ = [
     "follow",
     "lookup",
     "member",
+    "parameters",
     "resolve",
     "signature",
 ]

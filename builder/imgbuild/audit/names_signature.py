@@ -92,6 +92,18 @@ def signature(modules: Modules, found: Found, *, bound: bool = True) -> Signatur
     return _signature(modules, found, bound=bound, depth=0)
 
 
+def parameters(modules: Modules, found: Found) -> frozenset[str] | None:
+    """The names that inspect.signature shows of what was found; None if they cannot be told.
+
+    It does not look at who gets the keywords that a function passes on.
+    """
+    definition = follow(modules, found).definition
+    if isinstance(definition, Function) and any("wraps" in one for one in definition.decorators):
+        return None
+    own = _signature(modules, found, bound=True, depth=_DEPTH)
+    return None if own is None else frozenset(one.name for one in own.parameters)
+
+
 def _signature(modules: Modules, found: Found, *, bound: bool, depth: int) -> Signature | None:
     found = follow(modules, found)
     if found.state != "defined" or found.ambiguous:

@@ -19,12 +19,12 @@ from imgbuild.audit.findings import Place, ordered, place_of
 from imgbuild.audit.guards import State, evaluate
 from imgbuild.audit.policy import within
 from imgbuild.audit.scopes import scopes
+from imgbuild.audit.syntax_conditions import OPPOSITE
 from imgbuild.audit.world import World
 from imgbuild.report import Evidence, Finding, Relation, Severity
 
 CHECK = "support"
 _COMPARED = re.compile(r"(==|!=|\^=|!\^=)@(\w+)")
-_OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
 _CLAUSE = re.compile(r"(<=|>=|==|!=|<|>)([^,]+)")
 
 
@@ -145,7 +145,7 @@ def allowed(world: World, guard: Guard) -> str:
     if guard.spec.startswith("!") and not guard.spec.startswith("!="):
         return str(SpecifierSet(guard.spec[1:]))
     clause = _CLAUSE.fullmatch(guard.spec)
-    return _OPPOSITE[clause[1]] + clause[2] if clause is not None else ""
+    return OPPOSITE[clause[1]] + clause[2] if clause is not None else ""
 
 
 def _finding(

@@ -10,8 +10,10 @@ import ast
 import re
 
 from imgbuild.audit.facts import Guard
+from imgbuild.audit.syntax_python import MIRROR, of_python
+from imgbuild.audit.syntax_signatures import Signatures
 from imgbuild.audit.syntax_text import Source, dotted, string
-from imgbuild.audit.syntax_versions import Versions, available, compared, numbers
+from imgbuild.audit.syntax_versions import Versions, available, compared
 
 Guards = tuple[Guard, ...]
 Branches = tuple[Guards, Guards]
@@ -31,8 +33,7 @@ _OPERATORS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
     ast.NotEq: "!=",
 }
-_OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
-_MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
+OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
 # Accelerators that no image is for, and names that hold the kind of one.
 _DEVICES = frozenset(("hip", "hpu", "mps", "musa", "npu", "tpu", "xpu"))
 _DEVICE = re.compile(r"(?:.*[._])?(?:device|device_type|device\.type|accelerator)", re.IGNORECASE)
@@ -74,23 +75,28 @@ def _opposite(guard: Guard, text: str) -> Guard:
     kind, subject, spec = guard.kind, guard.subject, guard.spec
     found = _SPEC.fullmatch(spec)
     if kind in ("version", "python") and found is not None and "," not in spec:
-        return Guard(kind, subject, _OPPOSITE[found[1]] + found[2])
+        return Guard(kind, subject, OPPOSITE[found[1]] + found[2])
     if kind == "present":
         return Guard("absent", subject, spec)
     if kind == "absent":
         return Guard("present", subject, spec)
     if kind == "platform":
         return Guard("platform", subject, "" if spec else "!")
+    if kind == "takes":
+        return Guard("takes", subject, spec[1:] if spec.startswith("!") else f"!{spec}")
     return Guard("unknown", f"not ({text})")
 
 
 class Conditions:
     """Reads conditions with what the module has bound so far."""
 
-    def __init__(self, source: Source) -> None:
-        """For one module."""
+    def __init__(self, source: Source, module: str) -> None:
+        """For one module, by its dotted name."""
         self.source = source
+        self.module = module
+        self.scope = ""  # the qualified name of the function that is being read
         self.versions = Versions()
+        self.signatures = Signatures()
         # Names that stand for a condition: `_vllm_available = is_package_available("vllm")`.
         self.flags: dict[str, Branches] = {}
 
@@ -106,9 +112,9 @@ class Conditions:
             return self.read(test.value)
         found = None
         if isinstance(test, ast.Compare):
-            found = self._compare(test)
+            found = self._parameter(test) or self._compare(test)
         elif isinstance(test, ast.Call):
-            found = self._call(test)
+            found = self._parameter(test) or self._call(test)
         elif isinstance(test, (ast.Name, ast.Attribute)):
             found = self._name(test)
         elif isinstance(test, ast.Subscript):  # _is_package_available("x", …)[0]
@@ -228,16 +234,29 @@ class Conditions:
         self, test: ast.expr, module: str, operator: ast.expr, version: ast.expr
     ) -> Branches | None:
         sign, text = string(operator), self.versions.literal(version)
-        if not module or sign not in _OPPOSITE or not text:
+        if not module or sign not in OPPOSITE or not text:
             return None
         return self._both(test, Guard("version", module.replace("-", "_"), sign + text))
 
+    def _parameter(self, test: ast.Compare | ast.Call) -> Branches | None:
+        """`"x" in inspect.signature(f).parameters`."""
+        asked = self.signatures.asked(test)
+        if asked is None:
+            return None
+        callee, name = asked
+        if not name:
+            return self._both(test, Guard("unknown", self.source.short(test)))
+        yes, no = self._both(test, Guard("takes", f"{self.module}:{self.scope}:{callee}", name))
+        opposed = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotIn)
+        return (no, yes) if opposed else (yes, no)
+
     def _compare(self, test: ast.Compare) -> Branches | None:
         operands = [test.left, *test.comparators]
-        if len(operands) == 2:
+        found = self._python(test, operands)
+        if found is None and len(operands) == 2:
             found = self._to_none(test) or self._surroundings(test)
-            if found is not None:
-                return found
+        if found is not None:
+            return found
         clauses = []
         subject = ""
         for left, operator, right in zip(operands[:-1], test.ops, operands[1:], strict=True):
@@ -247,12 +266,23 @@ class Conditions:
             package, version = self.versions.package(left), self.versions.literal(right)
             if not (package and version):
                 package, version = self.versions.package(right), self.versions.literal(left)
-                sign = _MIRROR[sign]
+                sign = MIRROR[sign]
             if not (package and version) or subject not in ("", package):
                 return None
             subject = package
             clauses.append(sign + version)
         return self._both(test, Guard("version", subject, ",".join(clauses)))
+
+    def _python(self, test: ast.Compare, operands: list[ast.expr]) -> Branches | None:
+        """sys.version_info, also in a chain: `(3, 9) <= sys.version_info < (3, 12)`."""
+        guards = []
+        for left, operator, right in zip(operands[:-1], test.ops, operands[1:], strict=True):
+            sign = _OPERATORS.get(type(operator))
+            guard = of_python(left, sign, right) if sign is not None else None
+            if guard is None:
+                return None
+            guards.append(guard)
+        return self._both(test, *guards)
 
     def _to_none(self, test: ast.Compare) -> Branches | None:
         """`find_spec("x") is not None`, `vllm is None`, `flag is True`."""
@@ -271,20 +301,10 @@ class Conditions:
         return (yes, no) if same else (no, yes)
 
     def _surroundings(self, test: ast.Compare) -> Branches | None:
-        """sys.version_info, sys.platform, os.name, platform.system(), the kind of a device."""
-        left = test.left.value if isinstance(test.left, ast.Subscript) else test.left
-        right, sign = test.comparators[0], _OPERATORS.get(type(test.ops[0]))
+        """sys.platform, os.name, platform.system(), the kind of a device."""
+        left, sign = test.left, _OPERATORS.get(type(test.ops[0]))
         name = dotted(left.func if isinstance(left, ast.Call) else left)
-        if sign is None:
-            return None
-        if name == "sys.version_info":
-            version = numbers(right)
-            whole = isinstance(right, ast.Constant) and type(right.value) is int
-            if whole and isinstance(test.left, ast.Subscript):
-                zero = isinstance(test.left.slice, ast.Constant) and test.left.slice.value == 0
-                version = str(right.value) if zero else ""  # type: ignore[attr-defined]
-            return self._both(test, Guard("python", "", sign + version)) if version else None
-        text = string(right)
+        text = string(test.comparators[0])
         if text is None or sign not in ("==", "!="):
             return None
         if text in _DEVICES and _DEVICE.fullmatch(name):

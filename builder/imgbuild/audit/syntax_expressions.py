@@ -37,10 +37,10 @@ class Record(msgspec.Struct, gc=False):
 class Expressions:
     """Reads expressions; `Walker` adds the statements."""
 
-    def __init__(self, source: Source) -> None:
-        """For one module."""
+    def __init__(self, source: Source, module: str) -> None:
+        """For one module, by its dotted name."""
         self.source = source
-        self.conditions = Conditions(source)
+        self.conditions = Conditions(source, module)
         self.scope = Scope("", "module", None)
         self.guards: Guards = ()
         self.records: list[Record] = []

@@ -22,7 +22,7 @@ class Walker(Expressions):
 
     def __init__(self, source: Source, module: str, *, package: bool) -> None:
         """For one module, by its dotted name."""
-        super().__init__(source)
+        super().__init__(source, module)
         self.module = module
         self.base = module if package else module.rpartition(".")[0]
         self.imports: list[Import] = []
@@ -256,6 +256,7 @@ class Walker(Expressions):
         if name == "__all__" and self.scope.kind == "module":
             self._export(value, more=False)
             return
+        conditions.signatures.learn(name, value)
         if isinstance(value, ast.Constant):
             if type(value.value) is str:
                 versions.literals[name] = value.value
@@ -330,10 +331,18 @@ class Walker(Expressions):
             inner.locals.bind(argument.arg, type_name(argument.annotation))
         for argument in extra:
             inner.locals.bind(argument.arg, "")
-        before, flags = self.scope, self.conditions.flags
-        self.scope, self.conditions.flags = inner, dict(flags)
-        self.block(node.body)
-        self.scope, self.conditions.flags = before, flags
+        self._within(inner, node.body)
+
+    def _within(self, inner: Scope, body: Sequence[ast.stmt]) -> None:
+        """Read the body of a function; what its names say to conditions ends with it."""
+        conditions = self.conditions
+        before, flags, held = self.scope, conditions.flags, conditions.signatures.names
+        self.scope, conditions.flags = inner, dict(flags)
+        conditions.scope, conditions.signatures.names = inner.name, dict(held)
+        self.block(body)
+        self.scope, conditions.flags = before, flags
+        conditions.scope = before.name if before.kind == "function" else ""
+        conditions.signatures.names = held
 
     def _class(self, node: ast.ClassDef) -> None:
         outer = self.scope

@@ -99,7 +99,7 @@ class _Reader(Walker):
 
     def __init__(self, source: Source, module: str, *, package: bool) -> None:
         super().__init__(source, module, package=package)
-        self.conditions = _Exact(source)
+        self.conditions = _Exact(source, module)
         self.windows: list[Window] = []
         self._statements[ast.Raise] = self._raise
 
