@@ -1,9 +1,10 @@
 """Facts of a shared object or program, read from a stream that need not fit into memory.
 
 Comes in: a way to open the file's bytes in pieces, and its path. Goes out: `ElfFacts`, or None for
-what is no ELF file that a loader would take. A large file is seen once from end to end; its section
-headers lie at the end and its symbol tables at either end, so both ends are kept. Where a table
-lies in between, the stream is opened again and left when the last table has passed.
+what is no ELF file that a loader would take; a damaged one is none. A large file is seen once from
+end to end; its section headers lie at the end and its symbol tables at either end, so both ends are
+kept. Where a table lies in between, the stream is opened again and left when the last table has
+passed.
 Source: System V ABI, chapters 4 and 5; Linux Standard Base, symbol versioning.
 """
 
@@ -52,6 +53,11 @@ class Section(msgspec.Struct, frozen=True):
     link: int
     info: int
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where its content lies: offset and size."""
+        return self.offset, self.size
+
 
 class Symbols(msgspec.Struct, frozen=True):
     """What the dynamic symbol table says."""
@@ -90,7 +96,7 @@ def read_elf(
     ends, gpu = _pass(first, stream, kept)
     try:
         return _facts(Tables(ends, opened), file, name, gpu)
-    except (Malformed, struct.error, IndexError):
+    except (Malformed, struct.error):
         return None
 
 
@@ -155,7 +161,8 @@ class Tables:
         offset, size, count, names = header[6], header[11], header[12], header[13]
         if count and size != SECTION.size:
             raise Malformed
-        table = self.content([(offset, size * count)])[offset] if count else b""
+        place = (offset, size * count)
+        table = self.content([place])[place] if count else b""
         self.sections = [
             Section(row[0], row[1], row[4], row[5], row[6], row[7])
             for row in SECTION.iter_unpack(table)
@@ -171,39 +178,36 @@ class Tables:
         if self._names >= len(self.sections):
             return None
         names = self.sections[self._names]
-        text = self.content([(names.offset, names.size)])[names.offset]
-        return next(
-            (one for one in self.sections if text[one.name :].startswith(name + b"\0")), None
-        )
+        text = self.read(names)
+        return next((one for one in self.sections if text.startswith(name + b"\0", one.name)), None)
 
-    def read(self, wanted: Iterable[Section]) -> dict[int, bytes]:
-        """Offset → content of sections."""
-        return self.content([(one.offset, one.size) for one in wanted])
+    def read(self, section: Section) -> bytes:
+        """The content of one section."""
+        return self.content([section.place])[section.place]
 
-    def content(self, ranges: Iterable[tuple[int, int]]) -> dict[int, bytes]:
-        """Offset → bytes of ranges (offset, size); opens the stream again if some were not kept."""
-        found: dict[int, bytes] = {}
-        missing: dict[int, bytearray] = {}
-        sizes: dict[int, int] = {}
+    def content(self, ranges: Iterable[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
+        """Range (offset, size) → its bytes; opens the stream again if some were not kept."""
+        found: dict[tuple[int, int], bytes] = {}
+        missing: dict[tuple[int, int], bytearray] = {}
         for offset, size in ranges:
             data = self._ends.read(offset, size)
             if data is None:
-                missing[offset], sizes[offset] = bytearray(), size
+                missing[offset, size] = bytearray()
             else:
-                found[offset] = data
+                found[offset, size] = data
         if not missing:
             return found
-        end = max(offset + size for offset, size in sizes.items())
+        end = max(offset + size for offset, size in missing)
         at = 0
         for piece in self._opened():
-            for offset, size in sizes.items():
+            for (offset, size), parts in missing.items():
                 begin, stop = max(offset - at, 0), offset + size - at
                 if begin < len(piece) and stop > 0:
-                    missing[offset] += piece[begin:stop]
+                    parts.extend(piece[begin:stop])
             at += len(piece)
             if at >= end:
                 break
-        return found | {offset: bytes(data) for offset, data in missing.items()}
+        return found | {place: bytes(parts) for place, parts in missing.items()}
 
 
 def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) -> ElfFacts:
@@ -214,11 +218,11 @@ def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) ->
     kinds = (VERSION_NUMBERS, NEEDED_VERSIONS, DEFINED_VERSIONS)
     numbers, needs, defines = (tables.first(kind) for kind in kinds)
     wanted = (dynamic, symbols, strings, numbers, needs, defines)
-    content = tables.read(one for one in wanted if one is not None)
-    text = content[strings.offset]
-    entries = _dynamic(content[dynamic.offset], text)
-    by_library = _needed_versions(content[needs.offset], needs.info, text) if needs else {}
-    offers = _defined_versions(content[defines.offset], defines.info, text) if defines else ()
+    content = tables.content([one.place for one in wanted if one is not None])
+    text = content[strings.place]
+    entries = _dynamic(content[dynamic.place], text)
+    by_library = _needed_versions(content[needs.place], needs.info, text) if needs else {}
+    offers = _defined_versions(content[defines.place], defines.info, text) if defines else ()
     found = Symbols()
     if symbols is not None:
         names = {
@@ -226,8 +230,8 @@ def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) ->
             for versions in by_library.values()
             for number, version in versions.items()
         }
-        table = content[numbers.offset] if numbers else b""
-        found = _symbols(content[symbols.offset], text, table, names)
+        table = content[numbers.place] if numbers else b""
+        found = _symbols(content[symbols.place], text, table, names)
     paths = entries[RUNPATH] or entries[RPATH]
     return ElfFacts(
         file=file,
@@ -248,8 +252,16 @@ def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) ->
     )
 
 
+def _bytes(text: bytes, offset: int) -> bytes:
+    """The string that starts at an offset of a string table."""
+    end = text.find(b"\0", offset)
+    if end < 0:
+        raise Malformed
+    return text[offset:end]
+
+
 def _string(text: bytes, offset: int) -> str:
-    return text[offset : text.index(b"\0", offset)].decode("utf-8", "replace")
+    return _bytes(text, offset).decode("utf-8", "replace")
 
 
 def _dynamic(data: bytes, text: bytes) -> dict[int, list[str]]:
@@ -267,9 +279,13 @@ def _needed_versions(data: bytes, count: int, text: bytes) -> dict[str, dict[int
     """Library → number → version that is needed of it. Weak needs count: no version is left out."""
     found: dict[str, dict[int, str]] = {}
     at = 0
+    left = len(data) // VERNAUX.size  # no more entries than this have room in the section
     for _ in range(count):
         _, needs, library, first, step = VERNEED.unpack_from(data, at)
         place = at + first
+        left -= needs + 1
+        if left < 0:
+            raise Malformed
         versions = found.setdefault(_string(text, library), {})
         for _ in range(needs):
             _, _, number, name, after = VERNAUX.unpack_from(data, place)
@@ -282,6 +298,8 @@ def _needed_versions(data: bytes, count: int, text: bytes) -> dict[str, dict[int
 def _defined_versions(data: bytes, count: int, text: bytes) -> tuple[str, ...]:
     found = []
     at = 0
+    if count > len(data) // VERDEF.size:
+        raise Malformed
     for _ in range(count):
         _, flags, _, _, _, first, step = VERDEF.unpack_from(data, at)
         if not flags & 1:  # the base version is the file's own name
@@ -301,7 +319,7 @@ def _symbols(data: bytes, text: bytes, numbers: bytes, names: Mapping[int, str])
         binding = info >> 4
         if binding == LOCAL or other & 3 in (INTERNAL, HIDDEN):
             continue
-        name = text[start : text.index(b"\0", start)]
+        name = _bytes(text, start)
         if section != 0:
             hashes.add(symbol_hash(name))
             python = python or name.startswith(b"PyInit_")
@@ -331,7 +349,7 @@ def _numpy(tables: Tables) -> int:
     constants = tables.called(b".rodata")
     if constants is None or constants.size > LARGEST_TEXT:
         return 0
-    data = tables.read([constants])[constants.offset]
+    data = tables.read(constants)
     if NEW_NUMPY in data:
         return 2
     return 1 if OLD_NUMPY in data else 0
