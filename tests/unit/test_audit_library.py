@@ -123,6 +123,21 @@ def test_metadata_s_lines():
     assert found.requires == ("a >=1",)
     assert found.requires_python == ">=3.9"
     assert found.extras == ("e",)
+    assert (found.lines, found.python_line) == ((3,), 2)
+
+
+def test_lines_of_metadata_end_with_its_headers():
+    text = "Name: x\r\nrequires-dist: a\r\nRequires-Dist: b\r\n\r\nRequires-Dist: no\r\n"
+    found = parse_metadata(text)
+    assert found.requires == ("a", "b")
+    assert found.lines == (2, 3)
+    assert found.python_line == 0
+
+
+def test_lines_that_do_not_fit_what_was_read_are_not_told():
+    found = parse_metadata("Name: x\nno header\nRequires-Dist: b\nRequires-Python: >=3\n")
+    assert (found.requires, found.lines) == ((), ())
+    assert (found.requires_python, found.python_line) == ("", 0)
 
 
 def test_two_metadata_are_refused(tmp_path, store):

@@ -28,6 +28,8 @@ def test_a_wrong_version_names_both(tmp_path):
     assert finding.evidence.relation is Relation.REQUIREMENT
     assert (finding.evidence.other, finding.evidence.other_version) == ("b", "3.0")
     assert finding.evidence.spec == "<3"
+    assert (finding.evidence.file, finding.evidence.line) == ("a-1.dist-info/METADATA", 4)
+    assert finding.where == "a 1 a-1.dist-info/METADATA:4"
 
 
 def test_a_local_version_and_a_prerelease_count_as_what_they_are(tmp_path):
@@ -66,6 +68,7 @@ def test_extras_count_where_another_package_asks_for_them(tmp_path):
 def test_another_python(tmp_path):
     (finding,) = found(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.12"]})
     assert finding.message == "a 1 needs Python >=3.12, and this world has 3.11"
+    assert finding.where == "a 1 a-1.dist-info/METADATA:4"
 
 
 def test_a_specifier_that_is_none_is_passed_over(tmp_path):

@@ -219,6 +219,17 @@ def test_operators_built_for_another_torch(tmp_path, torch, count):
     assert [one.severity for one in findings] == [Severity.WARNING] * count
 
 
+def test_a_requirement_that_is_none_is_passed_over(tmp_path):
+    """It says nothing; one that pins torch says that this torch was meant."""
+    note = {"xformers/cpp_lib.json": json.dumps({"version": {"torch": "2.6.0+cu124"}})}
+    pins: dict[str, audited.Files] = {"xformers==0.0.29": note, "torch==2.7.0": {}}
+    bad = "Requires-Dist: !!\n"
+    for more, count in (("", 1), ("Requires-Dist: torch>=2.7\n", 0)):
+        folder = tmp_path / str(count)
+        world = audited.world(folder, pins, metadata={"xformers==0.0.29": bad + more})
+        assert len(support.check(world, main_path(world))) == count
+
+
 @pytest.mark.parametrize(("torch", "count"), [("2.7.0", 1), ("2.6.1", 0)])
 def test_a_wheel_whose_version_names_its_torch(tmp_path, torch, count):
     pins: dict[str, audited.Files] = {

@@ -26,12 +26,16 @@ CHECK = "metadata"
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A requirement that counts in this world; `extra` is the extra of `package` it comes with."""
+    """A requirement that counts in this world; `extra` is the extra of `package` it comes with.
+
+    `number` is its line in METADATA, 0 where that cannot be told.
+    """
 
     package: str
     requirement: Requirement
     line: str
     extra: str = ""
+    number: int = 0
 
 
 def check(world: World, constraints: Sequence[Constraint] = ()) -> list[Finding]:
@@ -69,7 +73,10 @@ def _needs_of(
     world: World, package: str, extras: Iterable[str], markers: dict[str, str]
 ) -> Iterator[Need]:
     metadata = world.metadata(package)
-    for line in metadata.requires if metadata is not None else ():
+    if metadata is None:
+        return
+    numbers = metadata.lines or (0,) * len(metadata.requires)
+    for line, number in zip(metadata.requires, numbers, strict=True):
         try:
             requirement = Requirement(line)
         except InvalidRequirement:
@@ -77,7 +84,7 @@ def _needs_of(
         for extra in sorted(extras):
             marker = requirement.marker
             if marker is None or marker.evaluate({**markers, "extra": extra}):
-                yield Need(package, requirement, line, extra)
+                yield Need(package, requirement, line, extra, number)
                 break
 
 
@@ -94,6 +101,7 @@ def _of_need(world: World, need: Need) -> Iterator[Finding]:
                 subject=need.line,
                 other=other,
                 spec=str(need.requirement.specifier),
+                line=need.number,
             )
     elif not need.requirement.url and not _contains(need.requirement.specifier, version):
         yield _finding(
@@ -104,6 +112,7 @@ def _of_need(world: World, need: Need) -> Iterator[Finding]:
             subject=need.line,
             other=other,
             spec=str(need.requirement.specifier),
+            line=need.number,
         )
 
 
@@ -123,6 +132,7 @@ def _of_python(world: World, package: str, tags: Tags) -> Iterator[Finding]:
             f"needs Python {wanted}, and this world has {world.python}",
             remedy="choose another version of it, or a base with another Python",
             subject=f"python{wanted}",
+            line=metadata.python_line if metadata is not None else 0,
         )
 
 
@@ -149,7 +159,8 @@ def _of_constraint(world: World, one: Constraint) -> Finding:
         subject=one.name or one.needs,
         other=one.other,
         spec=str(one.spec),
-        place=(one.file, one.line),
+        file=one.file,
+        line=one.line,
     )
 
 
@@ -169,11 +180,12 @@ def _finding(
     subject: str,
     other: str = "",
     spec: str = "",
-    place: tuple[str, int] = ("", 0),
+    file: str = "",
+    line: int = 0,
 ) -> Finding:
     version = world.version(package) or ""
-    file, line = place
-    where = f"{package} {version} {file}:{line}" if file else f"{package} {version} METADATA"
+    file = file or world.metadata_file(package)
+    where = f"{package} {version} {file}" + (f":{line}" if line else "")
     return Finding(
         check=CHECK,
         severity=Severity.ERROR,
@@ -184,7 +196,7 @@ def _finding(
             relation=Relation.REQUIREMENT,
             package=package,
             version=version,
-            file=file or "METADATA",
+            file=file,
             line=line,
             other=other if world.version(other) is not None else "",
             other_version=world.version(other) or "",

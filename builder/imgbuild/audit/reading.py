@@ -29,6 +29,7 @@ SHARE = 1 << 20  # bytes of source in one task
 _NEVER_ELF = (".py", ".pyi", ".txt", ".json", ".h", ".hpp", ".cuh", ".cu", ".md", ".html", ".js")
 _SMALLEST_ELF = 64
 _DATA = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")
+_NEWLINE = re.compile(r"\r\n|\r|\n")
 
 
 @lru_cache(maxsize=1)
@@ -45,13 +46,19 @@ def readers() -> str:
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of METADATA that says with what a wheel can live."""
+    """The part of METADATA that says with what a wheel can live.
+
+    `lines` are the lines of `requires` in the file, `python_line` that of `requires_python`; 0 and
+    nothing where they cannot be told.
+    """
 
     name: str
     version: str
     requires: tuple[str, ...] = ()
     requires_python: str = ""
     extras: tuple[str, ...] = ()
+    lines: tuple[int, ...] = ()
+    python_line: int = 0
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,9 +71,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
 def read_index(content: Content) -> Index:
     """The files and METADATA of a wheel; IntegrityError if it has not exactly one METADATA."""
     members = content.members()
-    found = [
-        name for name in members if name.endswith(".dist-info/METADATA") and name.count("/") == 1
-    ]
+    found = [name for name in members if is_metadata(name)]
     if len(found) != 1:
         message = f"{content.label}: {len(found)} files .dist-info/METADATA in it, expected one"
         raise IntegrityError(message)
@@ -77,16 +82,37 @@ def read_index(content: Content) -> Index:
     )
 
 
+def is_metadata(file: str) -> bool:
+    """Whether a member of a wheel is its METADATA."""
+    return file.endswith(".dist-info/METADATA") and file.count("/") == 1
+
+
 def parse_metadata(text: str) -> Metadata:
     """METADATA from its text."""
     headers = HeaderParser().parsestr(text)
+    requires = tuple(" ".join(line.split()) for line in headers.get_all("Requires-Dist", []))
+    wanted = headers.get("Requires-Python", "").strip()
+    lines = _lines_of(text, "Requires-Dist")
     return Metadata(
         name=headers.get("Name", ""),
         version=headers.get("Version", ""),
-        requires=tuple(" ".join(line.split()) for line in headers.get_all("Requires-Dist", [])),
-        requires_python=headers.get("Requires-Python", "").strip(),
+        requires=requires,
+        requires_python=wanted,
         extras=tuple(extra.strip() for extra in headers.get_all("Provides-Extra", [])),
+        lines=lines if len(lines) == len(requires) else (),
+        python_line=next(iter(_lines_of(text, "Requires-Python")), 0) if wanted else 0,
     )
+
+
+def _lines_of(text: str, header: str) -> tuple[int, ...]:
+    """The lines on which headers of this name begin; the headers end with the first empty line."""
+    found = []
+    for number, line in enumerate(_NEWLINE.split(text), 1):
+        if not line:
+            break
+        if line.lower().startswith(f"{header.lower()}:"):
+            found.append(number)
+    return tuple(found)
 
 
 def read_modules(content: Content, files: Mapping[str, str]) -> dict[str, ModuleFacts]:
@@ -133,9 +159,14 @@ def _rank(file: str) -> int:
     return 0 if file.endswith("/__init__.py") else 1 if file.endswith(".so") else 2
 
 
+def installed(file: str) -> str:
+    """Where a member of a wheel lies below site-packages."""
+    return _DATA.sub("", file, count=1)
+
+
 def module_name(file: str) -> str | None:
     """The module that the member `file` of a wheel becomes; None if it is none."""
-    path = _DATA.sub("", file, count=1)
+    path = installed(file)
     folder, _, base = path.rpartition("/")
     if path.endswith(".py"):
         stem = path.removesuffix(".py").removesuffix("/__init__")

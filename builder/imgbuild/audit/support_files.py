@@ -124,7 +124,10 @@ def _of_build(world: World, package: str, file: str) -> Iterator[Declared]:
 def _allows_torch(world: World, package: str, version: str) -> bool:
     metadata = world.metadata(package)
     for line in metadata.requires if metadata is not None else ():
-        requirement = Requirement(line)
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            continue  # uv reads these, or has refused the wheel
         if normalize(requirement.name) == "torch":
             return within(version, str(requirement.specifier))
     return False
@@ -142,7 +145,7 @@ def _of_name(world: World, package: str) -> Iterator[Declared]:
         return
     yield Declared(
         package=package,
-        file="METADATA",
+        file=world.metadata_file(package),
         line=0,
         other="torch",
         spec=f"=={built[1]}.*",

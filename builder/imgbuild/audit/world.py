@@ -14,7 +14,7 @@ from pathlib import Path
 
 from imgbuild.audit.facts import ElfFacts, ModuleFacts, Opaque
 from imgbuild.audit.library import Book, Library
-from imgbuild.audit.reading import Metadata
+from imgbuild.audit.reading import Metadata, is_metadata
 from imgbuild.resolution import Resolution, Wheel
 from imgbuild.values import Arch, normalize
 
@@ -76,6 +76,10 @@ class World:
         book = self.books.get(normalize(package))
         return book.metadata if book is not None else None
 
+    def metadata_file(self, package: str) -> str:
+        """The path of METADATA in the wheel of `package`."""
+        return next((file for file in self.files(package) if is_metadata(file)), "METADATA")
+
     def files(self, package: str) -> Mapping[str, int]:
         """Path in the wheel of `package` → size; empty if it is not in the world."""
         book = self.books.get(normalize(package))
@@ -85,11 +89,6 @@ class World:
         """The content of a small file of `package`; None if there is none."""
         book = self.books.get(normalize(package))
         return book.read([path]).get(path) if book is not None else None
-
-    def distribution_version(self, name: str) -> str | None:
-        """The version of the package that brings the module `name` ("yaml", "flash_attn")."""
-        owner = self.owner(name)
-        return self.version(owner) if owner is not None else None
 
     def elves(self) -> Iterator[tuple[str, ElfFacts]]:
         """Every shared object and program of the wheels on this disk, with its package."""

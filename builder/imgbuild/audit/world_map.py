@@ -20,8 +20,8 @@ from functools import cached_property
 
 from imgbuild.audit.elf import symbol_hash
 from imgbuild.audit.facts import ElfFacts
+from imgbuild.audit.reading import installed
 
-_DATA = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")
 _PRIVATE = re.compile(r"(?:^|/)[^/]+\.libs/|/thirdparty_files/|/backends/|/bin/")
 SHARED_BY_ALL = ("torch", "nvidia-")
 ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})")
@@ -122,11 +122,6 @@ def _numbered(library: str) -> tuple[str, str]:
     """Stem and major number: "libcudart.so.13.0" is "libcudart" and "13"."""
     stem, _, number = library.partition(".so")
     return stem, number.removeprefix(".").partition(".")[0]
-
-
-def installed(file: str) -> str:
-    """Where a file of a wheel lies below site-packages."""
-    return _DATA.sub("", file, count=1)
 
 
 def is_private(file: str) -> bool:
