@@ -147,7 +147,7 @@ def _add(entries: list[Constraint], new: Constraint) -> None:
 
 def _says(one: Constraint, other: Constraint) -> bool:
     """Whether `one` holds for all versions that `other` speaks of, and asks no less of them."""
-    return _within(other.versions, one.versions) and _within(str(one.spec), str(other.spec))
+    return within(other.versions, one.versions) and within(str(one.spec), str(other.spec))
 
 
 class _Span(msgspec.Struct, frozen=True):
@@ -173,10 +173,17 @@ def _span(text: str) -> _Span | None:
     return span
 
 
-def _within(inner: str, outer: str) -> bool:
+def within(inner: str, outer: str) -> bool:
     """Whether all that `inner` allows is allowed by `outer`, as far as it can be told."""
     if SpecifierSet(inner) == SpecifierSet(outer):
         return True
+    excluded = [part for part in SpecifierSet(outer) if part.operator == "!="]
+    if excluded and len(excluded) == len(SpecifierSet(outer)):
+        allowed = SpecifierSet(inner)
+        plain = not any(part.version.endswith(".*") for part in excluded)
+        return plain and not any(
+            allowed.contains(part.version, prereleases=True) for part in excluded
+        )
     small, large = _span(inner), _span(outer)
     if small is None or large is None:
         return False

@@ -7,17 +7,19 @@ B where the name came or went, and, where A is free to move, the versions of A t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import takewhile
 from typing import Final
 
 import msgspec
 from packaging.version import Version
 
+from imgbuild import constraints
 from imgbuild.constraints import Constraint
-from imgbuild.probe import Release, Shelf, asks, boundary, lacks
+from imgbuild.probe import Release, Shelf, asks, boundary, brings, lacks
 from imgbuild.report import Evidence, Finding, Relation
 
-UNNAMED: Final = (Relation.SYMBOL, Relation.LIBRARY, Relation.ABI, Relation.CUDA, Relation.ARGUMENT)
+UNNAMED: Final = (Relation.SYMBOL, Relation.LIBRARY, Relation.ABI, Relation.CUDA)
 NEVER: Final = "<0"  # no version of the other package will do
 # The packages that others import without declaring them, by module. What gets into an image unasked
 # must be reviewed: no name is guessed, since anybody may publish under one, and what METADATA names
@@ -43,7 +45,7 @@ def learn(finding: Finding, shelf: Shelf, pinned: Collection[str]) -> Constraint
         return None
     missing = evidence.relation is Relation.PACKAGE
     other = _BROUGHT_BY.get(evidence.subject.partition(".")[0], "") if missing else evidence.other
-    found = bounds(evidence, shelf)
+    found = holding(evidence, other, shelf) if missing and other else bounds(evidence, shelf)
     if not other or found is None:
         return None
     return Constraint(
@@ -62,6 +64,45 @@ def learn(finding: Finding, shelf: Shelf, pinned: Collection[str]) -> Constraint
     )
 
 
+def joined(entry: Constraint, known: Iterable[Constraint], shelf: Shelf) -> Constraint:
+    """`entry`; as a bound, if with what is known it excludes all releases on one side.
+
+    Of binaries each round excludes one version: when two or more of them are the newest that there
+    are, or the oldest, no other need be tried one after the other.
+    """
+    alike = [
+        one
+        for one in (entry, *known)
+        if (one.package, one.other, one.missing) == (entry.package, entry.other, entry.missing)
+        and constraints.within(entry.versions, one.versions)
+    ]
+    excluded = _excluded(entry)
+    if excluded is None:
+        return entry
+    versions = [Version(one.version.public) for one in shelf.releases(entry.other)]
+    gone = {v for v in versions if any(not one.spec.contains(v, prereleases=True) for one in alike)}
+    newest = list(takewhile(gone.__contains__, reversed(versions)))
+    oldest = list(takewhile(gone.__contains__, versions))
+    if excluded in newest and 1 < len(newest) < len(versions):
+        bounds_of = Bounds(spec=f"<{newest[-1]}", went=str(newest[-1]))
+    elif excluded in oldest and 1 < len(oldest) < len(versions):
+        first = str(versions[len(oldest)])
+        bounds_of = Bounds(spec=f">={first}", came=first)
+    else:
+        return entry
+    return msgspec.structs.replace(
+        entry, needs=f"{entry.other}{bounds_of.spec}", came=bounds_of.came, went=bounds_of.went
+    )
+
+
+def _excluded(entry: Constraint) -> Version | None:
+    """The one version that an entry excludes; None if it says anything else."""
+    parts = list(entry.spec)
+    if len(parts) != 1 or parts[0].operator != "!=" or parts[0].version.endswith(".*"):
+        return None
+    return Version(parts[0].version)
+
+
 def bounds(evidence: Evidence, shelf: Shelf) -> Bounds | None:
     """Which versions of the other package would do; None if nothing tells.
 
@@ -69,7 +110,7 @@ def bounds(evidence: Evidence, shelf: Shelf) -> Bounds | None:
     versions; where these two packages alone do not clash, a third one has a hand in it, and no
     version of the other is to blame. Of binaries it is only known that these two do not fit.
     """
-    if evidence.spec or evidence.relation is Relation.PACKAGE:
+    if evidence.spec:
         return Bounds(spec=evidence.spec)
     if not evidence.other_version:
         return None
@@ -79,7 +120,7 @@ def bounds(evidence: Evidence, shelf: Shelf) -> Bounds | None:
     if start is None or evidence.relation in UNNAMED:
         return this_one
     if lacks(shelf, evidence, releases[start]) is not True:
-        return None
+        return this_one if evidence.relation is Relation.ARGUMENT else None
 
     def persists(release: Release) -> bool:
         return lacks(shelf, evidence, release) is True
@@ -91,6 +132,20 @@ def bounds(evidence: Evidence, shelf: Shelf) -> Bounds | None:
         if good is not None:
             return Bounds(spec=f">={good.version.public}", came=str(good.version))
     return Bounds(spec=NEVER)
+
+
+def holding(evidence: Evidence, other: str, shelf: Shelf) -> Bounds:
+    """Which versions of `other` bring the module that is missing: all, or those before it went."""
+    releases = shelf.releases(other)
+    module = evidence.subject.partition(".")[0]
+
+    def persists(release: Release) -> bool:
+        return not brings(shelf, other, release, module)
+
+    if evidence.spec or not releases or not persists(releases[-1]):
+        return Bounds(spec=evidence.spec)
+    bad, good = boundary(releases, len(releases) - 1, persists, -1)
+    return Bounds(spec=NEVER if good is None else f"<{bad.version.public}", went=str(bad.version))
 
 
 def _directions(evidence: Evidence, shelf: Shelf, other: Release) -> tuple[int, int]:

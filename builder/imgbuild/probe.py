@@ -15,8 +15,8 @@ from typing import TypeVar
 import msgspec
 from packaging.version import Version
 
-from imgbuild.audit import names, policy, registries
-from imgbuild.audit.facts import FACTS_FORMAT, ModuleFacts
+from imgbuild.audit import judge, names, policy, registries
+from imgbuild.audit.facts import Call, Function, ModuleFacts
 from imgbuild.audit.library import Library
 from imgbuild.audit.world import World, open_world
 from imgbuild.codec import compact
@@ -29,7 +29,6 @@ from imgbuild.selection import best, same_version, unwanted
 from imgbuild.store import Store
 
 T = TypeVar("T")
-FORMAT = 1  # raise it whenever a probe answers otherwise about the same wheels
 ANSWERS = "audit-probe"
 
 
@@ -128,8 +127,8 @@ class Shelf:
         )
 
     def remembered(self, key: Sequence[object], ask: Callable[[], T], form: type[T]) -> T:
-        """What `ask` answers about immutable files; kept in the store under `key`."""
-        name = compact([FORMAT, FACTS_FORMAT, *key]).decode()
+        """What `ask` answers about immutable files; kept under `key` and the code that answers."""
+        name = compact([judge.code(), *key]).decode()
         kept = self.store.fact(ANSWERS, name)
         if kept is not None:
             return msgspec.json.decode(kept, type=form)
@@ -155,6 +154,16 @@ def lacks(shelf: Shelf, evidence: Evidence, release: Release) -> bool | None:
         return _ASKS[evidence.relation](shelf.world({evidence.other: release}), evidence.subject)
 
     return shelf.remembered(key, _ask, bool | None)  # type: ignore[arg-type]
+
+
+def brings(shelf: Shelf, package: str, release: Release, module: str) -> bool:
+    """Whether `release` of `package` has the module, by the names of its files."""
+    wheel = shelf.wheel(package, release)
+
+    def _ask() -> bool:
+        return module in shelf.world({package: release}).modules_of(package)
+
+    return shelf.remembered(("brings", module, wheel.sha256), _ask, bool)
 
 
 def _lacks_module(world: World, subject: str) -> bool | None:
@@ -201,6 +210,21 @@ def _lacks_keyword(world: World, subject: str) -> bool | None:
     return None if taken is None else not taken.takes(keyword)
 
 
+def _refuses_arguments(world: World, subject: str) -> bool | None:
+    """Whether an argument is asked for that a call leaves out, or so few places are taken."""
+    callee, _, what = subject.removesuffix(")").partition("(")
+    found = dotted(world, callee)
+    taken = names.signature(world, found)
+    if taken is None:
+        return None
+    if not what.isdecimal():
+        return any(one.name == what and not one.default for one in taken.parameters)
+    if isinstance(names.follow(world, found).definition, Function) and found.owner is not None:
+        return None  # whether self is among the places is not told
+    places = [one for one in taken.parameters if one.kind != "keyword"]
+    return not taken.varargs and len(places) <= int(what)
+
+
 def _has_registered(world: World, subject: str) -> bool | None:
     name = subject.rpartition("(")[2].removesuffix(")")
     rules = policy.load()
@@ -212,6 +236,7 @@ _ASKS: dict[Relation, Callable[[World, str], bool | None]] = {
     Relation.NAME: _lacks_name,
     Relation.ATTRIBUTE: _lacks_attribute,
     Relation.KEYWORD: _lacks_keyword,
+    Relation.ARGUMENT: _refuses_arguments,
     Relation.REGISTERED: _has_registered,
 }
 
@@ -244,13 +269,44 @@ def asks(shelf: Shelf, evidence: Evidence, release: Release) -> bool:
         return False
     wheel = shelf.wheel(evidence.package, release)
     subject, file = evidence.subject, evidence.file
-    key = ("asks", evidence.relation, subject, file, wheel.sha256)
+    shapes = _shapes(shelf, evidence) if evidence.relation is Relation.ARGUMENT else ()
+    key = ("asks", evidence.relation, subject, file, shapes, wheel.sha256)
 
     def _ask() -> bool:
         world = shelf.world({evidence.package: release})
-        return any(_uses(facts, evidence) for facts in _files(world, evidence.package, file))
+        return any(
+            _uses(facts, evidence, shapes) for facts in _files(world, evidence.package, file)
+        )
 
     return shelf.remembered(key, _ask, bool)
+
+
+# What a call passes: places, keywords, whether more by a star or two.
+_Shape = tuple[int, tuple[str, ...], bool, bool]
+
+
+def _shapes(shelf: Shelf, evidence: Evidence) -> tuple[_Shape, ...]:
+    """What the calls pass that the evidence is about; empty if they cannot be found again."""
+    own = shelf.release(evidence.package, evidence.version)
+    if own is None:
+        return ()
+    world = shelf.world({evidence.package: own})
+    return tuple(
+        _shape(call)
+        for facts in _files(world, evidence.package, evidence.file)
+        for call in facts.calls
+        if call.line == evidence.line and _calls(call, evidence.subject)
+    )
+
+
+def _shape(call: Call) -> _Shape:
+    return (call.positional, tuple(sorted(call.keywords)), call.star, call.double_star)
+
+
+def _calls(call: Call, subject: str) -> bool:
+    """Whether a call is one of what the subject names, as far as its last word tells."""
+    callee = subject.partition("(")[0]
+    return call.callee.rpartition(".")[2] == callee.replace(":", ".").rpartition(".")[2]
 
 
 def _files(world: World, package: str, file: str) -> Iterator[ModuleFacts]:
@@ -266,7 +322,7 @@ def _files(world: World, package: str, file: str) -> Iterator[ModuleFacts]:
             yield facts
 
 
-def _uses(facts: ModuleFacts, evidence: Evidence) -> bool:
+def _uses(facts: ModuleFacts, evidence: Evidence, shapes: Sequence[_Shape]) -> bool:
     """Whether a module imports, calls with, or reads what the evidence is about."""
     subject = evidence.subject
     match evidence.relation:
@@ -281,12 +337,10 @@ def _uses(facts: ModuleFacts, evidence: Evidence) -> bool:
             named = any(line.module == module and line.name == name for line in facts.imports)
             return named or _reads(facts, name.rpartition(".")[2])
         case Relation.KEYWORD:
-            callee, _, keyword = subject.removesuffix(")").partition("(")
-            name = callee.replace(":", ".").rpartition(".")[2]
-            return any(
-                keyword in call.keywords and call.callee.rpartition(".")[2] == name
-                for call in facts.calls
-            )
+            keyword = subject.removesuffix(")").partition("(")[2]
+            return any(keyword in call.keywords and _calls(call, subject) for call in facts.calls)
+        case Relation.ARGUMENT:
+            return any(_shape(call) in shapes and _calls(call, subject) for call in facts.calls)
         case Relation.REGISTERED:
             name = subject.rpartition("(")[2].removesuffix(")")
             return any(name in call.literals[:1] for call in facts.calls)

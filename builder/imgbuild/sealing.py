@@ -74,9 +74,8 @@ def _audited(
     learned = known
     for report in reports:
         if errors := [one for one in report.findings if one.severity is Severity.ERROR]:
-            taught = teach(
-                matrix, lock.target, Arch(report.arch), inputs.store, inputs.http, errors
-            )
+            arch = Arch(report.arch)
+            taught = teach(matrix, lock.target, arch, inputs.store, inputs.http, learned, errors)
             learned = constraints.add(project.images, taught, inputs.store)
     if learned == known:
         refuse_errors(lock.target, reports)

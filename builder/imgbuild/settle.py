@@ -23,7 +23,7 @@ from imgbuild.console import console
 from imgbuild.constraints import Constraint
 from imgbuild.errors import WorldImpossible
 from imgbuild.fetch import Http
-from imgbuild.learn import learn
+from imgbuild.learn import joined, learn
 from imgbuild.matrix.model import Matrix
 from imgbuild.probe import Shelf
 from imgbuild.remote import Blocks
@@ -113,19 +113,25 @@ def settle_one(
                 resolve.tell(asked.world, chosen)
                 return One(resolution=resolution, report=report, known=known, rounds=rounds)
             with console.step(f"round {rounds}: learning from {len(errors)} errors"):
-                now = keep(learn_all(errors, shelf, asked.world.target.pins.keys()))
+                now = keep(learn_all(errors, shelf, asked.world.target.pins.keys(), known))
         if now == known:
             raise stuck(name, arch, errors)
         known = now
 
 
 def teach(
-    matrix: Matrix, name: str, arch: Arch, store: Store, http: Http, errors: Sequence[Finding]
+    matrix: Matrix,
+    name: str,
+    arch: Arch,
+    store: Store,
+    http: Http,
+    known: Sequence[Constraint],
+    errors: Sequence[Finding],
 ) -> tuple[Constraint, ...]:
     """What errors of another audit of target `name` teach: that of files which had to be here."""
     with resolve.opened(matrix, name, arch, store, http) as asked, Library(store, http) as library:
         shelf = Shelf(asked.world.catalogue, library, store)
-        return learn_all(errors, shelf, matrix.targets[name].pins.keys())
+        return learn_all(errors, shelf, matrix.targets[name].pins.keys(), known)
 
 
 def terms_of(asked: Asked) -> Terms:
@@ -166,7 +172,10 @@ def world_of(resolution: Resolution, shelf: Shelf) -> World:
 
 
 def learn_all(
-    errors: Iterable[Finding], shelf: Shelf, pinned: Collection[str]
+    errors: Iterable[Finding],
+    shelf: Shelf,
+    pinned: Collection[str],
+    known: Sequence[Constraint] = (),
 ) -> tuple[Constraint, ...]:
     """What the errors teach; of many between the same two packages the first few."""
     seen: set[tuple[str, ...]] = set()
@@ -184,6 +193,7 @@ def learn_all(
         entry = learn(finding, shelf, pinned)
         if entry is not None:
             pairs[pair] += 1
+            entry = joined(entry, (*known, *learned), shelf)
             learned.append(entry)
             console.info(f"learned: {entry}")
     return constraints.merge((), learned)

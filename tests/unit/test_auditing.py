@@ -17,6 +17,7 @@ from imgbuild.fetch import Http
 from imgbuild.inputs import Inputs
 from imgbuild.lock import Lock, make_lock
 from imgbuild.matrix.model import Index, Matrix, Waiver
+from imgbuild.probe import Shelf
 from imgbuild.report import Finding, Relation, Severity
 from imgbuild.resolution import Resolution
 from imgbuild.store import Store
@@ -47,7 +48,7 @@ def index() -> LocalIndex:
 class World:
     """A lock of what `index` has, and what may read it."""
 
-    def __init__(self, folder: Path, shelf: settle.Shelf, site: Site, waivers: tuple[Waiver, ...]):
+    def __init__(self, folder: Path, shelf: Shelf, site: Site, waivers: tuple[Waiver, ...]):
         pins = {"vllm": "0.8.5", "transformers": "5.0.0"}
         matrix = samples.matrix(waive=waivers, pins=pins, as_of=datetime.date(2100, 1, 1))
         here = Index(url=site.url("simple"))

@@ -55,7 +55,9 @@ def test_only_what_is_present_is_required():
         ("==0.8.5.post1", "==0.8.5.post1", ["==0.8.5.post1"]),
         ("<0.5", ">=0.5,<1", ["<0.5", "<1,>=0.5"]),  # they do not meet: no version is in both
         ("==1.0", "==1.2", ["==1.0", "==1.2"]),
-        ("!=1.0", "==1.2", ["!=1.0", "==1.2"]),
+        ("!=1.0", "==1.2", ["!=1.0"]),
+        ("!=1.0", "==1.0", ["!=1.0", "==1.0"]),
+        ("!=1.*", "==1.2", ["!=1.*", "==1.2"]),
     ],
 )
 def test_ranges_that_meet_become_one(one, two, ranges):
@@ -69,6 +71,10 @@ def test_what_asks_more_of_the_same_versions_takes_the_place_of_the_other():
     loose, tight = entry(needs="transformers<5"), entry(needs="transformers<4.54")
     assert constraints.merge([loose], [tight]) == (tight,)
     assert constraints.merge([tight], [loose]) == (tight,)
+    one, bound = entry(needs="transformers!=5.1"), entry(needs="transformers<5")
+    assert constraints.merge([one], [bound]) == constraints.merge([bound], [one]) == (bound,)
+    other = entry(needs="transformers!=4.1")
+    assert set(constraints.merge([other], [bound])) == {other, bound}
     below = entry("==0.10.0", "transformers<4.40")
     assert set(constraints.merge([tight], [below])) == {tight, below}
 

@@ -2,8 +2,10 @@
 
 import pytest
 
+from imgbuild import constraints
 from imgbuild.learn import learn
 from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.settle import learn_all
 from tests import shelves
 from tests.localindex import LocalIndex
 
@@ -24,14 +26,14 @@ def world(folder, *, pins=None):
 
 
 def finding(
-    relation, subject, *, version, other="lib", other_version="", spec="", file="app/use.py"
+    relation, subject, *, version, other="lib", other_version="", spec="", file="app/use.py", line=1
 ):
     evidence = Evidence(
         relation=relation,
         package="app",
         version=version,
         file=file,
-        line=1,
+        line=line,
         other=other,
         other_version=other_version,
         subject=subject,
@@ -100,6 +102,73 @@ def test_of_binaries_it_is_known_that_these_two_do_not_fit(tmp_path, relation):
         assert (learned.versions, learned.needs) == ("==1.7", "lib!=1.9")
 
 
+def calls_world(folder, tag="calls"):
+    """Lib asks for `size` from 1.4 on, and takes one place fewer; app follows in 1.6."""
+    index = LocalIndex()
+    old = {"lib/__init__.py": "def make(a, b): pass\nclass Maker:\n    def make(self, a): pass\n"}
+    new = {"lib/__init__.py": "def make(a, *, size): pass\n"}
+    shelves.publish(index, "lib", {f"1.{n}": old if n < 4 else new for n in range(8)})
+    plain = {"app/__init__.py": "", "app/use.py": "import lib\n\nlib.make(1, 2)\n"}
+    apart = {"app/__init__.py": "", "app/use.py": "import lib\nlib.make(1, size=2)\n"}
+    shelves.publish(index, "app", {f"1.{n}": plain if n < 6 else apart for n in range(8)})
+    return shelves.shelf(folder, index)
+
+
+@pytest.mark.parametrize("subject", ["lib.make(size)", "lib.make(1)"])
+def test_an_argument_bounds_both_as_a_name_does(tmp_path, subject):
+    with calls_world(tmp_path) as (shelf, site):
+        asked = finding(Relation.ARGUMENT, subject, version="1.5", other_version="1.7", line=3)
+        learned = learn(asked, shelf, ())
+        assert learned is not None
+        assert (learned.versions, learned.needs) == (">=1.0,<=1.5", "lib<1.4")
+        assert (learned.came, learned.went) == ("", "1.4")
+        assert not [p for _, p, h in site.requests if ".whl" in p and "Range" not in h]
+
+
+@pytest.mark.parametrize(
+    ("subject", "versions"),
+    [("lib.Maker.make(1)", ">=1.0,<=1.5"), ("lib.made(size)", "==1.5")],
+)
+def test_an_argument_whose_signature_cannot_be_told_excludes_the_one_version(
+    tmp_path, subject, versions
+):
+    with calls_world(tmp_path) as (shelf, _):
+        asked = finding(Relation.ARGUMENT, subject, version="1.5", other_version="1.2", line=3)
+        learned = learn(asked, shelf, ())
+        assert learned is not None
+        assert (learned.versions, learned.needs) == (versions, "lib!=1.2")
+
+
+def rounds(shelf, *others, known=()):
+    """What is known after a round for each version of lib that does not fit app 1.7."""
+    for other in others:
+        clash = finding(Relation.SYMBOL, "_Z1fv", version="1.7", other_version=other)
+        known = constraints.merge(known, learn_all([clash], shelf, (), known))
+    return [(one.versions, one.needs, one.came, one.went) for one in known]
+
+
+def test_versions_that_are_excluded_up_to_the_newest_become_a_bound(tmp_path):
+    with world(tmp_path) as (shelf, _):
+        assert rounds(shelf, "1.9") == [("==1.7", "lib!=1.9", "", "")]
+        assert rounds(shelf, "1.9", "1.8") == [("==1.7", "lib<1.8", "", "1.8")]
+        assert rounds(shelf, "1.9", "1.8", "1.7") == [("==1.7", "lib<1.7", "", "1.7")]
+        assert rounds(shelf, "1.9", "1.7") == [
+            ("==1.7", "lib!=1.7", "", ""),
+            ("==1.7", "lib!=1.9", "", ""),
+        ]
+
+
+def test_versions_that_are_excluded_from_the_oldest_on_become_a_bound(tmp_path):
+    with world(tmp_path) as (shelf, _):
+        assert rounds(shelf, "1.0", "1.1") == [("==1.7", "lib>=1.2", "1.2", "")]
+
+
+def test_versions_that_are_excluded_between_others_stay_apart(tmp_path):
+    with world(tmp_path) as (shelf, _):
+        found = rounds(shelf, "1.5", "1.6", "1.9")
+        assert sorted(needs for _, needs, _, _ in found) == ["lib!=1.5", "lib!=1.6", "lib!=1.9"]
+
+
 def test_a_clash_in_which_a_third_package_has_a_hand_is_not_laid_at_the_others_door(tmp_path):
     index = LocalIndex()
     text = "import importlib.util\nif importlib.util.find_spec('third'):\n    class Dummy: pass\n"
@@ -132,3 +201,20 @@ def test_a_missing_package_is_added_only_if_it_is_known_who_brings_it(tmp_path):
         learned = found[module]
         assert learned is not None
         assert (learned.needs, learned.missing, learned.versions) == ("setuptools", True, "==1.7")
+
+
+def test_a_package_that_lost_the_missing_module_is_bounded_by_its_releases(tmp_path):
+    index = LocalIndex()
+    own = {"setuptools/__init__.py": "", "pkg_resources/__init__.py": "def require(): pass\n"}
+    bare = {"setuptools/__init__.py": ""}
+    shelves.publish(index, "setuptools", {str(n): own if n < 82 else bare for n in range(75, 90)})
+    shelves.publish(index, "app", {"1.0": PLAIN})
+    with shelves.shelf(tmp_path, index) as (shelf, site):
+        found = {
+            module: learn(finding(Relation.PACKAGE, module, version="1.0", other=""), shelf, ())
+            for module in ("pkg_resources", "pkg_resources.extern", "setuptools")
+        }
+        needs = {module: one and (one.needs, one.went) for module, one in found.items()}
+        assert needs["pkg_resources"] == ("setuptools<82", "82")
+        assert needs["setuptools"] == ("setuptools", "")
+        assert len({p for _, p, _ in site.requests if "packages/setuptools" in p}) < 10

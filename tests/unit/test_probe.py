@@ -4,6 +4,8 @@ import datetime
 
 import pytest
 
+from imgbuild import probe
+from imgbuild.audit import judge
 from imgbuild.probe import asks, at_time, boundary, lacks
 from imgbuild.report import Evidence, Relation
 from tests import shelves
@@ -114,6 +116,18 @@ def test_an_answer_is_remembered_by_the_wheel(tmp_path):
             assert release is not None
             assert lacks(shelf, wanted, release) is True
             assert bool(site.asked("packages/lib-1.0-py3-none-any.whl")) is first
+
+
+def test_an_answer_is_of_the_code_that_gave_it(tmp_path, monkeypatch):
+    wanted = evidence(Relation.NAME, "lib.params:New")
+    with shelves.shelf(tmp_path, index()) as (shelf, _):
+        release = shelf.release("lib", "1.0")
+        assert release is not None
+        assert lacks(shelf, wanted, release) is True
+        monkeypatch.setitem(probe._ASKS, Relation.NAME, lambda world, subject: False)
+        assert lacks(shelf, wanted, release) is True  # as it was answered before
+        monkeypatch.setattr(judge, "code", lambda: "another release")
+        assert lacks(shelf, wanted, release) is False
 
 
 @pytest.mark.parametrize(
