@@ -321,11 +321,11 @@ class _Search:
 
 
 def conflict(
-    facts: Facts, wishes: Iterable[Demand], cuda: str | None, *, said: bool = True
+    facts: Facts, wishes: Iterable[Demand], cuda: str | None, *, row: str = ""
 ) -> Conflict | None:
     """Follow `wishes` on CUDA `cuda` (None: any) to the first contradiction; None if none is met.
 
-    `said`: whether the CUDA release is a wish of the user's, to be named as such.
+    `row` is the target of the matrix that names the CUDA release; without it, the user did.
     """
     asked = tuple(wishes)
     found = _Search(facts, cuda).run_compiled(asked) or _Search(facts, cuda).run(asked)
@@ -333,11 +333,11 @@ def conflict(
         return _unknown_cuda(facts, asked, cuda, found)
     if found is None or not found.cuda or cuda is None:
         return found
-    return msgspec.structs.replace(found, reasons=(_of_cuda(cuda, said=said), *found.reasons))
+    return msgspec.structs.replace(found, reasons=(_of_cuda(cuda, row), *found.reasons))
 
 
-def _of_cuda(cuda: str, *, said: bool) -> str:
-    return f"you asked for CUDA {cuda}" if said else f"this world is of CUDA {cuda}"
+def _of_cuda(cuda: str, row: str) -> str:
+    return f"the target {row} is of CUDA {cuda}" if row else f"you asked for CUDA {cuda}"
 
 
 def _unknown_cuda(

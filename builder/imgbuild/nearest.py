@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import msgspec
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild import chain, refusal
 from imgbuild.chain import Conflict, Demand, Facts
 from imgbuild.constraints import Constraint
-from imgbuild.matrix.model import Matrix, Target
+from imgbuild.matrix import near
+from imgbuild.matrix.model import Matrix
 from imgbuild.torches import Build
 from imgbuild.values import Arch
 
@@ -180,36 +180,10 @@ def _number(cuda: str) -> int:
     return int(major) * 100 + int(minor)
 
 
-class _Score(msgspec.Struct, frozen=True, order=True):
-    """Sorts first what meets most wishes, then what needs few indexes, then what holds most."""
-
-    missed: float
-    indexes: int
-    lacking: int
-    name: str
-
-
 def targets(
     matrix: Matrix, wishes: Sequence[Demand], cuda: str | None, arch: Arch, *, apart_from: str = ""
 ) -> tuple[str, ...]:
     """The target of the matrix on `arch` that has most of what is wished for, in words."""
-    ranked = sorted(
-        (_score(name, target, wishes, cuda), name)
-        for name, target in matrix.targets.items()
-        if name != apart_from and arch in target.arch and arch not in target.exclude
-    )
-    return tuple(_words(name, matrix.targets[name], arch) for _, name in ranked[:1])
-
-
-def _score(name: str, target: Target, wishes: Sequence[Demand], cuda: str | None) -> _Score:
-    met = 1.0 if cuda == target.cuda else 0.0
-    for wish in wishes:
-        version = target.pins.get(wish.package)
-        if version is not None:
-            met += 1.0 if SpecifierSet(wish.spec).contains(version, prereleases=True) else 0.5
-    return _Score(missed=-met, indexes=len(target.indexes), lacking=-len(target.pins), name=name)
-
-
-def _words(name: str, target: Target, arch: Arch) -> str:
-    pins = ", ".join(f"{package} {version}" for package, version in target.pins.items())
-    return f"the target {name} on {arch}: CUDA {target.cuda}, {pins}"
+    specs = {wish.package: wish.spec for wish in wishes}
+    found = near.ranked(matrix, specs, cuda, arch, apart_from=apart_from)
+    return tuple(near.words(matrix, name, arch) for name in found[:1])

@@ -209,7 +209,7 @@ def refuse(
 ) -> None:
     """WorldImpossible, with the chain and the nearest worlds, if the demands contradict."""
     catalogue = facts.catalogue
-    found = chain.conflict(facts, demands, cuda)
+    found = chain.conflict(facts, demands, cuda, row=ask.row)
     if found is None:
         return
     pins = chain.pins_of(demands)
@@ -225,7 +225,7 @@ def refuse(
     looked = nearest.Nearest(facts.knowing((*wide, *outside)), demands, found, _check, kept)
     near = looked.worlds(cuda)
     arch = catalogue.rules.tags.arch
-    known = nearest.targets(matrix, demands, cuda, arch)
+    known = nearest.targets(matrix, demands, cuda, arch, apart_from=ask.row)
     message = f"this world is impossible on {arch}"
     raise WorldImpossible(message, reasons=tuple(reasons), nearest=(*near, *known))
 

@@ -27,11 +27,15 @@ PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """A package and the versions that will do. `have`: it is installed already and must stay."""
+    """A package and the versions that will do. `have`: it is installed already and must stay.
+
+    `row` is the target of the matrix that asks for it; without it, the user does.
+    """
 
     package: str
     spec: str = ""
     have: bool = False
+    row: str = ""
 
     @property
     def pin(self) -> str | None:
@@ -42,13 +46,16 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def __str__(self) -> str:
+        if self.row:
+            return f"the target {self.row} asks for {self.package}{self.spec}"
         return f"{'you have' if self.have else 'you asked for'} {self.package}{self.spec}"
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """A world as it is asked for. None where the user leaves it to imgbuild.
 
-    `cuda` is "12.4"; `indexes` maps packages to names of the matrix's indexes.
+    `cuda` is "12.4"; `indexes` maps packages to names of the matrix's indexes. `row` is the target
+    of the matrix that asks, "" if it is the user.
     """
 
     wishes: tuple[Wish, ...]
@@ -59,6 +66,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     python: str | None = None
     indexes: Mapping[str, str] = {}
     name: str | None = None
+    row: str = ""
 
     def wish(self, package: str) -> Wish | None:
         """What is asked of `package`."""
@@ -145,13 +153,17 @@ def of_target(name: str, target: Target, arch: Arch) -> Ask:
     pins = {package: f"=={version}" for package, version in target.pins.items()}
     ranges = {package: wanted.spec for package, wanted in target.requires.items()}
     return Ask(
-        wishes=tuple(Wish(package=p, spec=spec) for p, spec in {**ranges, **pins}.items()),
+        wishes=tuple(
+            Wish(package=package, spec=spec, row=name)
+            for package, spec in {**ranges, **pins}.items()
+        ),
         arches=(arch,),
         cuda=target.cuda,
         as_of=target.as_of,
         base=target.base,
         indexes=target.indexes,
         name=name,
+        row=name,
     )
 
 

@@ -121,6 +121,9 @@ def test_a_version_whose_torch_is_of_another_cuda(ask):
         "torch 2.11.0 (CUDA 13.0: requires cuda-toolkit==13.0.2) on x86_64",
     )
     assert (found.wishes, found.cuda) == (("vllm",), True)
+    of_row = chain.conflict(facts, demands, "12.4", row="cu124-vllm")
+    assert of_row is not None
+    assert of_row.reasons[0] == "the target cu124-vllm is of CUDA 12.4"
     assert near(facts, demands, "12.4") == (
         "vllm 0.8, with torch 2.6.0 for CUDA 12.4",
         "CUDA 13.0 in place of 12.4, with torch 2.11.0 for CUDA 13.0",

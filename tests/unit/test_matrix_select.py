@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from imgbuild.errors import NothingSelected, WorldImpossible
-from imgbuild.matrix.load import loads
+from imgbuild.matrix.load import load, loads
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import select
 from imgbuild.matrix.table import markdown, rows, text
 from imgbuild.values import Arch
+from tests.sourcecode import ROOT
 from tests.unit.matrix_text import FILE, RIGHT
 
 X86, ARM = Arch.X86_64, Arch.ARM64
@@ -87,8 +88,26 @@ def test_an_excluded_architecture_asked_for_by_name(matrix: Matrix) -> None:
     with pytest.raises(WorldImpossible, match="cu124-vllm cannot be had on arm64") as caught:
         chosen(matrix, "cu124-vllm", arches=(X86, ARM))
     assert caught.value.reasons == ("cu124-vllm on arm64: no wheel for aarch64",)
+    assert caught.value.nearest == (
+        "the target cu130-vllm on arm64: CUDA 13.0, torch 2.6.0, vllm 0.8.5.post1, trl 0.18.2",
+    )
     assert caught.value.hint == "targets on arm64: cu130-vllm, gh200"
     assert caught.value.exit_code == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "arch", "near"),
+    [
+        ("cu124-vllm", ARM, "cu130-vllm"),
+        ("cu128-vllm", ARM, "cu128-vllm-arm64"),
+        ("cu126-trl-arm64", X86, "cu126-vllm"),
+    ],
+)
+def test_the_nearest_target_of_the_real_matrix(name: str, arch: Arch, near: str) -> None:
+    with pytest.raises(WorldImpossible) as caught:
+        select(load(ROOT / "matrix.yaml"), [name], everything=False, arches=[arch])
+    (told,) = caught.value.nearest
+    assert told.startswith(f"the target {near} on {arch}: CUDA ")
 
 
 def test_an_absent_architecture_asked_for_by_name(matrix: Matrix) -> None:

@@ -114,6 +114,16 @@ def test_indexes_are_those_of_the_matrix():
         wishes.indexes_of(["torch=pytorch"], matrix)
 
 
+def test_what_a_target_asks_for_is_said_of_the_target():
+    matrix = samples.matrix(requires={"trl": Wanted(spec=">=0.18", reason=samples.REASON)})
+    ask = wishes.of_target("small", matrix.targets["small"], Arch.X86_64)
+    assert ask.row == "small"
+    assert [str(wish) for wish in ask.wishes] == [
+        "the target small asks for trl>=0.18",
+        "the target small asks for torch==2.6.0",
+    ]
+
+
 def test_names_are_free_and_of_what_was_wanted_first():
     matrix = samples.matrix()
     ask = Ask(

@@ -14,6 +14,7 @@ import msgspec
 from imgbuild.console import console
 from imgbuild.errors import NothingSelected, WorldImpossible
 from imgbuild.matrix.model import Matrix, Target
+from imgbuild.matrix.near import like
 from imgbuild.matrix.walk import nearest
 from imgbuild.values import Arch
 
@@ -85,7 +86,8 @@ def _impossible(matrix: Matrix, absent: Sequence[tuple[str, Arch]]) -> WorldImpo
     )
     arches = " or ".join(sorted(wanted))
     hint = f"targets on {arches}: {', '.join(have)}" if have else f"no target is for {arches}"
-    return WorldImpossible(message, reasons=reasons, hint=hint)
+    first = absent[0]
+    return WorldImpossible(message, reasons=reasons, nearest=like(matrix, *first), hint=hint)
 
 
 def _why(target: Target, arch: Arch) -> str:

@@ -1,0 +1,66 @@
+"""The target of the matrix that is nearest to what was asked for.
+
+Comes in: the matrix, what is wished for, an architecture. Goes out: the names of targets, the
+nearest first. No index is asked: it is their pins that are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from packaging.specifiers import SpecifierSet
+
+from imgbuild.matrix.model import Matrix, Target
+from imgbuild.values import Arch
+
+
+class _Score(msgspec.Struct, frozen=True, order=True):
+    """Sorts first what meets most wishes, then what needs few indexes, then what holds most."""
+
+    missed: float
+    indexes: int
+    lacking: int
+    name: str
+
+
+def ranked(
+    matrix: Matrix,
+    wishes: Mapping[str, str],
+    cuda: str | None,
+    arch: Arch,
+    *,
+    apart_from: str = "",
+) -> list[str]:
+    """The targets on `arch`, those first that have most of `wishes` (package → specifier)."""
+    scores = sorted(
+        _score(name, target, wishes, cuda)
+        for name, target in matrix.targets.items()
+        if name != apart_from and arch in target.arch and arch not in target.exclude
+    )
+    return [score.name for score in scores]
+
+
+def _score(name: str, target: Target, wishes: Mapping[str, str], cuda: str | None) -> _Score:
+    met = 1.0 if cuda == target.cuda else 0.0
+    for package, spec in wishes.items():
+        version = target.pins.get(package)
+        if version is not None:
+            met += 1.0 if SpecifierSet(spec).contains(version, prereleases=True) else 0.5
+    return _Score(missed=-met, indexes=len(target.indexes), lacking=-len(target.pins), name=name)
+
+
+def like(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
+    """The one target on `arch` that is nearest to the target `name`, in words; empty if none is."""
+    target = matrix.targets[name]
+    wishes = {package: wanted.spec for package, wanted in target.requires.items()}
+    wishes |= {package: f"=={version}" for package, version in target.pins.items()}
+    found = ranked(matrix, wishes, target.cuda, arch, apart_from=name)
+    return tuple(words(matrix, other, arch) for other in found[:1])
+
+
+def words(matrix: Matrix, name: str, arch: Arch) -> str:
+    """What target `name` is, for people."""
+    target = matrix.targets[name]
+    pins = ", ".join(f"{package} {version}" for package, version in target.pins.items())
+    return f"the target {name} on {arch}: CUDA {target.cuda}, {pins}"
