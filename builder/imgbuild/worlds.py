@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from imgbuild import chain, pythons, rows, surveys, whys, wishes
+from imgbuild import chain, constraints, pythons, rows, surveys, whys, wishes
 from imgbuild.audit import gpus
 from imgbuild.console import console
 from imgbuild.constraints import Constraint
@@ -87,8 +87,41 @@ def answer(
     InputError if the wishes contradict the matrix itself; FetchFailed if an index does not answer.
     """
     wishes.check(ask, matrix)
-    python = matrix.bases[wishes.base_of(ask, matrix)].python
     memory = Memory(learned)
+    while True:
+        known = memory.known
+        each = found_on(ask, matrix, memory, store, http)
+        # What one architecture taught holds for the others, which were resolved before it.
+        if memory.known == known or not any(
+            constraints.violations(memory.known, found.versions) for found in each.found.values()
+        ):
+            break
+    python = matrix.bases[wishes.base_of(ask, matrix)].python
+    if each.target is None:
+        return Answer(name=ask.name or "", python=python, arch=each.outcomes)
+    target = settled(ask, each.target, each.found, each.outcomes)
+    name = wishes.name_of(ask, matrix, target.cuda, target.pins)
+    return Answer(
+        name=name,
+        python=python,
+        arch=each.outcomes,
+        driver=gpus.load().oldest(target.cuda),
+        target=target,
+        row=tuple(rows.row(name, target)),
+    )
+
+
+class Each(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found on each architecture; `target` is that of the first that is possible."""
+
+    target: Target | None
+    found: dict[Arch, Resolution]
+    outcomes: dict[Arch, Outcome]
+
+
+def found_on(ask: Ask, matrix: Matrix, memory: Memory, store: Store, http: Http) -> Each:
+    """What is asked for on one architecture after the other; `memory` learns on the way."""
+    python = matrix.bases[wishes.base_of(ask, matrix)].python
     target: Target | None = None
     found: dict[Arch, Resolution] = {}
     outcomes: dict[Arch, Outcome] = {}
@@ -107,13 +140,7 @@ def answer(
                 *surveys.warnings(survey, found[arch].versions),
             ),
         )
-    if target is None:
-        return Answer(name=ask.name or "", python=python, arch=outcomes)
-    target = settled(ask, target, found, outcomes)
-    name = wishes.name_of(ask, matrix, target.cuda, target.pins)
-    lines = tuple(rows.row(name, target))
-    driver = gpus.load().oldest(target.cuda)
-    return Answer(name=name, python=python, arch=outcomes, driver=driver, target=target, row=lines)
+    return Each(target=target, found=found, outcomes=outcomes)
 
 
 def find(

@@ -52,7 +52,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
         images.text("usr/bin/python3.11", "", mode=0o755),
     ]
     made = images.layer(tmp_path / "blobs", members)
-    layout.write(tmp_path / "base", {Arch.X86_64: images.picture([made])}, "base")
+    both = {arch: images.picture([made], arch) for arch in (Arch.X86_64, Arch.ARM64)}
+    layout.write(tmp_path / "base", both, "base")
     with serve(Site(files=index().site_files())) as opened:
         yield opened
 
@@ -121,6 +122,51 @@ def test_each_architecture_for_itself(project: Project) -> None:
     ]
     assert found["target"]["arch"] == ["x86_64"]
     assert found["target"]["exclude"]["arm64"] == "; ".join(refused["reasons"])
+
+
+OLD_USER = b"from transformers.tokens import Old\n\n\nclass GRPOTrainer:\n    pass\n"
+USER = b"class GRPOTrainer:\n    pass\n"
+
+
+def one_wheel_that_differs() -> LocalIndex:
+    """A trl whose wheel for arm64 uses a name that the newer transformers took away."""
+    made = index()
+    made.published = [file for file in made.published if file.package != "torch"]
+    made.wheel("torch", "2.6.0", ["nvidia-cuda-runtime-cu12==12.4.127"])
+    made.wheel("trl", "0.20.0", ["transformers"], tag="cp311-cp311-manylinux_2_17_x86_64",
+               files={"trl/__init__.py": USER})  # fmt: skip
+    made.wheel("trl", "0.20.0", ["transformers"], tag="cp311-cp311-manylinux_2_17_aarch64",
+               files={"trl/__init__.py": OLD_USER})  # fmt: skip
+    for version, name in (("4.50.0", b"Old"), ("5.0.0", b"New")):
+        tokens = {"transformers/__init__.py": HEAD, "transformers/tokens.py": name + b" = 1\n"}
+        made.wheel("transformers", version, files=tokens)
+    return made
+
+
+def test_what_one_architecture_teaches_holds_for_the_one_before_it(
+    site: Site, project: Project
+) -> None:
+    site.files |= one_wheel_that_differs().site_files()
+    wanted = ("trl==0.20.0", "torch==2.6.0", "--cuda", "12.4", "--json")
+
+    def _versions(arches: str) -> dict[str, str]:
+        found = json.loads(project.run("resolve", *wanted, "--arch", arches).stdout)["arch"]
+        return {
+            arch: item["version"]
+            for arch in found
+            for item in found[arch]["packages"]
+            if item["package"] == "transformers"
+        }
+
+    assert _versions("x86_64") == {"x86_64": "5.0.0"}
+    assert _versions("x86_64,arm64") == {"x86_64": "4.50.0", "arm64": "4.50.0"}
+
+
+def test_offline_says_what_it_cannot_look_up(site: Site, project: Project) -> None:
+    done = project.run("resolve", "thewheel", "--arch", "x86_64", "--offline", status=7)
+    assert "--offline asks no server" in " ".join(done.stderr.split())
+    assert "hint: run once without --offline" in done.stderr
+    assert site.requests == []
 
 
 def test_a_world_without_torch_must_say_its_cuda(project: Project) -> None:

@@ -118,6 +118,7 @@ def resolve(
     base: Base = None,
     index: Assigned = None,
     name: RowName = None,
+    offline: options.Offline = False,
     matrix: options.MatrixFile = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -126,7 +127,8 @@ def resolve(
     """Find a world that holds what you ask for: its packages, why each version, a row to paste.
 
     Writes nothing but the cache. An architecture on which the world is impossible is said to be,
-    with the reasons and the nearest possible worlds; the exit status is 8 then.
+    with the reasons and the nearest possible worlds; the exit status is 8 then. Pages of indexes
+    are never kept, so that `--offline` refuses whatever has to be looked up.
 
     Examples:
 
@@ -140,7 +142,7 @@ def resolve(
     from imgbuild.cli import worlds as words
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    session = pipeline.open_session(matrix, pipeline.Options())
+    session = pipeline.open_session(matrix, pipeline.Options(offline=offline))
     assigned = wishes.indexes_of(index or [], session.matrix)
     asked, named = wishes.read([*(wanted or []), *(want or [])], have or [], assigned)
     ask = wishes.Ask(
