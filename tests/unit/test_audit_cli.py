@@ -13,7 +13,9 @@ import pytest
 from imgbuild import codec
 from imgbuild import lock as locks
 from imgbuild.audit.judge import CHECKS
-from imgbuild.cli.audit import Check
+from imgbuild.audit.pinned import ANY_GLIBC
+from imgbuild.cli.audit import Check, glibc_of
+from imgbuild.errors import InputError
 from imgbuild.matrix.load import load
 from imgbuild.resolution import Resolution, Wheel
 from imgbuild.store import Store
@@ -25,6 +27,7 @@ from tests.unit.matrix_text import RIGHT
 TARGET = "cu124-vllm"
 # Checks that ask for no Debian package, of which this project has no file.
 CODE = ("--check", "imports", "--check", "calls", "--check", "metadata")
+LOOSE = ("--requirements", "loose.txt", "--python", "3.11", "--arch", "x86_64")
 TRL = """\
 from vllm import LLM, Gone
 
@@ -176,6 +179,9 @@ def test_junit_has_a_case_for_each_check(folder: Path, imgbuild: Command) -> Non
         ),
         (("--requirements", "loose.txt", "--python", "3.11", "--arch", "arm64"), "loose.txt:2"),
         (("--requirements", "loose.txt", "--python", "3", "--arch", "arm64"), "--python 3: "),
+        ((*LOOSE, "--keep"), "downloads no wheel to --keep"),
+        ((*LOOSE, "--drop"), "downloads no wheel to --drop"),
+        ((*LOOSE, "--matrix", "matrix.yaml"), "audited without a matrix"),
         (("--requirements", "loose.txt", "--python", "abc", "--arch", "arm64"), "--python abc: "),
     ],
 )
@@ -187,6 +193,18 @@ def test_requirements_are_refused(
     done = imgbuild("audit", *arguments)
     assert done.status == 2
     assert words in done.stderr
+
+
+def test_the_glibc_of_pins_is_that_of_the_matrix_s_base(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Project(folder, GOOD).edit('glibc: "2.36"', 'glibc: "2.41"')
+    assert glibc_of("3.11", None) == glibc_of("3.12", folder) == "2.41"
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    assert glibc_of("3.11", None) == ANY_GLIBC
+    with pytest.raises(InputError, match="no such file"):
+        glibc_of("3.11", elsewhere)
 
 
 def test_a_target_without_a_lock_is_passed_over_unless_it_is_named(

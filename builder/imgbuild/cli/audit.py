@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from imgbuild.matrix.select import Selected
     from imgbuild.pipeline import Session
 
-GLIBC = "2.36"  # of Debian 12, the default base
-
 
 class Check(enum.StrEnum):
     """The checks of the audit, in the order in which they run."""
@@ -133,7 +131,7 @@ def audit(
     checks = tuple(each.value for each in check or Check)
     if requirements is not None:
         _refuse(requirements, wanted, arch, python, everything=everything)
-        reports = [_audit_pins(requirements, python or "", (arch or [])[0], checks)]
+        reports = [_audit_pins(requirements, python or "", (arch or [])[0], checks, matrix)]
     else:
         reports = _audit_targets(
             wanted, arch or [], checks, matrix, everything=everything, keep=keep, offline=offline
@@ -167,6 +165,16 @@ def _refuse(
     if python is None or len(arch or []) != 1:
         message = f"--requirements {requirements} is audited for one Python and one architecture"
         raise InputError(message, hint="name them: --python 3.11 --arch x86_64")
+
+
+def _refuse_unused(requirements: Path, *, keep: bool | None, matrix: Path | None) -> None:
+    """InputError for an option that would change nothing about an audit of `--requirements`."""
+    if keep is not None:
+        message = f"--requirements {requirements} downloads no wheel to --{_KEPT[keep]}"
+        raise InputError(message, hint=f"leave --{_KEPT[keep]} out")
+    if matrix is not None:
+        message = f"--requirements {requirements} is audited without a matrix"
+        raise InputError(message, hint="leave --matrix out, or audit a target of it")
 
 
 def _audit_targets(
@@ -223,7 +231,9 @@ def _locked(
     return kept
 
 
-def _audit_pins(path: Path, python: str, arch: Arch, checks: Sequence[str]) -> Report:
+def _audit_pins(
+    path: Path, python: str, arch: Arch, checks: Sequence[str], matrix: Path | None
+) -> Report:
     from imgbuild import auditing, uv, wishes
     from imgbuild.audit.judge import Terms
     from imgbuild.audit.pinned import read_pins
@@ -231,7 +241,8 @@ def _audit_pins(path: Path, python: str, arch: Arch, checks: Sequence[str]) -> R
     from imgbuild.store import Store
     from imgbuild.wheel.tags import Tags
 
-    machine = Tags(python=wishes.python_of(python), glibc=GLIBC, arch=arch)
+    python = wishes.python_of(python)
+    machine = Tags(python=python, glibc=glibc_of(python, matrix), arch=arch)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -240,9 +251,26 @@ def _audit_pins(path: Path, python: str, arch: Arch, checks: Sequence[str]) -> R
     pins = read_pins(text, str(path), machine)
     index = uv.default_index()
     with console.step(f"auditing {len(pins)} pins of {path.name} for {arch}"):
-        return auditing.audit_pins(
-            pins, machine, index, Store.open(), Http(), Terms(target=path.name), checks
-        )
+        http = Http(offline=offline)
+        terms = Terms(target=path.name)
+        return auditing.audit_pins(pins, machine, index, Store.open(), http, terms, checks)
+
+
+def glibc_of(python: str, matrix: Path | None) -> str:
+    """The glibc of the matrix's base that has this Python; any where there is no matrix."""
+    from imgbuild import project, wishes
+    from imgbuild.audit.pinned import ANY_GLIBC
+    from imgbuild.matrix.load import load
+
+    try:
+        found = project.find(matrix)
+    except InputError:
+        if matrix is not None:
+            raise
+        return ANY_GLIBC
+    read = load(found.matrix)
+    ask = wishes.Ask(wishes=(), arches=(), python=python)
+    return read.bases[wishes.base_of(ask, read)].glibc
 
 
 def lines(report: Report, *, notes: bool) -> Iterator[str]:
