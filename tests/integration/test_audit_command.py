@@ -106,3 +106,12 @@ def test_a_pin_without_a_wheel_is_left_out_aloud(project: Project) -> None:
     (project.folder / "pins.txt").write_text("trl==9.0\nvllm==7.0\n", encoding="utf-8")
     done = project.run("audit", *PINS)
     assert "vllm==7.0 has no wheel for this machine" in done.stderr
+
+
+def test_pins_offline_are_refused_since_an_index_must_be_asked(
+    project: Project, site: Site
+) -> None:
+    (project.folder / "pins.txt").write_text("trl==9.0\n", encoding="utf-8")
+    done = project.run("audit", *PINS, "--offline", status=7)
+    assert "--offline asks no server" in " ".join(done.stderr.split())
+    assert site.requests == []

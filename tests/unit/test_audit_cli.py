@@ -181,7 +181,10 @@ def test_junit_has_a_case_for_each_check(folder: Path, imgbuild: Command) -> Non
         (("--requirements", "loose.txt", "--python", "3", "--arch", "arm64"), "--python 3: "),
         ((*LOOSE, "--keep"), "downloads no wheel to --keep"),
         ((*LOOSE, "--drop"), "downloads no wheel to --drop"),
-        ((*LOOSE, "--matrix", "matrix.yaml"), "audited without a matrix"),
+        (
+            (*LOOSE[2:], "--requirements", "pins.txt", "--matrix", "no.yaml"),
+            "no.yaml: no such file",
+        ),
         (("--requirements", "loose.txt", "--python", "abc", "--arch", "arm64"), "--python abc: "),
     ],
 )

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from imgbuild.matrix.select import Selected
     from imgbuild.pipeline import Session
 
+_KEPT = {True: "keep", False: "drop"}
+
 
 class Check(enum.StrEnum):
     """The checks of the audit, in the order in which they run."""
@@ -131,7 +133,9 @@ def audit(
     checks = tuple(each.value for each in check or Check)
     if requirements is not None:
         _refuse(requirements, wanted, arch, python, everything=everything)
-        reports = [_audit_pins(requirements, python or "", (arch or [])[0], checks, matrix)]
+        _refuse_unused(requirements, keep=keep)
+        each = (arch or [])[0]
+        reports = [_audit_pins(requirements, python or "", each, checks, matrix, offline=offline)]
     else:
         reports = _audit_targets(
             wanted, arch or [], checks, matrix, everything=everything, keep=keep, offline=offline
@@ -167,14 +171,12 @@ def _refuse(
         raise InputError(message, hint="name them: --python 3.11 --arch x86_64")
 
 
-def _refuse_unused(requirements: Path, *, keep: bool | None, matrix: Path | None) -> None:
-    """InputError for an option that would change nothing about an audit of `--requirements`."""
+def _refuse_kept(requirements: Path, *, keep: bool | None) -> None:
+    """InputError for `--keep` or `--drop`: an audit of `--requirements` downloads no wheel."""
     if keep is not None:
-        message = f"--requirements {requirements} downloads no wheel to --{_KEPT[keep]}"
-        raise InputError(message, hint=f"leave --{_KEPT[keep]} out")
-    if matrix is not None:
-        message = f"--requirements {requirements} is audited without a matrix"
-        raise InputError(message, hint="leave --matrix out, or audit a target of it")
+        option = "--keep" if keep else "--drop"
+        message = f"{option}: no wheel of --requirements {requirements} is downloaded"
+        raise InputError(message, hint=f"leave {option} out: only what is read of them travels")
 
 
 def _audit_targets(
@@ -232,7 +234,13 @@ def _locked(
 
 
 def _audit_pins(
-    path: Path, python: str, arch: Arch, checks: Sequence[str], matrix: Path | None
+    path: Path,
+    python: str,
+    arch: Arch,
+    checks: Sequence[str],
+    matrix: Path | None,
+    *,
+    offline: bool,
 ) -> Report:
     from imgbuild import auditing, uv, wishes
     from imgbuild.audit.judge import Terms
