@@ -118,7 +118,11 @@ def judge(host: Host, offered: Offer) -> Verdict:
         reason = f"its image is for {have}, this machine is {host.arch or 'of another kind'}"
         return Verdict(target=offered.target, fits=False, reasons=(reason,))
     reasons = [*_driver_reasons(host, floors), *_gpu_reasons(host.gpus, floors)]
-    remarks = [*_driver_remarks(host, floors), *_gpu_remarks(host, floors)]
+    remarks = [
+        *_driver_remarks(host, floors),
+        *_gpu_remarks(host, floors),
+        *_glibc_remarks(host, floors),
+    ]
     return Verdict(
         target=offered.target,
         fits=not reasons,
@@ -187,6 +191,14 @@ def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
     if not host.gpus:
         judged = "architecture and the driver were" if host.driver else "architecture was"
         yield f"no GPU was seen, so that only the {judged} judged: whether it runs cannot be told"
+
+
+def _glibc_remarks(host: Host, floors: Floors) -> Iterable[str]:
+    if _older(host.glibc, floors.glibc):
+        yield (
+            f"outside of its image (requirements-{host.arch}.txt) its wheels need glibc"
+            f" {floors.glibc} or newer; this machine has {host.glibc}"
+        )
 
 
 def _remarks(host: Host) -> Iterable[str]:

@@ -179,8 +179,8 @@ def test_junit_has_a_case_for_each_check(folder: Path, imgbuild: Command) -> Non
         ),
         (("--requirements", "loose.txt", "--python", "3.11", "--arch", "arm64"), "loose.txt:2"),
         (("--requirements", "loose.txt", "--python", "3", "--arch", "arm64"), "--python 3: "),
-        ((*LOOSE, "--keep"), "downloads no wheel to --keep"),
-        ((*LOOSE, "--drop"), "downloads no wheel to --drop"),
+        ((*LOOSE, "--keep"), "--keep: no wheel of --requirements loose.txt is downloaded"),
+        ((*LOOSE, "--drop"), "--drop: no wheel of --requirements loose.txt is downloaded"),
         (
             (*LOOSE[2:], "--requirements", "pins.txt", "--matrix", "no.yaml"),
             "no.yaml: no such file",

@@ -103,6 +103,17 @@ def test_a_driver_between_the_floors_fits_with_a_remark() -> None:
     assert "older than CUDA 12.4's own, 550.54.14" in why
 
 
+def test_an_old_glibc_matters_only_without_the_image() -> None:
+    floors = msgspec.structs.replace(CU124.floors[Arch.X86_64], glibc="2.34")
+    offered = msgspec.structs.replace(CU124, floors={Arch.X86_64: floors})
+    assert verdict(MACHINE, offered) == (True, "")
+    fits, why = verdict(host(glibc="2.31"), offered)
+    assert fits
+    assert "requirements-x86_64.txt) its wheels need glibc 2.34 or newer" in why
+    assert why.endswith("this machine has 2.31")
+    assert verdict(host(glibc=""), offered) == (True, "")
+
+
 def test_a_gpu_without_code_does_not_fit() -> None:
     card = Gpu(name="RTX 5090", capability="12.0")
     fits, why = verdict(host(gpus=(card,)), CU124)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from imgbuild.matrix.select import Selected
     from imgbuild.pipeline import Session
 
-_KEPT = {True: "keep", False: "drop"}
-
 
 class Check(enum.StrEnum):
     """The checks of the audit, in the order in which they run."""
@@ -133,7 +131,7 @@ def audit(
     checks = tuple(each.value for each in check or Check)
     if requirements is not None:
         _refuse(requirements, wanted, arch, python, everything=everything)
-        _refuse_unused(requirements, keep=keep)
+        _refuse_kept(requirements, keep=keep)
         each = (arch or [])[0]
         reports = [_audit_pins(requirements, python or "", each, checks, matrix, offline=offline)]
     else:

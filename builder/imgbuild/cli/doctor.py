@@ -26,7 +26,8 @@ def doctor(
 
     Reads nvidia-smi where there is one, /proc, and what docker, podman and apptainer say of
     themselves; needs no GPU and changes nothing. With names, only those targets are judged, and the
-    exit status is 1 if one of them does not fit.
+    exit status is 1 if one of them does not fit. An image brings its own glibc: that of the machine
+    counts where its wheels are installed without it, and is only remarked on.
 
     Examples:
 
