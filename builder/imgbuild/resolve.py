@@ -128,23 +128,6 @@ def python_of(base: Base, debs: Sequence[Deb]) -> str:
     return base.python
 
 
-def resolve_wheels(
-    matrix: Matrix,
-    name: str,
-    arch: Arch,
-    python: str,
-    root: Callable[[], Path],
-    store: Store,
-    http: Http,
-) -> tuple[tuple[Wheel, ...], tuple[Built, ...]]:
-    """The wheels of target `name` on `arch` and `python` ("3.11.2"); those made from sdists."""
-    world = open_world(matrix, name, arch, python, root, store, http)
-    refuse_pins(matrix, world)
-    chosen = ask(world, store)
-    tell(world, chosen)
-    return lock_chosen(world, chosen, http)
-
-
 def tell(world: World, chosen: tuple[uv.Chosen, ...]) -> None:
     """Say what of the chosen is old, and why."""
     freshness.report(world.catalogue, chosen, _offers(world, chosen))

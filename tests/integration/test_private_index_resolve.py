@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import trustme
 
-from imgbuild import resolve, sources, uv
+from imgbuild import sources, uv
 from imgbuild.console import console
 from imgbuild.errors import FetchFailed, IntegrityError, WorldImpossible
 from imgbuild.fetch import Http
@@ -18,6 +18,7 @@ from imgbuild.store import Store
 from imgbuild.values import Arch, sha256
 from tests import samples
 from tests.localindex import LocalIndex
+from tests.resolving import resolve_wheels
 from tests.servers import Site, serve
 
 CUDA_TOOLKIT = [
@@ -67,7 +68,7 @@ def no_root():
 
 def wheels(matrix, folder, http=None, arch=Arch.X86_64):
     store = Store.open(folder / "cache")
-    found, built = resolve.resolve_wheels(
+    found, built = resolve_wheels(
         matrix, "small", arch, "3.11.2", no_root, store, http or Http(attempts=1)
     )
     assert built == ()

@@ -18,6 +18,7 @@ from imgbuild.sdists import host_arch
 from imgbuild.store import Store
 from imgbuild.values import Arch
 from tests import needs
+from tests.resolving import resolve_wheels
 from tests.sourcecode import ROOT
 
 pytestmark = pytest.mark.network
@@ -47,7 +48,7 @@ def no_root():
 
 
 def ask(matrix: Matrix, name: str, arch: Arch, store: Store) -> tuple[Wheel, ...]:
-    found, _ = resolve.resolve_wheels(matrix, name, arch, "3.11.2", no_root, store, Http())
+    found, _ = resolve_wheels(matrix, name, arch, "3.11.2", no_root, store, Http())
     return found
 
 
@@ -106,9 +107,7 @@ def debian(store):
 @pytest.mark.engine
 @pytest.mark.parametrize("arch", list(Arch))
 def test_cu130_is_of_one_cuda_release_and_has_verl(arch, store, debian):
-    found, built = resolve.resolve_wheels(
-        matrix(), "cu130-vllm", arch, "3.11.2", debian, store, Http()
-    )
+    found, built = resolve_wheels(matrix(), "cu130-vllm", arch, "3.11.2", debian, store, Http())
     versions = {wheel.package: wheel.version for wheel in found}
     (antlr,) = built
     assert (antlr.package, antlr.version) == ("antlr4-python3-runtime", "4.9.3")

@@ -6,7 +6,7 @@ import zipfile
 import msgspec
 import pytest
 
-from imgbuild import resolve, sources
+from imgbuild import sources
 from imgbuild.errors import IntegrityError, WorldImpossible
 from imgbuild.fetch import Http
 from imgbuild.lock import make_lock
@@ -18,6 +18,7 @@ from imgbuild.sdists import host_arch, make
 from imgbuild.store import Store
 from tests import needs, samples
 from tests.localindex import LocalIndex, sdist_bytes
+from tests.resolving import resolve_wheels
 from tests.servers import Site, serve
 from tests.sourcecode import ROOT
 
@@ -96,9 +97,7 @@ def publish(site, files, name="demo-1.0.tar.gz"):
 
 
 def build(matrix, root, store) -> Built:
-    wheels, built = resolve.resolve_wheels(
-        matrix, "small", host_arch(), "3.11.2", root, store, Http()
-    )
+    wheels, built = resolve_wheels(matrix, "small", host_arch(), "3.11.2", root, store, Http())
     (found,) = built
     assert [wheel.package for wheel in wheels] == ["pip"]  # what the built wheel requires
     return found
@@ -205,9 +204,7 @@ def test_antlr_as_verl_needs_it_has_the_same_bytes_in_another_cache(root, store,
     matrix = msgspec.structs.replace(matrix, targets={"small": target}, requires={})
     found: list[Built] = []
     for cache in (store, Store.open(tmp_path / "other")):
-        wheels, built = resolve.resolve_wheels(
-            matrix, "small", host_arch(), "3.11.2", root, cache, Http()
-        )
+        wheels, built = resolve_wheels(matrix, "small", host_arch(), "3.11.2", root, cache, Http())
         assert wheels == ()
         found += built
     assert found[0] == found[1]
