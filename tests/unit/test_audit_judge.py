@@ -1,4 +1,4 @@
-"""The judgement: order, waivers, and a report that is found again."""
+"""The judgement: order, waivers, and the code that it is of."""
 
 import shutil
 from pathlib import Path
@@ -8,12 +8,12 @@ import pytest
 
 import imgbuild
 from imgbuild.audit import judge
+from imgbuild.audit.findings import ordered
 from imgbuild.audit.judge import Terms
 from imgbuild.constraints import Constraint
 from imgbuild.errors import InputError
 from imgbuild.matrix.model import Waiver
 from imgbuild.report import Evidence, Finding, Relation, Severity
-from imgbuild.store import Store
 from tests import audited
 
 REQUIRES = {"a==1": "Requires-Dist: b<3\nRequires-Dist: c\n"}
@@ -24,11 +24,6 @@ PACKAGES: dict[str, audited.Files] = {"a==1": {}, "b==3": {}}
 @pytest.fixture
 def world(tmp_path):
     return audited.world(tmp_path, PACKAGES, metadata=REQUIRES)
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store.open(tmp_path / "reports")
 
 
 def audit(world, terms=None, **more):
@@ -61,7 +56,7 @@ def test_the_worst_first_each_once():
         finding(Severity.WARNING),
         finding(Severity.ERROR, line=1),
     ]
-    found = judge.ordered(mixed)
+    found = ordered(mixed)
     assert [(one.severity, one.check, one.where) for one in found] == [
         ("error", "elf", "a.py:9"),
         ("error", "imports", "a.py:1"),
@@ -69,7 +64,7 @@ def test_the_worst_first_each_once():
         ("warning", "imports", "a.py:1"),
         ("note", "imports", "a.py:1"),
     ]
-    assert judge.ordered(reversed(mixed)) == found
+    assert ordered(reversed(mixed)) == found
 
 
 def test_a_waiver_makes_a_note_with_its_reason(world):
@@ -92,30 +87,6 @@ def test_a_waiver_of_a_check_that_did_not_run_is_no_matter(world):
     assert all(one.severity is Severity.ERROR for one in report.findings)
 
 
-def test_a_kept_report_needs_no_wheel(world, store, tmp_path):
-    first = audit(world, store=store)
-    for path in (tmp_path / "wheels").iterdir():
-        path.unlink()
-    for path in (tmp_path / "cache" / "facts").rglob("*"):
-        if path.is_file():
-            path.unlink()
-    anew = audited.world(tmp_path / "again", PACKAGES, metadata=REQUIRES)
-    for path in (tmp_path / "again" / "wheels").iterdir():
-        path.unlink()
-    assert audit(anew, store=store) == first
-
-
-@pytest.mark.parametrize(
-    "terms",
-    [Terms(cuda="12.4"), Terms(gpu=("9.0",)), Terms(base="x"), Terms(waivers=(waiver("c"),))],
-)
-def test_other_terms_have_a_report_of_their_own(world, store, terms):
-    key = judge._key
-    assert key(world, terms, ("elf",)) != key(world, Terms(), ("elf",))
-    assert key(world, Terms(), ("elf",)) != key(world, Terms(), ("cuda",))
-    assert key(world, terms, ("elf",)) == key(world, terms, ("elf",))
-
-
 def test_an_unknown_check_is_refused(world):
     with pytest.raises(InputError, match="no such check: nonsense"):
         judge.audit(world, checks=["metadata", "nonsense"])
@@ -132,15 +103,13 @@ LEARNED = Constraint(package="a", versions="==1", needs="b!=2")
         msgspec.structs.replace(LEARNED, needs="x<2"),
     ],
 )
-def test_what_was_learned_of_others_leaves_a_kept_report_alone(world, store, other):
+def test_what_was_learned_of_others_is_left_out(world, other):
+    versions = {"a": "1", "b": "3"}
     known = Terms(constraints=(LEARNED,))
-    first = audit(world, known, store=store)
-    assert judge.narrowed(Terms(constraints=(LEARNED, other)), {"a": "1", "b": "3"}) == known
-    seen = set(store.root.rglob("*"))
-    assert audit(world, Terms(constraints=(LEARNED, other)), store=store) == first
-    assert set(store.root.rglob("*")) == seen
+    assert judge.narrowed(Terms(constraints=(LEARNED, other)), versions) == known
     missing = msgspec.structs.replace(LEARNED, needs="x", missing=True)
-    found = audit(world, Terms(constraints=(LEARNED, missing)), store=store)
+    assert judge.narrowed(Terms(constraints=(missing,)), versions).constraints == (missing,)
+    found = audit(world, Terms(constraints=(LEARNED, missing)))
     assert audited.subjects(found.findings) == ["x", "b<3", "c"]
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 
-from imgbuild.audit.judge import CHECKS
-from imgbuild.matrix.model import Check
 from tests.unit.matrix_text import RIGHT, broken, check, only, problems
 
 TARGET = "targets.cu124-vllm"
@@ -371,7 +367,3 @@ def test_the_prefix_is_a_path() -> None:
     text, line, column = broken("prefix: /opt/venv", "prefix: §venv")
     found = next(problem for problem in problems(text) if problem.path == "image.prefix")
     assert (found.line, found.column, found.value) == (line, column, "venv")
-
-
-def test_what_may_be_waived_are_the_checks_of_the_audit() -> None:
-    assert get_args(Check) == CHECKS

@@ -5,11 +5,18 @@ Comes in: a place in a package, what it uses and what is wrong with that. Goes o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import get_args
+
 import msgspec
 
 from imgbuild.audit.facts import ModuleFacts
 from imgbuild.audit.guards import Surroundings
+from imgbuild.matrix.model import Check
 from imgbuild.report import Evidence, Finding, Relation, Severity
+
+_CHECKS: tuple[str, ...] = get_args(Check)
+_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -75,16 +82,14 @@ def _remedy(relation: Relation, place: Place, other: str, subject: str) -> str:
     return f"choose versions of {place.package} and {other} from the same time"
 
 
-def ordered(findings: list[Finding]) -> list[Finding]:
-    """Errors first, then by package, file and line; each once."""
-    unique = {(one.severity, one.where, one.message): one for one in findings}
-    return sorted(
-        unique.values(),
-        key=lambda one: (
-            one.severity is not Severity.ERROR,
-            one.evidence.package if one.evidence else "",
-            one.evidence.file if one.evidence else "",
-            one.evidence.line if one.evidence else 0,
-            one.message,
-        ),
-    )
+def ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """The worst first, then by check, place and words; each once."""
+    unique = {(one.check, one.severity, one.where, one.message): one for one in findings}
+
+    def _key(finding: Finding) -> tuple[object, ...]:
+        evidence = finding.evidence
+        place = (evidence.package, evidence.file, evidence.line) if evidence else ("", "", 0)
+        check = _CHECKS.index(finding.check) if finding.check in _CHECKS else len(_CHECKS)
+        return (_ORDER[finding.severity], check, *place, finding.where, finding.message)
+
+    return sorted(unique.values(), key=_key)

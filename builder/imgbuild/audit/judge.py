@@ -1,8 +1,7 @@
-"""The judgement: all checks of a world, waivers, and the report that is kept.
+"""The judgement: all checks of a world, and waivers.
 
 Comes in: a world and the terms of its target. Goes out: a Report: findings in a fixed order, each
-once. The report is kept under the digest of everything that it follows from: the wheels, the base,
-the terms, the checks' own code and data. Nothing else is read to find it again.
+once. `code` names what it follows from beside the world and the terms, for who keeps it.
 """
 
 from __future__ import annotations
@@ -13,28 +12,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
-from imgbuild import codec
 from imgbuild.audit.facts import ElfFacts, Floors
-from imgbuild.audit.library import pack, unpack
+from imgbuild.audit.findings import ordered
 from imgbuild.audit.world import World
 from imgbuild.constraints import Constraint
 from imgbuild.errors import InputError
-from imgbuild.matrix.model import Waiver
+from imgbuild.matrix.model import Check, Waiver
 from imgbuild.report import Finding, Report, Severity
-from imgbuild.store import Store
-from imgbuild.values import normalize, sha256
+from imgbuild.values import normalize
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
     from imgbuild.audit.closure import MainPath
 
-CHECKS = ("metadata", "elf", "cuda", "imports", "calls", "support", "rules")
-REPORT = "audit-report"
+CHECKS: tuple[str, ...] = get_args(Check)
 # What the checks judge by beside their own folders.
 BESIDE = (
     "constraints.py",
@@ -45,21 +41,18 @@ BESIDE = (
     "values.py",
     "wheel/tags.py",
 )
-_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """What counts for a world beside its packages.
 
     `cuda` is the target's release ("12.4"), `gpu` the compute capabilities that it is meant for
-    ("9.0"). `base` names what the image stands on, so that a kept report is of the same base; its
-    libraries are given to `audit` itself.
+    ("9.0").
     """
 
     target: str = ""
     cuda: str = ""
     gpu: tuple[str, ...] = ()
-    base: str = ""
     constraints: tuple[Constraint, ...] = ()
     waivers: tuple[Waiver, ...] = ()
 
@@ -72,40 +65,29 @@ def audit(
     checks: Iterable[str] = CHECKS,
     path: MainPath | None = None,
     past: Callable[[MainPath], Iterable[Finding]] | None = None,
-    store: Store | None = None,
 ) -> Report:
-    """All findings of `checks` in `world`; from `store` where they were found before.
+    """All findings of `checks` in `world`.
 
-    `libraries` gives the shared objects of the base that `terms.base` names. `past` is what other
-    releases tell (check "calls"), which may ask an index. With it, or with `path`, the main path
-    that the caller has found (no corner is looked into then), nothing is kept.
+    `libraries` gives the shared objects of the base. `past` is what other releases tell (check
+    "calls"), which may ask an index. With `path`, the main path that the caller has found, no
+    corner is looked into.
     """
     terms = narrowed(terms or Terms(), {name: world.version(name) or "" for name in world.packages})
     wanted = tuple(check for check in CHECKS if check in set(checks))
     if unknown := set(checks) - set(CHECKS):
         message = f"no such check: {', '.join(sorted(unknown))}"
         raise InputError(message, hint=f"checks are: {', '.join(CHECKS)}")
-    store = store if path is None and past is None else None
-    key = _key(world, terms, wanted)
-    kept = store.fact(REPORT, key) if store is not None else None
-    report = unpack(kept, Report) if kept is not None else None
-    if report is None:
-        bench = _Bench(world, terms, libraries, path)
-        found = bench.run(wanted)
-        if past is not None and "calls" in wanted:
-            known = {(one.where, one.message) for one in found}
-            more = past(bench.path)
-            found += [one for one in more if (one.where, one.message) not in known]
-        findings = waive(found, terms.waivers, wanted)
-        report = Report(
-            target=terms.target,
-            arch=world.arch,
-            floors=_floors(world, terms) if "cuda" in wanted and terms.cuda else None,
-            findings=ordered(findings),
-        )
-        if store is not None:
-            store.put_fact(REPORT, key, pack(report))
-    return report
+    bench = _Bench(world, terms, libraries, path)
+    found = bench.run(wanted)
+    if past is not None and "calls" in wanted:
+        known = {(one.where, one.message) for one in found}
+        found += [one for one in past(bench.path) if (one.where, one.message) not in known]
+    return Report(
+        target=terms.target,
+        arch=world.arch,
+        floors=_floors(world, terms) if "cuda" in wanted and terms.cuda else None,
+        findings=tuple(ordered(waive(found, terms.waivers, wanted))),
+    )
 
 
 class _Bench:
@@ -222,32 +204,10 @@ def _accepts(waiver: Waiver, finding: Finding) -> bool:
     )
 
 
-def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The worst first, then by check, place and words; each once."""
-    unique = {(one.check, one.severity, one.where, one.message): one for one in findings}
-
-    def _key(finding: Finding) -> tuple[object, ...]:
-        evidence = finding.evidence
-        place = (evidence.package, evidence.file, evidence.line) if evidence else ("", "", 0)
-        check = CHECKS.index(finding.check) if finding.check in CHECKS else len(CHECKS)
-        return (_ORDER[finding.severity], check, *place, finding.where, finding.message)
-
-    return tuple(sorted(unique.values(), key=_key))
-
-
 def narrowed(terms: Terms, versions: Mapping[str, str]) -> Terms:
     """`terms` with the constraints that speak of these packages: no other counts for them."""
     kept = tuple(one for one in terms.constraints if one.concerns(versions))
     return msgspec.structs.replace(terms, constraints=kept)
-
-
-def _key(world: World, terms: Terms, checks: Sequence[str]) -> str:
-    wheels = [
-        (package, book.version, book.wheel.sha256, book.wheel.file, book.local)
-        for package, book in sorted(world.books.items())
-    ]
-    facts = (world.python, str(world.arch), world.glibc, world.partial)
-    return sha256(codec.compact([code(), wheels, facts, terms, checks]))
 
 
 @lru_cache(maxsize=1)
