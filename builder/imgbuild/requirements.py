@@ -13,13 +13,18 @@ def file_name(arch: Arch) -> str:
 
 
 def text(lock: Lock, arch: Arch) -> str:
-    """One pinned requirement and its one hash a line, below a head that says how to install it."""
+    """One pinned requirement and its hash a line, below a head that says how to install it.
+
+    What is built from an sdist has two hashes: the sdist's, and that of the wheel in the image.
+    """
     resolution = lock.arch[arch]
-    pinned = [(wheel.package, wheel.version, wheel.sha256) for wheel in resolution.wheels] + [
-        (built.package, built.version, built.sdist.sha256) for built in resolution.built
+    pinned = [(wheel.package, wheel.version, (wheel.sha256,)) for wheel in resolution.wheels] + [
+        (built.package, built.version, (built.sdist.sha256, built.wheel.sha256))
+        for built in resolution.built
     ]
     lines = [
-        f"{package}=={version} --hash=sha256:{sha}" for package, version, sha in sorted(pinned)
+        " ".join((f"{package}=={version}", *(f"--hash=sha256:{sha}" for sha in hashes)))
+        for package, version, hashes in sorted(pinned)
     ]
     return "\n".join([*_head(lock, arch, resolution), "", *lines]) + "\n"
 

@@ -26,7 +26,7 @@ def test_the_head_gives_the_command():
     assert "pip install --no-deps --require-hashes -r requirements-x86_64.txt" in text
 
 
-def test_an_sdist_is_named_with_its_own_hash():
+def test_what_is_built_has_the_hashes_of_its_sdist_and_of_its_wheel():
     built = Built(
         package="antlr4-python3-runtime",
         version="4.9.3",
@@ -41,5 +41,6 @@ def test_an_sdist_is_named_with_its_own_hash():
     text = requirements.text(
         msgspec.structs.replace(lock, arch={Arch.X86_64: resolution}), Arch.X86_64
     )
-    assert f"antlr4-python3-runtime==4.9.3 --hash=sha256:{'a' * 64}" in text
+    hashes = f"--hash=sha256:{'a' * 64} --hash=sha256:{'b' * 64}"
+    assert f"antlr4-python3-runtime==4.9.3 {hashes}\n" in text
     assert "Built from its sdist" in text
