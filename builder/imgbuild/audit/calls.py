@@ -13,10 +13,11 @@ from imgbuild.audit import names, registries
 from imgbuild.audit.closure import Level, MainPath, Reached
 from imgbuild.audit.facts import Attribute, Call, Class, ModuleFacts
 from imgbuild.audit.findings import finding, ordered, place_of
-from imgbuild.audit.guards import ATTRIBUTE, TYPE, VALUE, Course, Surroundings, judge
+from imgbuild.audit.guards import ATTRIBUTE, TYPE, VALUE, Course, judge
 from imgbuild.audit.names import Signature
 from imgbuild.audit.policy import Policy, load
 from imgbuild.audit.scopes import Meaning, meaning, scopes
+from imgbuild.audit.surroundings import Surroundings
 from imgbuild.report import Finding, Relation
 from imgbuild.values import normalize
 

@@ -16,11 +16,12 @@ import msgspec
 
 from imgbuild.audit import names, policy
 from imgbuild.audit.facts import Attribute, Call, Class, Function, Import, ModuleFacts
-from imgbuild.audit.guards import IMPORT, Course, Surroundings, judge
+from imgbuild.audit.guards import IMPORT, Course, judge
 from imgbuild.audit.names import Found
 from imgbuild.audit.names_classes import ancestors
 from imgbuild.audit.policy import Entry, Policy
 from imgbuild.audit.scopes import MAKERS, Scopes, meaning, scopes
+from imgbuild.audit.surroundings import Surroundings
 from imgbuild.audit.view import View
 from imgbuild.values import normalize
 

@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 from imgbuild import cuda as releases
 from imgbuild.audit import gpus, libraries, variants
 from imgbuild.audit.facts import ElfFacts
-from imgbuild.audit.linking import Linked
+from imgbuild.audit.surroundings import Linked
 from imgbuild.audit.world_map import is_private
 from imgbuild.report import Evidence, Finding, Relation, Severity
 from imgbuild.values import normalize

@@ -11,7 +11,7 @@ from typing import get_args
 import msgspec
 
 from imgbuild.audit.facts import ModuleFacts
-from imgbuild.audit.guards import Surroundings
+from imgbuild.audit.surroundings import Surroundings
 from imgbuild.matrix.model import Check
 from imgbuild.report import Evidence, Finding, Relation, Severity
 

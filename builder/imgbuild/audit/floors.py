@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from imgbuild.audit import gpus
 from imgbuild.audit.facts import ElfFacts, Floors, GpuCode
 
-_GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
+GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 
 def floors(elves: Iterable[ElfFacts], cuda: str) -> Floors:
@@ -25,7 +25,7 @@ def floors(elves: Iterable[ElfFacts], cuda: str) -> Floors:
             kernels.append(facts.gpu)
         for versions in facts.wants.values():
             for version in versions:
-                found = _GLIBC.fullmatch(version)
+                found = GLIBC.fullmatch(version)
                 if found is not None and gpus.numbers(found[1]) > gpus.numbers(glibc):
                     glibc = found[1]
     covered = [

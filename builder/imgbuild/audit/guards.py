@@ -9,56 +9,17 @@ from __future__ import annotations
 import enum
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit import names
-from imgbuild.audit.facts import FIELDS, Guard, ModuleFacts, Opaque
-
-
-class Surroundings(Protocol):
-    """The part of a `World` that guards, the closure and the consumer's checks ask."""
-
-    @property
-    def python(self) -> str:
-        """The version of Python: "3.11"."""
-
-    @property
-    def arch(self) -> str:
-        """The architecture, as users name it: "x86_64", "arm64"."""
-
-    @property
-    def partial(self) -> bool:
-        """Whether packages are left out on purpose."""
-
-    def module(self, name: str) -> ModuleFacts | Opaque | None:
-        """What module `name` says; Opaque if its names cannot be known, None if there is none."""
-
-    def exists(self, module: str) -> bool | None:
-        """Whether `module` can be imported, without reading it; None if that is not known."""
-
-    def owner(self, module: str) -> str | None:
-        """The package that brings `module`; None if nobody does."""
-
-    def version(self, package: str) -> str | None:
-        """The version of `package`; None if it is not in the world."""
-
-    def modules_of(self, package: str) -> Mapping[str, str]:
-        """Module → file of all that `package` brings."""
-
-    def read(self, package: str, path: str) -> bytes | None:
-        """The content of a small file of `package`; None if there is none."""
-
-    def mentioning(self, package: str, word: str) -> Iterable[str]:
-        """The modules below `package` whose source holds the word."""
-
-    def prefetch(self, modules: Iterable[str]) -> None:
-        """Read many modules at once, which is faster than one by one."""
+from imgbuild.audit.facts import FIELDS, Guard, ModuleFacts
+from imgbuild.audit.surroundings import Surroundings
 
 
 class State(enum.Enum):

@@ -10,8 +10,9 @@ from imgbuild.audit import names
 from imgbuild.audit.closure import Level, MainPath, Reached
 from imgbuild.audit.facts import Import, ModuleFacts
 from imgbuild.audit.findings import finding, ordered, place_of
-from imgbuild.audit.guards import IMPORT, MISSING, Course, Surroundings, judge
+from imgbuild.audit.guards import IMPORT, MISSING, Course, judge
 from imgbuild.audit.scopes import scopes
+from imgbuild.audit.surroundings import Surroundings
 from imgbuild.report import Finding, Relation
 
 CHECK = "imports"

@@ -12,74 +12,29 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Protocol
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit import libraries, variants
-from imgbuild.audit.facts import ElfFacts, ModuleFacts, Opaque
+from imgbuild.audit.facts import ElfFacts
+from imgbuild.audit.floors import GLIBC
 from imgbuild.audit.libraries import Libraries
 from imgbuild.audit.loading import Loading
 from imgbuild.audit.mangled import counterparts
 from imgbuild.audit.reading import Metadata
+from imgbuild.audit.surroundings import Linked
 from imgbuild.audit.world_map import WorldMap, is_private
 from imgbuild.report import Evidence, Finding, Relation, Severity
-from imgbuild.values import Arch, normalize
+from imgbuild.values import normalize
 
 CHECK = "elf"
 SHOWN = 3  # symbols of one file that are named each by its own finding
 _TAG = re.compile(r"\.cpython-(\d)(\d+)\w*-")
 _RUNTIME = re.compile(r"@(?:GLIBC|GCC|GLIBCXX|CXXABI|GOMP|OMP|OACC|ZLIB|LIBATOMIC)")
-_GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 _PYTHON = ("Py", "_Py")
-
-
-class Linked(Protocol):
-    """The part of a World that this check reads."""
-
-    @property
-    def python(self) -> str:
-        """The version of Python ("3.11")."""
-
-    @property
-    def arch(self) -> Arch:
-        """The architecture of all files."""
-
-    @property
-    def glibc(self) -> str:
-        """The version of the base's glibc ("2.36")."""
-
-    @property
-    def partial(self) -> bool:
-        """Whether packages are left out on purpose."""
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """The names of all packages."""
-
-    def version(self, package: str) -> str | None:
-        """The version of a package."""
-
-    def metadata(self, package: str) -> Metadata | None:
-        """METADATA of a package."""
-
-    def elves(self) -> Iterable[tuple[str, ElfFacts]]:
-        """Every shared object, with its package."""
-
-    def files(self, package: str) -> Mapping[str, int]:
-        """Path in the wheel of a package → size, of files that were not read too."""
-
-    def module(self, name: str) -> ModuleFacts | Opaque | None:
-        """What a module says."""
-
-    def modules_of(self, package: str) -> Mapping[str, str]:
-        """Module → file in the wheel of a package."""
-
-    def prefetch(self, modules: Iterable[str]) -> None:
-        """Read many modules at once."""
 
 
 def check(world: Linked, base: Sequence[ElfFacts] = ()) -> list[Finding]:
@@ -242,7 +197,7 @@ class _Linker:
             yield self._finding(package, facts, Relation.ABI, other, subject, text, remedy)
 
     def _lacks(self, package: str, facts: ElfFacts, library: str, version: str) -> bool:
-        glibc = _GLIBC.fullmatch(version)
+        glibc = GLIBC.fullmatch(version)
         if glibc is not None and self._world.glibc:
             return Version(glibc[1]) > Version(self._world.glibc)
         providers = [one for _, one in self._map.providers(package, facts, library)]

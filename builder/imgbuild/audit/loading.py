@@ -7,27 +7,14 @@ The rest is loaded when somebody asks for it: its faults are notes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable
 
-from imgbuild.audit.facts import ElfFacts, Guard, Import, ModuleFacts, Opaque
+from imgbuild.audit.facts import ElfFacts, Guard, Import, ModuleFacts
 from imgbuild.audit.libraries import Libraries
+from imgbuild.audit.surroundings import Code
 from imgbuild.audit.world_map import WorldMap
 
 HIDING = frozenset(("handled", "absent", "typing", "unknown", "platform"))
-
-
-class Code(Protocol):
-    """The part of a World that tells how modules are imported."""
-
-    def module(self, name: str) -> ModuleFacts | Opaque | None:
-        """What a module says."""
-
-    def modules_of(self, package: str) -> Mapping[str, str]:
-        """Module → file in the wheel of `package`."""
-
-    def prefetch(self, modules: Iterable[str]) -> None:
-        """Read many modules at once."""
 
 
 class Loading:

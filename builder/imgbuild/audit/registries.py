@@ -9,9 +9,9 @@ import ast
 from functools import lru_cache
 
 from imgbuild.audit.facts import Call, Function
-from imgbuild.audit.guards import Surroundings
 from imgbuild.audit.policy import Policy
 from imgbuild.audit.scopes import Meaning
+from imgbuild.audit.surroundings import Surroundings
 
 
 def taken(world: Surroundings, rules: Policy, call: Call, what: Meaning) -> str | None:

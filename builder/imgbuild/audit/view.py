@@ -12,7 +12,8 @@ from typing import TypeVar
 import msgspec
 
 from imgbuild.audit.facts import Assigned, Class, Function, Import, ModuleFacts, Opaque
-from imgbuild.audit.guards import State, Surroundings, evaluate
+from imgbuild.audit.guards import State, evaluate
+from imgbuild.audit.surroundings import Surroundings
 
 Bound = TypeVar("Bound", Import, Function, Class, Assigned)
 
