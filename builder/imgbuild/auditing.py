@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from imgbuild import codec, constraints, past, sources
@@ -28,7 +28,7 @@ from imgbuild.errors import FetchFailed, LockStale
 from imgbuild.fetch import Http
 from imgbuild.gateway import Catalogue
 from imgbuild.indexes import Indexes, Place
-from imgbuild.inputs import Inputs
+from imgbuild.inputs import Inputs, batches
 from imgbuild.lock import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.probe import Shelf
@@ -42,7 +42,6 @@ from imgbuild.values import Arch, Sha256, sha256
 from imgbuild.wheel.tags import Tags
 
 KEPT = "audit-lock"
-BATCH_BYTES = 4_000_000_000  # wheels on disk at once where they are not kept
 PREFIX = "locked:"
 
 
@@ -156,7 +155,7 @@ class _Audit:
             for wheel in self._wheels.values()
             if library.book(wheel, self._place(wheel)).kept_elves() is None
         ]
-        for batch in batches(unread, BATCH_BYTES if self._drop else None):
+        for batch in batches(unread, lambda wheel: wheel.size, bounded=self._drop):
             fetched = self._fetch(batch)
             here = [library.book(wheel, self._file(wheel)) for wheel in batch]
             library.prefetch_elves(here)
@@ -238,20 +237,6 @@ class Elsewhere:
                     raise FetchFailed(message, hint=f"lock {self._lock.target} anew")
                 self._found[url] = found[0]
             return self._found[url]
-
-
-def batches(wheels: Sequence[Wheel], limit: int | None) -> Iterator[list[Wheel]]:
-    """Wheels in runs of at most `limit` bytes (a single larger one stands alone)."""
-    batch: list[Wheel] = []
-    size = 0
-    for wheel in wheels:
-        if batch and limit is not None and size + wheel.size > limit:
-            yield batch
-            batch, size = [], 0
-        batch.append(wheel)
-        size += wheel.size
-    if batch:
-        yield batch
 
 
 def audit_pins(

@@ -5,7 +5,8 @@ Comes in: layers of a plan. Goes out: their files in the store, with the hashes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -23,6 +24,8 @@ from imgbuild.values import Sha256, sha256
 from imgbuild.wheel import conflicts
 
 TABLES = "prefix-files"
+BATCH_BYTES = 4_000_000_000  # inputs on disk at once where they are not kept
+T = TypeVar("T")
 
 
 class Inputs:
@@ -96,3 +99,18 @@ class Inputs:
         table = conflicts.table(members, recipe.prefix.strip("/"))
         self.store.put_fact(TABLES, key, msgspec.json.encode(table))
         return table
+
+
+def batches(items: Iterable[T], size: Callable[[T], int], *, bounded: bool) -> Iterator[list[T]]:
+    """Items in runs of at most BATCH_BYTES (a single larger one stands alone), or all in one."""
+    batch: list[T] = []
+    total = 0
+    for item in items:
+        added = size(item)
+        if batch and bounded and total + added > BATCH_BYTES:
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += added
+    if batch:
+        yield batch

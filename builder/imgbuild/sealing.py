@@ -8,7 +8,7 @@ teaches sends the target back to the start; what teaches nothing fails it, and n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
 from imgbuild import assemble, codec, constraints, records, requirements
 from imgbuild import lock as locks
@@ -19,7 +19,7 @@ from imgbuild.auditing import audit_lock
 from imgbuild.console import console
 from imgbuild.constraints import Constraint
 from imgbuild.errors import AuditFailed, InputError, IntegrityError, LockStale
-from imgbuild.inputs import Inputs
+from imgbuild.inputs import Inputs, batches
 from imgbuild.lock import Lock
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import Matrix
@@ -31,8 +31,6 @@ from imgbuild.seal import Seal
 from imgbuild.settle import settle, teach
 from imgbuild.values import Arch, sha256
 from imgbuild.workers import assemble_all
-
-BATCH_BYTES = 4_000_000_000  # inputs on disk at once while sealing without keeping them
 
 
 def lock_target(
@@ -172,7 +170,7 @@ def _seal_layers(
     known = records.read_records(project.images)
     layers = {layer.id: layer for arch in lock.arch for layer in plan(lock, arch).layers}
     due = [layer for layer in layers.values() if layer.id not in known.layers]
-    for batch in _batches(due, BATCH_BYTES if drop else None):
+    for batch in batches(due, lambda layer: assemble.input_size(layer.recipe), bounded=drop):
         fetched = inputs.fetch(lock, batch)
         jobs = [Job(layer=layer, record=None, keep=False) for layer in batch]
         made = assemble_all(jobs, inputs.store, processes=processes)
@@ -202,18 +200,3 @@ def read_elves(layers: Iterable[Layer], inputs: Inputs) -> None:
     with Library(inputs.store) as library:
         found = ((wheel, inputs.store.file(wheel.sha256)) for wheel in wheels)
         library.prefetch_elves([library.book(wheel, path) for wheel, path in found if path])
-
-
-def _batches(layers: Sequence[Layer], limit: int | None) -> Iterator[list[Layer]]:
-    """Layers in runs whose inputs fit `limit` bytes (a single larger one stands alone)."""
-    batch: list[Layer] = []
-    size = 0
-    for layer in layers:
-        added = assemble.input_size(layer.recipe)
-        if batch and limit is not None and size + added > limit:
-            yield batch
-            batch, size = [], 0
-        batch.append(layer)
-        size += added
-    if batch:
-        yield batch
