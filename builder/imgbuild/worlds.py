@@ -21,7 +21,7 @@ from imgbuild.errors import WorldImpossible
 from imgbuild.fetch import Http
 from imgbuild.glance import Glance, glance
 from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
-from imgbuild.matrix.model import Flashinfer, Matrix, Target, Wanted
+from imgbuild.matrix.model import Base, Flashinfer, Matrix, Target, Wanted
 from imgbuild.remote import FACT
 from imgbuild.resolution import Resolution
 from imgbuild.settle import settle
@@ -121,7 +121,7 @@ class Each(msgspec.Struct, frozen=True, kw_only=True):
 
 def found_on(ask: Ask, matrix: Matrix, memory: Memory, store: Store, http: Http) -> Each:
     """What is asked for on one architecture after the other; `memory` learns on the way."""
-    python = matrix.bases[wishes.base_of(ask, matrix)].python
+    base = matrix.bases[wishes.base_of(ask, matrix)]
     target: Target | None = None
     found: dict[Arch, Resolution] = {}
     outcomes: dict[Arch, Outcome] = {}
@@ -134,7 +134,7 @@ def found_on(ask: Ask, matrix: Matrix, memory: Memory, store: Store, http: Http)
             continue
         target = target or made
         outcomes[arch] = Outcome(
-            packages=choices(ask, target, found[arch], arch, python, memory.known, store),
+            packages=choices(ask, target, found[arch], arch, base, memory.known, store),
             warnings=(
                 *map(chain.window_words, memory.windows),
                 *surveys.warnings(survey, found[arch].versions),
@@ -234,7 +234,7 @@ def choices(
     target: Target,
     found: Resolution,
     arch: Arch,
-    python: str,
+    base: Base,
     learned: Sequence[Constraint],
     store: Store,
 ) -> tuple[Choice, ...]:
@@ -249,7 +249,7 @@ def choices(
         asked.setdefault(package, f"the {package} of CUDA {target.cuda} that fits")
     for package, wanted in target.requires.items():
         asked.setdefault(package, wanted.reason)
-    markers = Tags(python=python, glibc="2.36", arch=arch).markers
+    markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
     reasons = whys.whys(versions, asked, whys.links(metadata, markers), learned)
     return tuple(
         Choice(package=package, version=versions[package], why=reasons[package])
