@@ -1,0 +1,267 @@
+"""A Dockerfile as a value: the steps that make the image of a lock, for all its architectures.
+
+Comes in: a lock, its seal, and the matrix, which has the reasons. Goes out: a `Dockerfile`, and its
+text by the templates. A pure function: nothing is fetched, built or asked.
+"""
+
+from __future__ import annotations
+
+import datetime
+import posixpath
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from imgbuild import codec, requirements, skeleton
+from imgbuild import seal as seals
+from imgbuild.errors import InputError
+from imgbuild.lock import Lock
+from imgbuild.matrix import flashinfer
+from imgbuild.matrix.model import Matrix
+from imgbuild.plan import (
+    FilesRecipe,
+    Plan,
+    VenvRecipe,
+    WheelsRecipe,
+    base_of,
+    installed_wheels,
+    plan,
+)
+from imgbuild.render.tree import Tree, tree
+from imgbuild.seal import Seal
+from imgbuild.values import Arch, Digest, Sha256, sha256
+
+INSTALLER = "uv"
+
+
+class Omission(msgspec.Struct, frozen=True, kw_only=True):
+    """A package of which files are left out: `paths` are patterns below the prefix.
+
+    `rows` are regular expressions of the same files as its RECORD names them.
+    """
+
+    requirement: str
+    record: str
+    paths: tuple[str, ...]
+    rows: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+class Install(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer of wheels: requirements installed as they are, and those that lose files."""
+
+    name: str
+    requirements: tuple[str, ...]
+    omissions: tuple[Omission, ...] = ()
+
+
+class Wheel(msgspec.Struct, frozen=True, kw_only=True):
+    """The wheel of the installer."""
+
+    file: str
+    version: str
+    sha256: Sha256
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs between architectures: `arch` is the name that engines have for it."""
+
+    arch: str
+    platform: str
+    requirements: str
+    installer: Wheel
+    installs: tuple[Install, ...]
+
+
+class Variable(msgspec.Struct, frozen=True, kw_only=True):
+    """An environment variable of the image, and why it is there, if the matrix says."""
+
+    name: str
+    value: str
+    reason: str
+
+
+class Base(msgspec.Struct, frozen=True, kw_only=True):
+    """The image below: what `imgbuild build --only base` makes."""
+
+    name: str
+    digest: Digest
+    contents: str
+
+
+class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
+    """One image, step by step."""
+
+    target: str
+    summary: str
+    lock: Sha256
+    image: Digest
+    epoch: int
+    created: str
+    base: Base
+    python: str
+    interpreter: str
+    prefix: str
+    stages: tuple[Stage, ...]
+    venv: Tree
+    files: Tree
+    env: tuple[Variable, ...]
+    labels: dict[str, str]
+    user: str
+    workdir: str
+    entrypoint: tuple[str, ...]
+    cmd: tuple[str, ...]
+
+    @property
+    def platforms(self) -> str:
+        """The platforms as engines take them on their command line."""
+        return ",".join(stage.platform for stage in self.stages)
+
+    @property
+    def by_arch(self) -> bool:
+        """Whether a file of the last steps differs between architectures."""
+        return any(file.by_arch for file in (*self.venv.files, *self.files.files))
+
+
+def dockerfile(lock: Lock, sealed: Seal, matrix: Matrix) -> Dockerfile:
+    """The steps that make the image of `lock`; InputError if they need what the lock has not."""
+    plans = {arch: plan(lock, arch) for arch in lock.arch}
+    one = next(iter(plans.values()))
+    venvs = {arch: members(planned, VenvRecipe) for arch, planned in plans.items()}
+    own = {arch: members(planned, FilesRecipe) for arch, planned in plans.items()}
+    target = matrix.targets.get(lock.target)
+    config = one.config
+    return Dockerfile(
+        target=lock.target,
+        summary=target.summary if target else "",
+        lock=sha256(codec.encode(lock)),
+        image=sealed.digest,
+        epoch=epoch(config.created),
+        created=config.created,
+        base=_base(lock, sealed, plans.values()),
+        python=lock.base.python,
+        interpreter=lock.base.interpreter,
+        prefix=lock.settings.prefix,
+        stages=tuple(_stage(lock, arch, planned) for arch, planned in plans.items()),
+        venv=tree(venvs),
+        files=tree(own),
+        env=_variables(config.env, _reasons(lock, matrix)),
+        labels=config.labels,
+        user=config.user,
+        workdir=config.workdir,
+        entrypoint=config.entrypoint,
+        cmd=config.cmd,
+    )
+
+
+def epoch(created: str) -> int:
+    """A configuration's `created` as SOURCE_DATE_EPOCH has it: seconds since 1970."""
+    return int(datetime.datetime.fromisoformat(created).timestamp())
+
+
+def members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequence[skeleton.Member]:
+    """The members of the plan's one layer of that kind."""
+    recipe = next(layer.recipe for layer in planned.layers if isinstance(layer.recipe, kind))
+    if isinstance(recipe, VenvRecipe):
+        return skeleton.venv_members(recipe)
+    return skeleton.files_members(recipe)
+
+
+def base_digest(sealed: Seal, plans: Iterable[Plan]) -> Digest:
+    """The digest of the image that `imgbuild build --only base` leaves."""
+    known = seals.sealed_records(sealed)
+    bases = [base_of(planned) for planned in plans]
+    return seals.top_digest({base.arch: seals.documents(base, known).manifest for base in bases})
+
+
+def _base(lock: Lock, sealed: Seal, plans: Iterable[Plan]) -> Base:
+    count = len(next(iter(lock.arch.values())).debs)
+    contents = (
+        f"{count} Debian packages of {lock.base.suite}"
+        if lock.base.kind == "debian"
+        else lock.base.image
+    )
+    return Base(name=lock.base.name, digest=base_digest(sealed, plans), contents=contents)
+
+
+def _stage(lock: Lock, arch: Arch, planned: Plan) -> Stage:
+    resolution = lock.arch[arch]
+    wheels = {wheel.package: wheel for wheel in installed_wheels(resolution)}
+    if INSTALLER not in wheels:
+        message = f"{lock.target}: {INSTALLER}, which installs the packages, is not locked"
+        hint = f"ask for it in matrix.yaml, under requires: `{INSTALLER}: {{reason: …}}`"
+        raise InputError(message, hint=hint)
+    installer = wheels[INSTALLER]
+    return Stage(
+        arch=arch.oci,
+        platform=f"linux/{arch.oci}",
+        requirements=requirements.file_name(arch),
+        installer=Wheel(
+            file=installer.file, version=installer.version, sha256=installer.sha256
+        ),
+        installs=tuple(
+            _install(lock, layer.name, layer.recipe)
+            for layer in planned.layers
+            if isinstance(layer.recipe, WheelsRecipe)
+        ),
+    )
+
+
+def _install(lock: Lock, name: str, recipe: WheelsRecipe) -> Install:
+    wheels = sorted(recipe.wheels, key=lambda wheel: wheel.package)
+    site = f"lib/python{recipe.python}/site-packages/"
+    reasons = {drop.package: drop for drop in lock.drop}
+    return Install(
+        name=name,
+        requirements=tuple(
+            f"{wheel.package}=={wheel.version}"
+            for wheel in wheels
+            if wheel.package not in recipe.omit
+        ),
+        omissions=tuple(
+            Omission(
+                requirement=f"{wheel.package}=={wheel.version}",
+                record=f"{site}{_info(wheel.file)}/RECORD",
+                paths=recipe.omit[wheel.package],
+                rows=tuple(_row(pattern, site) for pattern in recipe.omit[wheel.package]),
+                reasons=tuple(
+                    drop.reason
+                    for drop in lock.drop
+                    if drop.package == wheel.package
+                    and set(drop.paths) & set(recipe.omit[wheel.package])
+                ),
+            )
+            for wheel in wheels
+            if wheel.package in recipe.omit
+        ),
+    )
+
+
+def _info(file: str) -> str:
+    """The folder of a wheel's metadata, by the wheel's name."""
+    name, version, *_ = file.split("-")
+    return f"{name}-{version}.dist-info"
+
+
+def _row(pattern: str, site: str) -> str:
+    """A regular expression, as sed reads it, of rows in a RECORD for paths that match `pattern`."""
+    below = posixpath.relpath("/" + pattern, "/" + site)
+    escaped = re.sub(r"[][\\.^$/]", r"\\\g<0>", below).replace("*", ".*").replace("?", ".")
+    return f"^{escaped},"
+
+
+def _reasons(lock: Lock, matrix: Matrix) -> dict[str, str]:
+    target = matrix.targets.get(lock.target)
+    every = dict(matrix.image.env)
+    if target is not None:
+        every |= flashinfer.environment(target, matrix.image, matrix.bases[target.base])
+        every |= target.env
+    return {name: " ".join(variable.reason.split()) for name, variable in every.items()}
+
+
+def _variables(env: Iterable[str], reasons: dict[str, str]) -> tuple[Variable, ...]:
+    pairs = [item.partition("=") for item in env]
+    return tuple(
+        Variable(name=name, value=value, reason=reasons.get(name, "")) for name, _, value in pairs
+    )

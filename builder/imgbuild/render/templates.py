@@ -1,0 +1,80 @@
+"""The templates: one idea a file, in `images/templates/`; a project's own ones come first.
+
+Comes in: a template's name and values. Goes out: text. A name that a template does not know is an
+error, not an empty word.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from imgbuild.errors import InputError
+
+DATA = Path(__file__).parents[1] / "data" / "templates"
+WIDTH = 100
+
+
+def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: object) -> str:
+    """The text of template `name`, in which `value`'s fields are names.
+
+    A file of that name in `images`/templates is read instead of imgbuild's own; InputError if it
+    cannot be.
+    """
+    import jinja2
+
+    folders = [DATA] if images is None else [images / "templates", DATA]
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701  # no markup: what a shell or a parser reads is quoted below
+    )
+    environment.filters.update(
+        shell=shlex.quote, value=value_text, exec=exec_form, comment=comment, slug=slug
+    )
+    fields = {field: getattr(value, field) for field in value.__struct_fields__}
+    try:
+        return environment.get_template(name).render(it=value, **fields, **more)
+    except jinja2.TemplateError as error:
+        place = f"{getattr(error, 'filename', None) or name}:{getattr(error, 'lineno', 0)}"
+        message = f"{place}: {error}"
+        raise InputError(message, hint="mend the template, or remove it to have the own one") from error
+
+
+def value_text(text: str) -> str:
+    """A value of ENV, ARG or LABEL, quoted where the parser of Dockerfiles would read into it."""
+    if re.fullmatch(r"[\w@%+=:,./-]+", text, flags=re.ASCII):
+        return text
+    return '"' + re.sub(r'["\\$]', r"\\\g<0>", text) + '"'
+
+
+def exec_form(words: Sequence[str]) -> str:
+    """A command as the JSON list that ENTRYPOINT and CMD take."""
+    return json.dumps(list(words), ensure_ascii=False)
+
+
+def comment(text: str, indent: str = "") -> str:
+    """`text` as lines of a comment."""
+    return textwrap.fill(
+        " ".join(text.split()),
+        width=WIDTH,
+        initial_indent=f"{indent}# ",
+        subsequent_indent=f"{indent}# ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def slug(name: str) -> str:
+    """A target's name where dots may not be."""
+    return name.replace(".", "_")

@@ -1,0 +1,113 @@
+"""Members of a layer as steps of a shell: folders, links, and files that lie beside a Dockerfile.
+
+Comes in: the members of the layers that come from no package, for each architecture. Goes out: the
+same as a `Tree`, and the texts that it copies.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from imgbuild.oci.tar import Kind, Member
+from imgbuild.values import Arch
+
+COMMON = "files"  # the folder beside a Dockerfile that holds the files of all architectures
+
+
+class Folder(msgspec.Struct, frozen=True, kw_only=True):
+    """Folders of one mode and owner."""
+
+    paths: tuple[str, ...]
+    mode: str
+    owner: str
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """A symbolic link and what it holds."""
+
+    path: str
+    target: str
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """A file; `source` is its path beside the Dockerfile. `by_arch`: another one for each."""
+
+    path: str
+    source: str
+    mode: str
+    by_arch: bool = False
+
+
+class Tree(msgspec.Struct, frozen=True, kw_only=True):
+    """What a layer adds, in the order in which a shell makes it."""
+
+    folders: tuple[Folder, ...]
+    parents: tuple[str, ...]
+    links: tuple[Link, ...]
+    files: tuple[File, ...]
+
+
+def tree(members: Mapping[Arch, Sequence[Member]]) -> Tree:
+    """The members of one layer; architectures differ in nothing but the text of files."""
+    first = next(iter(members.values()))
+    folders: dict[tuple[str, str], list[str]] = {}
+    for member in first:
+        if member.kind is Kind.FOLDER:
+            key = (f"{member.mode:04o}", f"{member.uid}:{member.gid}")
+            folders.setdefault(key, []).append("/" + member.path)
+    links = tuple(
+        Link(path="/" + member.path, target=member.target)
+        for member in first
+        if member.kind is Kind.LINK
+    )
+    made = {path for paths in folders.values() for path in paths}
+    parents = {posixpath.dirname(link.path) for link in links}
+    files = tuple(
+        File(
+            path="/" + member.path,
+            source=f"{COMMON}/{member.path}",
+            mode=f"{member.mode:04o}",
+            by_arch=len(_texts(members, member.path)) > 1,
+        )
+        for member in first
+        if member.kind is Kind.FILE
+    )
+    return Tree(
+        folders=tuple(
+            Folder(paths=tuple(paths), mode=mode, owner=owner)
+            for (mode, owner), paths in folders.items()
+        ),
+        parents=tuple(sorted(parent for parent in parents if not _below(made, parent))),
+        links=links,
+        files=files,
+    )
+
+
+def sources(members: Mapping[Arch, Sequence[Member]]) -> dict[str, bytes]:
+    """The files of a layer by their path beside the Dockerfile."""
+    found: dict[str, bytes] = {}
+    for arch, every in members.items():
+        for member in every:
+            if member.kind is Kind.FILE:
+                differs = len(_texts(members, member.path)) > 1
+                folder = f"{COMMON}-{arch.oci}" if differs else COMMON
+                found[f"{folder}/{member.path}"] = _content(member)
+    return found
+
+
+def _texts(members: Mapping[Arch, Sequence[Member]], path: str) -> set[bytes]:
+    return {_content(one) for every in members.values() for one in every if one.path == path}
+
+
+def _content(member: Member) -> bytes:
+    if not isinstance(member.content, bytes):
+        message = f"{member.path} is no text of imgbuild's own"
+        raise TypeError(message)
+    return member.content
+
+
+def _below(folders: set[str], path: str) -> bool:
+    return any(folder == path or folder.startswith(path + "/") for folder in folders)
