@@ -232,6 +232,30 @@ def test_floors_of_machine_code_alone_are_those_of_the_release() -> None:
     assert (found.gpu, found.gpu_ptx) == (("9.0",), ())
 
 
+@pytest.mark.parametrize(
+    ("cuda", "ptx", "driver"),
+    [
+        ("13.2", "9.2", "595.45.04"),
+        ("13.3", "9.0", "610.43.02"),
+        ("13.4", "9.0", ""),  # nobody has said which driver is its own
+        ("13.0", "9.4", ""),
+        ("13.9", "9.0", ""),
+        ("13.0", "9.9", ""),
+    ],
+)
+def test_a_floor_that_hangs_on_an_unknown_driver_is_unknown(
+    cuda: str, ptx: str, driver: str
+) -> None:
+    found = floors([kernels("sm_90", f"compute_90:{ptx}")], cuda)
+    assert found.driver == "580.65.06"
+    assert found.driver_full == driver
+
+
+def test_of_a_major_release_that_is_not_known_no_driver_is() -> None:
+    found = floors([kernels("sm_90")], "14.0")
+    assert (found.driver, found.driver_full) == ("", "")
+
+
 def test_floors_of_an_image_without_kernels_name_no_gpu() -> None:
     assert floors([CPU], "12.4").gpu == ()
 
@@ -240,14 +264,18 @@ def test_drivers_and_releases_are_in_order() -> None:
     known = gpus.load()
     order = [gpus.numbers(one.cuda) for one in known.releases]
     assert order == sorted(order)
-    for one in known.releases:
+    told = [one for one in known.releases if one.driver]
+    for one in told:
         assert gpus.numbers(known.oldest(one.cuda)) <= gpus.numbers(one.driver)
-    drivers = [gpus.numbers(one.driver) for one in known.releases]
+    drivers = [gpus.numbers(one.driver) for one in told]
     assert drivers == sorted(drivers)
+    assert told == list(known.releases[: len(told)])  # the newest alone have none
+    written = [gpus.numbers(one.ptx) for one in known.releases]
+    assert written == sorted(written)
 
 
 @pytest.mark.parametrize(
-    ("driver", "cuda"), [("580.159.04", "13.1"), ("550.54.15", "12.9"), ("390.48", "")]
+    ("driver", "cuda"), [("580.159.04", "13.5"), ("550.54.15", "12.9"), ("390.48", "")]
 )
 def test_the_newest_release_of_a_driver(driver: str, cuda: str) -> None:
     assert gpus.load().newest(driver) == cuda

@@ -42,11 +42,12 @@ def floors(elves: Iterable[ElfFacts], cuda: str) -> Floors:
         for one in codes
         if one.ptx and any(gpus.runs(one, capability) for capability in compiled)
     ]
-    full = max(known.own(cuda), *(known.for_ptx(one) for one in ptx), "", key=gpus.numbers)
+    needed = [known.own(cuda), *(known.for_ptx(one) for one in ptx)]
     return Floors(
         cuda=cuda,
         driver=known.oldest(cuda),
-        driver_full=full,
+        # Of drivers one of which is not known, the newest is not known either.
+        driver_full=max(needed, key=gpus.numbers) if all(needed) else "",
         gpu=tuple(one for one in covered if one not in compiled),
         gpu_ptx=tuple(compiled),
         glibc=glibc,

@@ -27,10 +27,10 @@ _ARCH = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A CUDA release ("12.4"), the driver that came with it, the PTX that it writes."""
+    """A CUDA release ("12.4"), the driver that came with it (if known), the PTX that it writes."""
 
     cuda: str
-    driver: str
+    driver: str = ""
     ptx: str
 
 
