@@ -12,47 +12,65 @@ import contextlib
 import fnmatch
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from smoke_log import first_error
 from smoke_support import HERE, SKIPPED
+from smoke_tiers import TIERS, Case
 
 FORMAT = 1
 FAILED_LOG = 60_000  # characters kept of a failed case's log: its head and its tail
 PASSED_LOG = 2_000
 
 
-class Case(NamedTuple):
-    """A script, and the seconds after which it is held to hang."""
-
-    name: str
-    script: str
-    limit: float
-
-
-TIERS = {
-    "static": (
-        Case("system", "static_system.py", 60),
-        Case("versions", "static_versions.py", 60),
-        Case("requirements", "static_requirements.py", 120),
-        Case("files", "static_files.py", 300),
-        Case("compiler", "static_compiler.py", 120),
-        Case("triton launcher", "static_triton.py", 300),
-        Case("entry points", "static_entry_points.py", 900),
-        Case("imports", "static_imports.py", 1800),
-    ),
-    "cpu": (Case("grpo step", "cpu_grpo_step.py", 900),),
-}
-
-
 def main(arguments: list[str]) -> int:
     """Run what `arguments` ask for; the exit status."""
+    options = read_options(arguments)
+    packages = json.loads(options.expect.read_text("utf-8"))["packages"]
+    chosen = [case for case in TIERS[options.tier] if fnmatch.fnmatchcase(case.name, options.only)]
+    cases: list[dict[str, Any]] = []
+    telling = threading.Lock()
+    with tempfile.TemporaryDirectory(prefix="smoke-", ignore_cleanup_errors=True) as folder:
+
+        def _run(case: Case) -> bool:
+            lacking = [name for name in case.needs if name not in packages]
+            if lacking:
+                ended = [not_run(case, f"the lock has no {', '.join(lacking)}")]
+            else:
+                ended = run_case(case, options, Path(folder))
+            with telling:
+                cases.extend(ended)
+                print(line(ended[-1]), file=sys.stderr, flush=True)
+                write_report(options, cases)
+            return bool(ended[-1]["outcome"] == "passed")
+
+        for gate in [case for case in chosen if case.gate]:
+            if not _run(gate):
+                cases.extend(not_run(case, f"{gate.name} did not pass") for case in chosen[1:])
+                chosen = []
+        with ThreadPoolExecutor(options.jobs) as pool:
+            for _ in pool.map(_run, [case for case in chosen if not case.gate]):
+                pass
+    write_report(options, cases)
+    if options.json:
+        print(json.dumps(document(options, cases), indent=1))
+    else:
+        print("\n".join(line(case) for case in cases))
+    outcomes = {case["outcome"] for case in cases}
+    return 0 if "passed" in outcomes and "failed" not in outcomes else 1
+
+
+def read_options(arguments: list[str]) -> argparse.Namespace:
+    """The command line, and that the files which it names can be read."""
     parser = argparse.ArgumentParser(description="Smoke tests of the image that this runs in.")
     parser.add_argument("--tier", choices=sorted(TIERS), required=True)
     parser.add_argument("--expect", type=Path, required=True, help="JSON: what the image must hold")
@@ -69,39 +87,57 @@ def main(arguments: list[str]) -> int:
         default=1.0,
         help="multiplies each case's time limit: 10 under emulation",
     )
+    parser.add_argument("--model", type=Path, help="folder of a real model, for the gpu tiers")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="cases at a time: they import at once, and take turns at the GPU",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--report", type=Path, help="a file for it, written after each case")
     options = parser.parse_args(arguments)
     for path in (options.expect, options.allowed):
         try:
             json.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             parser.error(f"{path}: {error}")
-    chosen = [case for case in TIERS[options.tier] if fnmatch.fnmatchcase(case.name, options.only)]
-    cases: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="smoke-", ignore_cleanup_errors=True) as folder:
-        for case in chosen:
-            ended = run_case(case, options, Path(folder))
-            cases.extend(ended)
-            print(line(ended[-1]), file=sys.stderr, flush=True)
-    if options.json:
-        document = {"format": FORMAT, "tier": options.tier, "python": sys.version, "cases": cases}
-        print(json.dumps(document, indent=1))
-    else:
-        print("\n".join(line(case) for case in cases))
-    outcomes = {case["outcome"] for case in cases}
-    return 0 if "passed" in outcomes and "failed" not in outcomes else 1
+    if options.model is not None and not (options.model / "config.json").is_file():
+        parser.error(f"--model {options.model}: it holds no config.json")
+    if options.jobs < 1:
+        parser.error(f"--jobs {options.jobs}: one at least")
+    return options
+
+
+def document(options: argparse.Namespace, cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """What --json prints."""
+    return {"format": FORMAT, "tier": options.tier, "python": sys.version, "cases": cases}
+
+
+def write_report(options: argparse.Namespace, cases: list[dict[str, Any]]) -> None:
+    """Write what is known so far: a machine that is taken away then leaves its report."""
+    if options.report is not None:
+        unfinished = options.report.with_suffix(".part")
+        unfinished.write_text(json.dumps(document(options, cases), indent=1), "utf-8")
+        unfinished.replace(options.report)
+
+
+def not_run(case: Case, reason: str) -> dict[str, Any]:
+    """A case that was not started."""
+    return {"name": case.name, "outcome": "skipped", "seconds": 0.0, "message": reason, "log": ""}
 
 
 def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """Run one case to its end: the cases that it reported, then its own."""
-    reported = folder / f"{case.script}.cases"
-    work = folder / case.script.removesuffix(".py")
+    work = folder / re.sub(r"[^a-z0-9]+", "-", case.name.lower())
     work.mkdir()
-    limit = case.limit * options.patience
+    reported = work.with_suffix(".cases")
+    # Cases that run at once wait for each other before they use the GPU.
+    limit = case.limit * options.patience * options.jobs
     started = time.monotonic()
-    with (folder / f"{case.script}.log").open("w+b") as stream:
+    with work.with_suffix(".log").open("w+b") as stream:
         process = subprocess.Popen(
-            [sys.executable, str(HERE / case.script)],
+            [sys.executable, str(HERE / case.script), *case.arguments],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
@@ -143,7 +179,10 @@ def environment(
     scratch = work / "tmp"
     scratch.mkdir()
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    if options.model is not None:
+        kept["SMOKE_MODEL"] = str(options.model.resolve())
     return kept | {
+        "SMOKE_TURN": str(folder / "turn"),
         "SMOKE_EXPECT": str(options.expect.resolve()),
         "SMOKE_ALLOWED": str(options.allowed.resolve()),
         "SMOKE_CASES": str(reported),

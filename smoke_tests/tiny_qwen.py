@@ -53,7 +53,7 @@ def make_model(tokenizer: Any, seed: int = 0) -> Any:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=32,
+        head_dim=64,  # what every attention kernel of vLLM and FlashInfer has been made for
         max_position_embeddings=512,
         tie_word_embeddings=False,
         bos_token_id=tokenizer.pad_token_id,
@@ -63,9 +63,57 @@ def make_model(tokenizer: Any, seed: int = 0) -> Any:
     return Qwen3ForCausalLM(config).float()
 
 
-def save(folder: Path) -> Path:
-    """Model and tokenizer as a folder that `from_pretrained` and vLLM read."""
+def make_half_billion(tokenizer: Any, seed: int = 0) -> Any:
+    """The shape of Qwen2.5-0.5B with random weights in float32."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=151_936,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        rms_norm_eps=1e-6,
+        rope_theta=1_000_000.0,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen2ForCausalLM(config).float()
+
+
+def sharpen(model: Any, count: int, factor: float) -> Any:
+    """`model` with `count` rows of its head `factor` times as long.
+
+    Random weights give logits that lie close together, so that rounding to bf16 decides many greedy
+    tokens. A few long rows set the first two apart.
+    """
+    import torch
+
+    chosen = torch.Generator().manual_seed(5)
+    weight = model.lm_head.weight
+    rows = torch.randperm(weight.shape[0], generator=chosen)[:count]
+    with torch.no_grad():
+        weight[rows] *= factor
+    return model
+
+
+def save(folder: Path, model: Any = None, *, half: bool = False) -> Path:
+    """Model (the tiny one) and tokenizer as a folder that `from_pretrained` and vLLM read.
+
+    With `half` the weights are bf16, which is then what vLLM computes in.
+    """
+    import torch
+
     tokenizer = make_tokenizer()
     tokenizer.save_pretrained(folder)
-    make_model(tokenizer).save_pretrained(folder)
+    made = make_model(tokenizer) if model is None else model
+    if half:
+        made = made.to(torch.bfloat16)
+    made.save_pretrained(folder)
     return folder

@@ -174,11 +174,20 @@ def test_a_long_log_keeps_both_ends(monkeypatch):
 
 def test_every_case_has_its_script_and_every_script_its_case(monkeypatch):
     run = script("run", monkeypatch)
-    named = [case.script for cases in run.TIERS.values() for case in cases]
-    assert len(named) == len(set(named))
-    assert sorted(named) == sorted(
+    cases = [case for tier in run.TIERS.values() for case in tier]
+    assert len(cases) == len({(case.script, case.arguments) for case in cases})
+    assert {case.script for case in cases} == {
         path.name for tier in run.TIERS for path in SCRIPTS.glob(f"{tier}_*.py")
-    )
+    }
+    for tier in run.TIERS.values():
+        assert len(tier) == len({case.name for case in tier})
+
+
+@pytest.mark.parametrize("tier", ["gpu", "multi-gpu"])
+def test_a_tier_for_gpus_starts_nothing_without_its_gate(tier, monkeypatch):
+    first, *rest = script("run", monkeypatch).TIERS[tier]
+    assert first.gate
+    assert not any(case.gate for case in rest)
 
 
 def test_allowed_failures_carry_reasons():

@@ -1,0 +1,87 @@
+"""The CUDA, cuDNN and NCCL that torch uses are those of the lock, and no other copy is loaded."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import smoke_gpu
+from smoke_support import expectation, finish
+
+# Package (its CUDA suffix aside): the library that it brings and that torch must load from it.
+LIBRARIES = {
+    "nvidia-cuda-runtime": "libcudart.so",
+    "nvidia-cudnn": "libcudnn.so",
+    "nvidia-cublas": "libcublas.so",
+    "nvidia-nccl": "libnccl.so",
+}
+
+
+def locked(package: str) -> str | None:
+    """The version of a package of NVIDIA's, whose name may end with -cu12 or -cu13."""
+    found = expectation()["packages"]
+    names = [name for name in found if re.fullmatch(rf"{package}(-cu\d+)?", name)]
+    return str(found[names[0]]) if len(names) == 1 else None
+
+
+def numbers(version: str, count: int) -> list[int]:
+    """The first numbers of a version."""
+    return [int(part) for part in re.findall(r"\d+", version)[:count]]
+
+
+def loaded() -> dict[str, set[str]]:
+    """The files that this process has mapped, by the start of their names."""
+    rows = Path("/proc/self/maps").read_text("utf-8").splitlines()
+    paths = {row.split(maxsplit=5)[5] for row in rows if len(row.split(maxsplit=5)) == 6}
+    return {
+        name: {path for path in paths if Path(path).name.startswith(name)}
+        for name in LIBRARIES.values()
+    }
+
+
+def main() -> None:
+    """Ask torch, the libraries, and the kernel what is mapped."""
+    smoke_gpu.require()
+    import torch
+
+    smoke_gpu.turn()
+    one = torch.ones(1, 1, 8, 8, device="cuda")
+    torch.nn.functional.conv2d(one, one[..., :3, :3])  # loads cuDNN
+    torch.cuda.synchronize()
+    found = {
+        "nvidia-cuda-runtime": numbers(str(torch.version.cuda), 2),
+        "nvidia-cudnn": _cudnn(torch.backends.cudnn.version()),
+        "nvidia-nccl": list(torch.cuda.nccl.version()),
+    }
+    problems = []
+    for package, answer in found.items():
+        version = locked(package)
+        if version is None:
+            problems.append(f"the lock has no {package}")
+        elif numbers(version, len(answer)) != answer:
+            said = ".".join(map(str, answer))
+            problems.append(f"{package} {version} is locked, torch uses {said}")
+    prefix = expectation()["prefix"]
+    for name, paths in loaded().items():
+        print(name, *sorted(paths))
+        if len(paths) > 1:
+            problems.append(f"{name} is loaded {len(paths)} times: {sorted(paths)}")
+        problems += [f"{path} is not of the image" for path in paths if not path.startswith(prefix)]
+    capability = torch.cuda.get_device_capability()
+    said = ", ".join(f"{key} {'.'.join(map(str, value))}" for key, value in found.items())
+    device = f"{torch.cuda.get_device_name()}, sm_{capability[0]}{capability[1]}"
+    finish(
+        problems, f"torch {torch.__version__} for {torch.cuda.get_arch_list()}: {said}; {device}"
+    )
+
+
+def _cudnn(version: int | None) -> list[int]:
+    """cuDNN says 90100 for 9.1.0, and 8902 for 8.9.2."""
+    if version is None:
+        return []
+    step = 10_000 if version >= 10_000 else 1_000
+    return [version // step, version % step // 100, version % 100]
+
+
+if __name__ == "__main__":
+    main()

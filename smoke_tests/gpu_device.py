@@ -1,0 +1,57 @@
+"""The GPUs of this machine, as the driver itself counts them: the gate of the GPU tiers."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+import smoke_gpu
+from smoke_support import finish
+
+COMPUTE_MAJOR, COMPUTE_MINOR = 75, 76  # CUdevice_attribute
+
+
+def asked(library: ctypes.CDLL, function: str, *arguments: object) -> None:
+    """Call the driver; the case ends with its own word for what went wrong."""
+    status = getattr(library, function)(*arguments)
+    if status != 0:
+        name = ctypes.c_char_p()
+        library.cuGetErrorName(status, ctypes.byref(name))
+        sys.exit(f"error: {function}: {(name.value or b'').decode()} ({status})")
+
+
+def devices() -> list[str]:
+    """What the driver says of each GPU."""
+    library = ctypes.CDLL("libcuda.so.1")
+    asked(library, "cuInit", 0)
+    version, count = ctypes.c_int(), ctypes.c_int()
+    asked(library, "cuDriverGetVersion", ctypes.byref(version))
+    asked(library, "cuDeviceGetCount", ctypes.byref(count))
+    print(f"the driver knows CUDA {version.value // 1000}.{version.value % 1000 // 10}")
+    found = []
+    for number in range(count.value):
+        device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
+        asked(library, "cuDeviceGet", ctypes.byref(device), number)
+        asked(library, "cuDeviceGetName", name, len(name), device)
+        asked(library, "cuDeviceTotalMem_v2", ctypes.byref(memory), device)
+        parts = []
+        for attribute in (COMPUTE_MAJOR, COMPUTE_MINOR):
+            value = ctypes.c_int()
+            asked(library, "cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
+            parts.append(str(value.value))
+        found.append(f"{name.value.decode()} sm_{''.join(parts)} {memory.value >> 20} MiB")
+    return found
+
+
+def main(count: int) -> None:
+    """At least `count` GPUs answer."""
+    smoke_gpu.require(count)
+    found = devices()
+    problems = (
+        [] if len(found) >= count else [f"the driver has {len(found)} GPU(s): {count} needed"]
+    )
+    finish(problems, "; ".join(found))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

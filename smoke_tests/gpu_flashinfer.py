@@ -1,0 +1,103 @@
+"""FlashInfer's attention and sampling agree with a reference, in the mode of this image.
+
+The mode is what IMGBUILD_FLASHINFER says: `prebuilt` kernels must load, `jit` ones be compiled by
+the image's own nvcc. An image that has it `off` has told vLLM to leave it alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+
+import smoke_gpu
+from smoke_support import finish, skip
+
+HEADS, SHARED, WIDTH, LENGTH = 4, 2, 64, 77
+# Outputs are averages of normal numbers, in bf16: 2^-9 of values below 4, and the kernel rounds the
+# attention's weights as well.
+BOUND = 0.02
+DRAWS = 20_000
+ODDS = [0.5, 0.3, 0.15, 0.05]  # the first two are kept: five and three eighths
+
+
+def attention() -> list[str]:
+    """One decoded token and a causal prompt, grouped heads, against float64."""
+    import flashinfer
+    import torch
+
+    torch.manual_seed(4)
+    query = torch.randn(LENGTH, HEADS, WIDTH, device="cuda", dtype=torch.bfloat16)
+    key, value = (
+        torch.randn(LENGTH, SHARED, WIDTH, device="cuda", dtype=torch.bfloat16) for _ in range(2)
+    )
+
+    def _due(causal: bool) -> torch.Tensor:
+        keys, values = (
+            part.double().repeat_interleave(HEADS // SHARED, dim=1) for part in (key, value)
+        )
+        weights = torch.einsum("qhd,khd->hqk", query.double(), keys) / WIDTH**0.5
+        if causal:
+            later = torch.ones(LENGTH, LENGTH, device="cuda").triu(1).bool()
+            weights = weights.masked_fill(later, float("-inf"))
+        return torch.einsum("hqk,khd->qhd", weights.softmax(-1), values)
+
+    prefill = flashinfer.single_prefill_with_kv_cache
+    more = {"backend": "fa2"} if "backend" in inspect.signature(prefill).parameters else {}
+    got = {
+        "prefill": (prefill(query, key, value, causal=True, **more), _due(causal=True)),
+        "decode": (
+            flashinfer.single_decode_with_kv_cache(query[-1], key, value),
+            _due(causal=False)[-1],
+        ),
+    }
+    problems = []
+    for name, (answer, due) in got.items():
+        error = float((answer.double() - due).abs().max())
+        print(f"{name}: off by {error:.4f}")
+        if not error < BOUND:
+            problems.append(f"FlashInfer's {name} is off by {error:.4f}, bound {BOUND}")
+    return problems
+
+
+def sampling() -> list[str]:
+    """Of the two likeliest tokens alone, each as often as it should be."""
+    import flashinfer
+    import torch
+
+    odds = torch.tensor(ODDS, device="cuda").repeat(DRAWS, 1)
+    draw = flashinfer.sampling.top_k_top_p_sampling_from_probs
+    if "uniform_samples" in inspect.signature(draw).parameters:  # FlashInfer until 0.2.2
+        answer = draw(odds, torch.rand(32, DRAWS, device="cuda"), 2, 1.0)
+    else:
+        answer = draw(odds, 2, 1.0)
+    drawn = answer[0] if isinstance(answer, tuple) else answer
+    counts = torch.bincount(drawn.long(), minlength=len(ODDS)).tolist()
+    print(f"{DRAWS} draws of the first two of {ODDS}: {counts}")
+    share = ODDS[0] / (ODDS[0] + ODDS[1])
+    spread = (DRAWS * share * (1 - share)) ** 0.5
+    problems = []
+    if counts[2] or counts[3]:
+        problems.append(f"top-k 2 drew tokens that are not among the first two: {counts}")
+    if abs(counts[0] - DRAWS * share) > 6 * spread:
+        problems.append(
+            f"{counts[0]} of {DRAWS} draws were the first token, {DRAWS * share:.0f} due"
+        )
+    return problems
+
+
+def main() -> None:
+    """Both, in this image's mode."""
+    mode = os.environ.get("IMGBUILD_FLASHINFER", "off")
+    if mode == "off":
+        skip("this target has FlashInfer off")
+    smoke_gpu.require()
+    import flashinfer
+
+    smoke_gpu.turn()
+    finish(
+        [*attention(), *sampling()], f"flashinfer {flashinfer.__version__}, {mode}: as they should"
+    )
+
+
+if __name__ == "__main__":
+    main()

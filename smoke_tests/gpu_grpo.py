@@ -1,0 +1,196 @@
+"""One GRPO step with TRL, its completions by vLLM: in this process, or by a server on another GPU.
+
+The trainer's weights are float32 and vLLM's bf16, so that a small step changes every tensor and the
+two still agree. One GPU has no server mode: NCCL refuses two processes on one device.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import smoke_gpu
+import smoke_stack
+import tiny_qwen
+from cpu_grpo_step import GROUP, PROMPTS, Reward, changed
+from smoke_support import finish
+
+# Log-probabilities of one token: float32 with float32 weights against bf16 with bf16 weights. The
+# tiny model's differ by 0.01 where both run on a CPU.
+AGREE = 0.05
+# What the step must change at least, by which it is told from rounding.
+MOVED = 3 * AGREE
+TOKENS = 16
+
+
+def settings(config: type, more: dict[str, Any]) -> Any:
+    """The arguments of one step, less those that this TRL has no more or not yet."""
+    wanted = {
+        "output_dir": str(Path("out").absolute()),
+        "per_device_train_batch_size": GROUP * len(PROMPTS),
+        "num_generations": GROUP,
+        "max_prompt_length": 64,
+        "max_completion_length": TOKENS,
+        "temperature": 1.0,
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "weight_decay": 0.0,
+        "max_steps": 1,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_vllm": True,
+        "bf16": False,
+        "fp16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "seed": 7,
+        **more,
+    }
+    return config(**smoke_stack.accepted(config, wanted))
+
+
+def make_trainer(folder: Path, more: dict[str, Any]) -> tuple[Any, Any, Reward]:
+    """A trainer, its model and the reward that it asks."""
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    model = smoke_stack.load(folder)
+    reward = Reward()
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=settings(GRPOConfig, more),
+        train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in PROMPTS]),
+        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+    )
+    return trainer, model, reward
+
+
+def step(trainer: Any, model: Any, reward: Reward) -> tuple[list[str], str]:
+    """Take the step; what is wrong with it, and what it logged."""
+    before = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+    trainer.train()
+    moved = {name: tensor.to(model.device) for name, tensor in before.items()}
+    problems = [*changed(moved, model), *reward.problems()]
+    logged: dict[str, float] = {}
+    for entry in trainer.state.log_history:
+        logged |= entry
+    problems += [
+        f"{key} is {logged.get(key, 'absent')}"
+        for key in ("loss", "grad_norm")
+        if not math.isfinite(float(logged.get(key, "nan")))
+    ]
+    if not float(logged.get("grad_norm", 0)) > 0:
+        problems.append("the gradient is zero")
+    if trainer.state.global_step != 1:
+        problems.append(f"{trainer.state.global_step} steps were made")
+    said = f"{len(before)} of {len(before)} tensors changed, loss {logged.get('loss')}"
+    return problems, f"{said}, gradient norm {logged.get('grad_norm')}"
+
+
+def colocate(folder: Path) -> tuple[list[str], str]:
+    """vLLM in the trainer's process."""
+    smoke_gpu.as_torchrun()
+    more = {
+        "vllm_mode": "colocate",
+        "vllm_device": "cuda:0",
+        "vllm_max_model_length": smoke_stack.LENGTH,
+        "vllm_gpu_memory_utilization": smoke_stack.SHARE,
+    }
+    trainer, model, reward = make_trainer(folder, more)
+    llm = smoke_stack.colocated(trainer)
+    prompts = [
+        [int(one) for one in trainer.processing_class(text)["input_ids"]] for text in PROMPTS
+    ]
+    free = smoke_stack.sampling(temperature=1.0, max_tokens=TOKENS, ignore_eos=True, seed=3)
+    written = smoke_stack.generate(llm, prompts, free)
+    sequences = [prompt + more for prompt, more in zip(prompts, written, strict=True)]
+    model.cuda()
+    first = smoke_stack.scores(llm, sequences)
+    agreed = [smoke_stack.apart(first, smoke_stack.model_scores(model, sequences))[0]]
+    problems, said = step(trainer, model, reward)
+    smoke_stack.sync(trainer)
+    model.eval()
+    second = smoke_stack.scores(llm, sequences)
+    agreed.append(smoke_stack.apart(second, smoke_stack.model_scores(model, sequences))[0])
+    moved = smoke_stack.apart(first, second)[0]
+    for when, distance in zip(("before", "after"), agreed, strict=True):
+        if not distance < AGREE:
+            problems.append(
+                f"{when} the step vLLM's log-probabilities are {distance:.3f} from the trainer's,"
+                f" bound {AGREE}"
+            )
+    if not moved > MOVED:
+        problems.append(f"with synced weights vLLM's log-probabilities moved by {moved:.4f} only")
+    return problems, (
+        f"{said}; log-probabilities {agreed[0]:.4f} and {agreed[1]:.4f} apart, moved {moved:.2f}"
+    )
+
+
+def regret(model: Any, prompts: list[list[int]], completions: list[list[int]]) -> float:
+    """How far below the best logit of its place the worst token of `completions` lies."""
+    import torch
+
+    worst = 0.0
+    for prompt, completion in zip(prompts, completions, strict=True):
+        ids = torch.tensor([prompt + completion], device=model.device)
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
+        taken = logits.gather(-1, ids[0, len(prompt) :, None])[:, 0]
+        worst = max(worst, float((logits.amax(-1) - taken).max()))
+    return worst
+
+
+def served(folder: Path) -> tuple[list[str], str]:
+    """vLLM behind `trl vllm-serve` on the first GPU, the trainer on the second."""
+    port, group = smoke_gpu.free_port(), smoke_gpu.free_port()
+    command = ["trl", "vllm-serve", "--model", str(folder),
+               "--host", "127.0.0.1", "--port", str(port),
+               "--gpu_memory_utilization", str(smoke_stack.SHARE), "--dtype", "bfloat16",
+               "--max_model_len", str(smoke_stack.LENGTH), "--enforce_eager", "True"]  # fmt: skip
+    health = f"http://127.0.0.1:{port}/health/"
+    with smoke_gpu.server(command, health, 400, {"CUDA_VISIBLE_DEVICES": "0"}):
+        os.environ["CUDA_VISIBLE_DEVICES"] = "1"
+        more = {
+            "vllm_mode": "server",
+            "vllm_server_host": "127.0.0.1",
+            "vllm_server_port": port,
+            "vllm_group_port": group,
+        }
+        trainer, model, reward = make_trainer(folder, more)
+        problems, said = step(trainer, model, reward)
+        smoke_stack.sync(trainer)
+        model.eval()
+        answer = smoke_gpu.post(
+            f"http://127.0.0.1:{port}/generate/",
+            {"prompts": PROMPTS, "temperature": 0.0, "max_tokens": TOKENS},
+        )
+        prompts = [list(trainer.processing_class(text)["input_ids"]) for text in PROMPTS]
+        now = regret(model, prompts, answer["completion_ids"])
+        then = regret(smoke_stack.load(folder).to(model.device), prompts, answer["completion_ids"])
+    if not now < AGREE:
+        problems.append(f"the server's greedy tokens lie {now:.3f} below the trainer's best")
+    if not then > AGREE:
+        problems.append("the server's greedy tokens are those of the weights before the step")
+    return (
+        problems,
+        f"{said}; the server's tokens are the new weights', {then:.2f} from the old ones'",
+    )
+
+
+def main(way: str) -> None:
+    """`way`: colocate or server."""
+    smoke_gpu.require(2 if way == "server" else 1)
+    folder = tiny_qwen.save(Path("model").absolute(), half=True)
+    os.environ["HF_HOME"] = str(Path("hf").absolute())
+    smoke_gpu.turn()
+    finish(*(colocate if way == "colocate" else served)(folder))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,70 @@
+"""`vllm serve` and `trl vllm-serve` start as users start them, and answer over HTTP."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import gpu_vllm
+import smoke_gpu
+import smoke_stack
+from smoke_support import finish
+
+
+def common(port: int) -> list[str]:
+    """What both commands take, in the spelling that both understand."""
+    return ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"]
+
+
+def by_trl(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
+    """The greedy tokens of `trl vllm-serve`."""
+    port = smoke_gpu.free_port()
+    command = ["trl", "vllm-serve", "--model", str(folder), *common(port),
+               "--gpu_memory_utilization", str(smoke_stack.SHARE),
+               "--max_model_len", str(smoke_stack.LENGTH), "--enforce_eager", "True"]  # fmt: skip
+    with smoke_gpu.server(command, f"http://127.0.0.1:{port}/health/", 400):
+        asked = {"prompts": gpu_vllm.PROMPTS, "temperature": 0.0, "max_tokens": gpu_vllm.TOKENS}
+        answer = smoke_gpu.post(f"http://127.0.0.1:{port}/generate/", asked)
+    found: list[list[int]] = answer["completion_ids"]
+    return found
+
+
+def by_vllm(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
+    """The greedy tokens of `vllm serve`, in OpenAI's dialect."""
+    port = smoke_gpu.free_port()
+    command = ["vllm", "serve", str(folder), *common(port), "--served-model-name", "smoke",
+               "--gpu-memory-utilization", str(smoke_stack.SHARE),
+               "--max-model-len", str(smoke_stack.LENGTH), "--enforce-eager"]  # fmt: skip
+    found = []
+    with smoke_gpu.server(command, f"http://127.0.0.1:{port}/health", 400):
+        with smoke_gpu.DIRECT.open(f"http://127.0.0.1:{port}/v1/models", timeout=30) as answer:
+            names = [model["id"] for model in json.loads(answer.read())["data"]]
+        if names != ["smoke"]:
+            sys.exit(f"error: the server has the models {names}, not smoke")
+        for prompt in prompts:
+            asked = {"model": "smoke", "prompt": prompt, "temperature": 0, "ignore_eos": True,
+                     "max_tokens": gpu_vllm.TOKENS, "logprobs": 1,
+                     "return_tokens_as_token_ids": True}  # fmt: skip
+            answered = smoke_gpu.post(f"http://127.0.0.1:{port}/v1/completions", asked)
+            tokens = answered["choices"][0]["logprobs"]["tokens"]
+            found.append([int(token.removeprefix("token_id:")) for token in tokens])
+    return found
+
+
+def main(way: str) -> None:
+    """`way`: trl or vllm."""
+    smoke_gpu.require()
+    kind, folder = gpu_vllm.make("tiny")
+    prompts = gpu_vllm.prompt_ids(folder)
+    smoke_gpu.turn()
+    completions = (by_trl if way == "trl" else by_vllm)(folder, prompts)
+    reference = smoke_stack.load(folder).cuda()
+    problems, said = gpu_vllm.compare(reference, prompts, completions, gpu_vllm.BOUND[kind])
+    if way == "trl":  # it has no ignore_eos, so that a completion may be short
+        problems = [one for one in problems if "tokens were generated" not in one]
+    finish(problems, f"{way}: {said}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,114 @@
+"""One SFT step with TRL on the GPU, alone or under DeepSpeed: every tensor changes.
+
+The examples end with Qwen's own end token, which is not its padding token.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import smoke_gpu
+import smoke_stack
+import tiny_qwen
+from cpu_grpo_step import changed
+from smoke_support import finish
+
+
+def settings(config: type) -> Any:
+    """The arguments of one step."""
+    wanted = {
+        "output_dir": str(Path("out").absolute()),
+        "per_device_train_batch_size": 4,
+        "max_length": 64,
+        "eos_token": tiny_qwen.END,
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "weight_decay": 0.0,
+        "max_steps": 1,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "bf16": True,
+        "fp16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "seed": 7,
+    }
+    return config(**smoke_stack.accepted(config, wanted))
+
+
+def step() -> tuple[list[str], str]:
+    """Take the step: what is wrong with it, and what it logged."""
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from trl import SFTConfig, SFTTrainer
+
+    folder = tiny_qwen.save(Path(f"model-{os.getpid()}").absolute())
+    model = smoke_stack.load(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    trainer = SFTTrainer(
+        model=model,
+        args=settings(SFTConfig),
+        train_dataset=Dataset.from_list([{"text": line} for line in tiny_qwen.LINES]),
+        processing_class=tokenizer,
+    )
+    before = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+    trainer.train()
+    after = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+    moved = {name: tensor.to(after.device, _dtype(after, name)) for name, tensor in before.items()}
+    problems = changed(moved, after)
+    logged: dict[str, float] = {}
+    for entry in trainer.state.log_history:
+        logged |= entry
+    for key in ("loss", "grad_norm"):
+        if not math.isfinite(float(logged.get(key, "nan"))):
+            problems.append(f"{key} is {logged.get(key, 'absent')}")
+    end = tokenizer.convert_tokens_to_ids(tiny_qwen.END)
+    last = {int(row["input_ids"][-1]) for row in trainer.train_dataset}
+    if last != {end}:
+        problems.append(f"the examples end with token {sorted(last)}, {tiny_qwen.END} is {end}")
+    if trainer.state.global_step != 1:
+        problems.append(f"{trainer.state.global_step} steps were made")
+    said = f"{len(before)} of {len(before)} tensors changed, loss {logged.get('loss')}"
+    return problems, f"{said}, gradient norm {logged.get('grad_norm')}"
+
+
+def _dtype(model: Any, name: str) -> Any:
+    return dict(model.named_parameters())[name].dtype
+
+
+def launched() -> None:
+    """Take the step under `accelerate launch` with DeepSpeed's ZeRO 2."""
+    command = ["accelerate", "launch", "--use_deepspeed", "--zero_stage", "2",
+               "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "bf16",
+               "--dynamo_backend", "no", "--gradient_accumulation_steps", "1",
+               "--offload_optimizer_device", "none", "--offload_param_device", "none",
+               "--main_process_port", str(smoke_gpu.free_port()), __file__, "child"]  # fmt: skip
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    print(done.stdout, done.stderr, sep="\n")
+    if done.returncode != 0:
+        sys.exit(done.returncode)
+    said = [line for line in done.stdout.splitlines() if "tensors changed" in line]
+    finish(
+        [] if said else ["the step under DeepSpeed said nothing"], f"DeepSpeed: {' '.join(said)}"
+    )
+
+
+def main(way: str) -> None:
+    """`way`: alone, deepspeed, or child (what deepspeed launches)."""
+    smoke_gpu.require()
+    os.environ["HF_HOME"] = str(Path("hf").absolute())
+    if way != "child":
+        smoke_gpu.turn()
+    if way == "deepspeed":
+        launched()
+    finish(*step())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "alone")

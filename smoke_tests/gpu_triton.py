@@ -1,0 +1,67 @@
+"""A Triton kernel compiles with an empty cache, runs on the GPU, and torch.compile makes another.
+
+Nothing but the driver comes from outside: what fails here is an image without gcc or Python.h, or a
+driver that is libcuda.so.1 alone, for which the linker finds no libcuda.so.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import smoke_gpu
+from smoke_support import finish
+
+KERNEL = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scaled_sum(left, right, out, count, factor, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < count
+    total = tl.load(left + places, inside) + tl.load(right + places, inside)
+    tl.store(out + places, total * factor, inside)
+"""
+COUNT = 100_003
+
+
+def main() -> None:
+    """Exact: the factor is a power of two."""
+    smoke_gpu.require()
+    os.environ["TRITON_CACHE_DIR"] = str(Path("triton").absolute())
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path("inductor").absolute())
+    import torch
+    import triton
+
+    Path("smoke_kernel.py").write_text(KERNEL)
+    spec = importlib.util.spec_from_file_location("smoke_kernel", "smoke_kernel.py")
+    assert spec is not None
+    assert spec.loader is not None
+    kernels = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(kernels)
+    smoke_gpu.turn()
+    torch.manual_seed(2)
+    left, right = torch.randn(COUNT, device="cuda"), torch.randn(COUNT, device="cuda")
+    out = torch.empty_like(left)
+    kernels.scaled_sum[(triton.cdiv(COUNT, 1024),)](left, right, out, COUNT, 0.5, BLOCK=1024)
+    problems = []
+    if not torch.equal(out, (left + right) * 0.5):
+        problems.append("the kernel's sums are wrong")
+    made = [path.name for path in Path("triton").rglob("*.cubin")]
+    if not made:
+        problems.append("Triton compiled no cubin: it took the kernel from elsewhere")
+
+    def _fused(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return (one * 2 + other).relu().sum(0)
+
+    shaped = left[:100_000].view(100, 1000), right[:100_000].view(100, 1000)
+    if not torch.allclose(torch.compile(_fused)(*shaped), _fused(*shaped), atol=1e-4):
+        problems.append("torch.compile's kernel differs from torch")
+    finish(problems, f"triton {triton.__version__}: {', '.join(made)} and a kernel of inductor ran")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""One GRPO step by verl on Ray, its completions by vLLM: every tensor of its checkpoint changes.
+
+Attention is torch's own (sdpa) and padding stays: what verl does by default asks for flash-attn,
+which has no wheel in the indexes that targets are locked from.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import smoke_gpu
+import tiny_qwen
+from smoke_support import finish
+
+GROUP = 4
+PROMPTS = ["Count to three:", "Name a colour of the sky:"]
+# verl's mean distance of the probabilities that the trainer and vLLM gave to the tokens.
+AGREE = 0.02
+REWARD = '''\
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_):
+    """The share of letters and blanks."""
+    good = [one for one in solution_str if one == " " or (one.isascii() and one.isalpha())]
+    return len(good) / max(1, len(solution_str))
+'''
+
+
+def settings(folder: Path, data: Path, reward: Path) -> list[str]:
+    """What is set apart from verl's defaults; `++` sets what some versions do not have."""
+    rollout, actor = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
+    model = "actor_rollout_ref.model"
+    wanted = {
+        "algorithm.adv_estimator": "grpo",
+        "data.train_files": data,
+        "data.val_files": data,
+        "data.train_batch_size": len(PROMPTS),
+        "data.max_prompt_length": 64,
+        "data.max_response_length": 16,
+        "data.dataloader_num_workers": 0,
+        f"{model}.path": folder,
+        f"{model}.use_remove_padding": False,
+        f"{model}.enable_gradient_checkpointing": False,
+        f"{model}.override_config.attn_implementation": "sdpa",
+        f"{actor}.optim.lr": 1e-2,
+        f"{actor}.ppo_mini_batch_size": len(PROMPTS),
+        f"{actor}.ppo_micro_batch_size_per_gpu": len(PROMPTS) * GROUP,
+        f"{actor}.use_kl_loss": False,
+        f"{actor}.use_torch_compile": False,
+        f"{actor}.checkpoint.save_contents": "[model,optimizer,extra,hf_model]",
+        f"{rollout}.name": "vllm",
+        f"{rollout}.n": GROUP,
+        f"{rollout}.tensor_model_parallel_size": 1,
+        f"{rollout}.gpu_memory_utilization": 0.25,
+        f"{rollout}.enforce_eager": True,
+        f"{rollout}.load_format": "safetensors",
+        f"{rollout}.max_num_batched_tokens": 512,
+        f"{rollout}.max_num_seqs": 16,
+        f"{rollout}.log_prob_micro_batch_size_per_gpu": len(PROMPTS) * GROUP,
+        f"{rollout}.calculate_log_probs": True,
+        f"{rollout}.agent.num_workers": 1,
+        "reward.num_workers": 1,
+        "custom_reward_function.path": reward,
+        "custom_reward_function.name": "compute_score",
+        "trainer.n_gpus_per_node": 1,
+        "trainer.nnodes": 1,
+        "trainer.total_training_steps": 1,
+        "trainer.total_epochs": 1,
+        "trainer.val_before_train": False,
+        "trainer.test_freq": -1,
+        "trainer.save_freq": 1,
+        "trainer.default_local_dir": Path("checkpoint").absolute(),
+        "trainer.logger": "[console]",
+        "trainer.resume_mode": "disable",
+        "ray_kwargs.ray_init.num_cpus": 12,
+    }
+    if importlib.util.find_spec("transfer_queue") is None:  # what verl 0.9's newer trainer needs
+        wanted["trainer.use_v1"] = False
+    return [f"++{key}={value}" for key, value in wanted.items()]
+
+
+def inputs() -> tuple[Path, Path, Path]:
+    """Model, prompts and reward as the files that verl reads."""
+    from datasets import Dataset
+
+    folder = tiny_qwen.save(Path("model").absolute(), half=True)
+    rows = [
+        {
+            "data_source": "smoke",
+            "prompt": [{"role": "user", "content": prompt}],
+            "ability": "letters",
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": number},
+        }
+        for number, prompt in enumerate(PROMPTS)
+    ]
+    data, reward = Path("data.parquet").absolute(), Path("reward.py").absolute()
+    Dataset.from_list(rows).to_parquet(str(data))
+    reward.write_text(REWARD)
+    return folder, data, reward
+
+
+def logged(log: str, key: str) -> float | None:
+    """What verl's console logger said of `key` in its last line about a step."""
+    found = re.findall(
+        rf"\b{re.escape(key)}:(?:np\.float\d+\()?(-?[\d.]+(?:e[-+]?\d+)?|nan|inf)", log
+    )
+    return float(found[-1]) if found else None
+
+
+def unchanged(folder: Path) -> tuple[list[str], int]:
+    """What is wrong with the tensors of the checkpoint, and how many were compared."""
+    from safetensors.torch import load_file
+
+    saved = sorted(Path("checkpoint").rglob("*.safetensors"))
+    before = load_file(folder / "model.safetensors")
+    after = {name: tensor for path in saved for name, tensor in load_file(path).items()}
+    problems = [f"{name} is not in verl's checkpoint" for name in sorted(before.keys() - after)]
+    for name in sorted(before.keys() & after):
+        if not after[name].isfinite().all():
+            problems.append(f"{name} is not finite after the step")
+        elif before[name].float().equal(after[name].to(before[name].dtype).float()):
+            problems.append(f"{name} did not change")
+    return problems, len(before)
+
+
+def main() -> None:
+    """Run verl's own entry point, read its log and its checkpoint."""
+    smoke_gpu.require()
+    folder, data, reward = inputs()
+    # Ray's sockets lie below it, and their paths may have 107 characters.
+    scratch = Path(os.environ.get("SMOKE_TURN") or Path("turn").absolute()).parent
+    env = {**os.environ, "RAY_TMPDIR": str(scratch), "RAY_DEDUP_LOGS": "0", "HYDRA_FULL_ERROR": "1"}
+    smoke_gpu.turn()
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", *settings(folder, data, reward)]
+    print(json.dumps(command, indent=1))
+    done = subprocess.run(
+        command, check=False, env=env, text=True, errors="replace",
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    print(done.stdout)
+    if done.returncode != 0:
+        sys.exit(done.returncode)
+    problems, count = unchanged(folder)
+    said = {
+        key: logged(done.stdout, key)
+        for key in ("actor/pg_loss", "actor/grad_norm", "training/rollout_probs_diff_mean")
+    }
+    for key, value in said.items():
+        if value is None or not math.isfinite(value):
+            problems.append(f"{key} is {value}")
+    if not (said["actor/grad_norm"] or 0) > 0:
+        problems.append("the gradient is zero")
+    if not (said["training/rollout_probs_diff_mean"] or 0) < AGREE:
+        problems.append(f"vLLM's probabilities are {said} from the trainer's, bound {AGREE}")
+    finish(problems, f"{count} of {count} tensors changed; {said}")
+
+
+if __name__ == "__main__":
+    main()

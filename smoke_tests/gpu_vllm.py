@@ -1,0 +1,123 @@
+"""vLLM loads a model, and its greedy tokens are those of transformers in float32.
+
+Rounding to bf16 decides between two tokens whose logits lie close together. So a position counts
+where the reference's first two differ by more than BOUND, and enough of the positions must count.
+The reference reads what vLLM wrote, position by position: one token that differs does not spoil the
+rest.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import smoke_gpu
+import smoke_stack
+import tiny_qwen
+from smoke_support import finish
+
+# Logits, the longest rows of the models' heads being LONG times as long as a row is by default.
+# Seen on CPUs in bf16 against float32: no other token at a gap over 0.05 (tiny) and 0.24 (0.5B).
+BOUND = {"tiny": 0.2, "half-billion": 0.5, "given": 0.5}
+TESTED = 0.9  # of all positions at least
+PROMPTS = [
+    "Count to three:",
+    "What is the capital of France?",
+    "Add two and two:",
+    "Name a colour of the sky:",
+    "When it rains, the sky is grey and",
+    "The sum of two and two",
+    "Paris is",
+    "one, two,",
+]
+TOKENS = 32
+
+
+def make(kind: str) -> tuple[str, Path]:
+    """The kind of the model that is tested, and its folder; --model stands in for the tiny one."""
+    given = os.environ.get("SMOKE_MODEL")
+    if kind == "half-billion":
+        model = tiny_qwen.make_half_billion(tiny_qwen.make_tokenizer())
+        sharp = tiny_qwen.sharpen(model, count=4, factor=16)
+        return kind, tiny_qwen.save(Path("model").absolute(), sharp, half=True)
+    if given:
+        return "given", Path(given)
+    model = tiny_qwen.make_model(tiny_qwen.make_tokenizer())
+    sharp = tiny_qwen.sharpen(model, count=16, factor=30)
+    return "tiny", tiny_qwen.save(Path("model").absolute(), sharp, half=True)
+
+
+def compare(
+    model: Any, prompts: list[list[int]], completions: list[list[int]], bound: float
+) -> tuple[list[str], str]:
+    """What is wrong with greedy `completions`, and how many of their positions could tell."""
+    import torch
+
+    problems = []
+    tested = total = 0
+    closest = float("inf")
+    for prompt, completion in zip(prompts, completions, strict=True):
+        ids = torch.tensor([prompt + completion], device=model.device)
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
+        top = logits.topk(2)
+        gaps = (top.values[:, 0] - top.values[:, 1]).tolist()
+        for place, (token, best, gap) in enumerate(
+            zip(completion, top.indices[:, 0].tolist(), gaps, strict=True)
+        ):
+            total += 1
+            tested += gap > bound
+            if token != best:
+                closest = min(closest, gap)
+                words = f"prompt {prompts.index(prompt)}, token {place}: vLLM {token}, due {best}"
+                print(f"{words}, by {gap:.3f}")
+                if gap > bound:
+                    problems.append(f"{words}, by {gap:.3f}: more than {bound}")
+    if tested < TESTED * total:
+        problems.append(f"only {tested} of {total} positions could tell: {TESTED:.0%} are needed")
+    if total != len(prompts) * TOKENS:
+        problems.append(f"{total} tokens were generated, {len(prompts) * TOKENS} expected")
+    kinds = len({token for completion in completions for token in completion})
+    return problems, f"{tested} of {total} positions tested ({kinds} different tokens), all equal"
+
+
+def prompt_ids(folder: Path) -> list[list[int]]:
+    """The prompts in the tokens of the model in `folder`."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return [[int(one) for one in tokenizer(prompt)["input_ids"]] for prompt in PROMPTS]
+
+
+def main(way: str) -> None:
+    """`way`: graphs, eager, half-billion (the shape of Qwen2.5-0.5B) or parallel (two GPUs)."""
+    smoke_gpu.require(2 if way == "parallel" else 1)
+    kind, folder = make(way)
+    settings: dict[str, Any] = {"enforce_eager": way in ("eager", "parallel")}
+    if way == "eager":
+        settings["load_format"] = "safetensors"
+    if way == "parallel":
+        settings["tensor_parallel_size"] = 2
+    prompts = prompt_ids(folder)
+    smoke_gpu.turn()
+    llm = smoke_stack.engine(folder, **settings)
+    greedy = smoke_stack.sampling(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
+    completions = smoke_stack.generate(llm, prompts, greedy)
+    again = smoke_stack.generate(llm, prompts, greedy)
+    reference = smoke_stack.load(folder).cuda()
+    problems, said = compare(reference, prompts, completions, BOUND[kind])
+    told, _ = compare(reference, prompts, again, BOUND[kind])
+    problems += [f"asked again: {problem}" for problem in told]
+    scored = [prompt + completion for prompt, completion in zip(prompts, completions, strict=True)]
+    largest, mean = smoke_stack.apart(
+        smoke_stack.scores(llm, scored), smoke_stack.model_scores(reference, scored)
+    )
+    if not mean < BOUND[kind]:
+        problems.append(f"log-probabilities are {mean:.3f} apart on average, bound {BOUND[kind]}")
+    finish(problems, f"{kind}: {said}; log-probabilities {mean:.4f} apart, at most {largest:.3f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

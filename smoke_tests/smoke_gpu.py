@@ -1,0 +1,158 @@
+"""What the cases of the GPU tiers share: is there a GPU, whose turn is it, servers and their ends.
+
+Nothing here makes a CUDA context or initializes the driver: vLLM forks its engine from a process
+that has not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from smoke_log import first_error
+
+# Files in which the lock of this process' turn is held until it and what it forked have ended.
+_TURNS: list[Any] = []
+# No proxy stands between this process and the loopback, whatever the environment says.
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def require(count: int = 1) -> None:
+    """End the case, failed, unless `count` GPUs and the driver's library are here.
+
+    No GPU is no reason to skip: a GPU tier that tested nothing has not passed.
+    """
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        sys.exit(f"error: no GPU here: the driver's library cannot be loaded: {error}")
+    found = len(visible())
+    if found < count:
+        sys.exit(f"error: {found} GPU(s) here, {count} needed")
+
+
+def visible() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES or /dev name them."""
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if names is not None:
+        return [name for name in names.split(",") if name.strip() and name.strip() != "-1"]
+    found = [path.name for path in Path("/dev").glob("nvidia*")]
+    return sorted(name for name in found if re.fullmatch(r"nvidia\d+", name))
+
+
+def turn() -> None:
+    """Wait until no other case uses the GPU. Call it after the imports, before the first use."""
+    path = os.environ.get("SMOKE_TURN")
+    if path and not _TURNS:
+        stream = Path(path).open("w", encoding="ascii")  # noqa: SIM115  # held until the end
+        started = time.monotonic()
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        _TURNS.append(stream)
+        print(f"waited {time.monotonic() - started:.1f} s for the GPU")
+
+
+def patience() -> float:
+    """What time limits are multiplied by."""
+    return float(os.environ.get("SMOKE_PATIENCE") or 1)
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that nobody uses at this moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def as_torchrun() -> None:
+    """The environment that `torchrun --nproc-per-node 1` gives its one process.
+
+    TRL before 0.19 reads it without setting it where vLLM is colocated.
+    """
+    os.environ |= {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
+
+
+@contextlib.contextmanager
+def server(
+    command: Sequence[str], health: str, seconds: float, env: dict[str, str] | None = None
+) -> Iterator[None]:
+    """Run `command` until the work is done; it answers GET `health` before the work begins.
+
+    Ends the case with the log of the server if it ends early or does not answer in `seconds`.
+    """
+    log = Path(f"server-{free_port()}.log")
+    print("starting:", *command)
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            list(command),
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+        )
+    try:
+        _await(process, health, time.monotonic() + seconds * patience(), log)
+        yield
+    except BaseException:
+        print(f"--- {log}\n{log.read_text('utf-8', 'replace')}\n--- end of {log}")
+        raise
+    finally:
+        _end(process)
+
+
+def _await(process: subprocess.Popen[bytes], health: str, deadline: float, log: Path) -> None:
+    while True:
+        with contextlib.suppress(OSError), DIRECT.open(health, timeout=5) as answer:
+            if answer.status == 200:
+                return
+        if process.poll() is not None:
+            cause = first_error(log.read_text("utf-8", "replace"))
+            sys.exit(f"error: the server ended with status {process.returncode}: {cause}")
+        if time.monotonic() > deadline:
+            sys.exit(f"error: the server does not answer {health}")
+        time.sleep(0.5)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Interrupt a server as a terminal would; kill it if that does not end it soon."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def post(url: str, document: dict[str, Any], seconds: float = 120) -> Any:
+    """The answer to a JSON document, itself JSON; RuntimeError with its text if it refuses."""
+    request = urllib.request.Request(
+        url,
+        data=json.dumps(document).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    try:
+        with DIRECT.open(request, timeout=seconds * patience()) as answer:
+            return json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        message = f"{url} answered {error.code}: {error.read().decode(errors='replace')}"
+        raise RuntimeError(message) from error

@@ -1,0 +1,130 @@
+"""Where the versions of vLLM, TRL and transformers differ, as far as the cases meet it.
+
+Each difference is read off the library that is there: its signatures and its attributes, never its
+version number.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+# Arguments that some versions have no more, or not yet, and that a case can do without.
+PASSING = {
+    "max_prompt_length",  # TRL's, until 0.26
+    "vllm_mode",  # TRL's, since 0.18
+    "vllm_device",  # TRL's, until 0.17
+    "vllm_max_model_length",
+    "vllm_group_port",
+    "vllm_importance_sampling_correction",
+    "dtype",  # transformers' name since 4.56 for torch_dtype
+    "eos_token",  # of SFTConfig, since TRL 0.18
+    "max_length",  # of SFTConfig: max_seq_length before TRL 0.16
+    "use_cpu",
+}
+LENGTH = 256  # tokens that the engines are asked to hold
+SHARE = 0.25  # of a GPU's memory for an engine: the rest is the trainer's and the reference's
+
+
+def accepted(function: Callable[..., Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """`wanted` without what `function` has no parameter for; TypeError if it cannot do without."""
+    known = inspect.signature(function).parameters
+    unknown = wanted.keys() - known.keys()
+    if unknown:
+        print(f"{function.__name__} has no", ", ".join(sorted(unknown)))
+    if unknown - PASSING:
+        message = f"{function.__name__} has no {sorted(unknown - PASSING)}"
+        raise TypeError(message)
+    return {name: value for name, value in wanted.items() if name in known}
+
+
+def engine(folder: Path, **wanted: Any) -> Any:
+    """A vLLM engine for the model in `folder`, kept small so that it starts soon."""
+    from vllm import LLM
+
+    settings = {
+        "model": str(folder),
+        "dtype": "bfloat16",
+        "seed": 0,
+        "max_model_len": LENGTH,
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": LENGTH,
+        "gpu_memory_utilization": SHARE,
+        **wanted,
+    }
+    return LLM(**settings)
+
+
+def sampling(**wanted: Any) -> Any:
+    """vLLM's sampling parameters for token ids alone: nothing is turned into text."""
+    from vllm import SamplingParams
+
+    return SamplingParams(detokenize=False, **wanted)
+
+
+def generate(llm: Any, prompts: Sequence[list[int]], parameters: Any) -> list[list[int]]:
+    """The token ids that `llm` appends to each of `prompts`."""
+    asked = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+    outputs = llm.generate(asked, parameters, use_tqdm=False)
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def scores(llm: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
+    """The log-probability that `llm` gives each token of `sequences` but the first."""
+    parameters = sampling(temperature=1.0, max_tokens=1, prompt_logprobs=1)
+    asked = [{"prompt_token_ids": list(sequence)} for sequence in sequences]
+    found = []
+    for sequence, output in zip(
+        sequences, llm.generate(asked, parameters, use_tqdm=False), strict=True
+    ):
+        rows = list(output.prompt_logprobs)[1:]
+        pairs = zip(sequence[1:], rows, strict=True)
+        found.append([float(row[token].logprob) for token, row in pairs])
+    return found
+
+
+def model_scores(model: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
+    """The same by a model of transformers."""
+    import torch
+
+    found = []
+    with torch.no_grad():
+        for sequence in sequences:
+            ids = torch.tensor([sequence], device=model.device)
+            logits = model(input_ids=ids).logits[0, :-1].float()
+            rows = logits.log_softmax(-1).gather(-1, ids[0, 1:, None])
+            found.append([float(row) for row in rows[:, 0]])
+    return found
+
+
+def apart(one: Iterable[Iterable[float]], other: Iterable[Iterable[float]]) -> tuple[float, float]:
+    """The largest and the mean distance of the numbers of two tables of one shape."""
+    distances = [
+        abs(left - right)
+        for row, others in zip(one, other, strict=True)
+        for left, right in zip(row, others, strict=True)
+    ]
+    return max(distances), sum(distances) / len(distances)
+
+
+def colocated(trainer: Any) -> Any:
+    """The vLLM engine that a GRPO trainer of TRL has in its own process."""
+    holder = getattr(trainer, "vllm_generation", trainer)  # since TRL 0.27
+    return holder.llm
+
+
+def sync(trainer: Any) -> None:
+    """Let a GRPO trainer give its weights to vLLM, as it does before it generates."""
+    if hasattr(trainer, "vllm_generation"):
+        trainer.vllm_generation.sync_weights()
+    else:
+        trainer._move_model_to_vllm()
+
+
+def load(folder: Path) -> Any:
+    """The model in `folder`, its weights in float32 whatever the default of this transformers."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder).float()

@@ -1,0 +1,63 @@
+"""The tiers: which scripts belong to each, with their limits and what a lock must hold for them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Case(NamedTuple):
+    """A script, and the seconds after which it is held to hang.
+
+    `needs` are packages without which the case has nothing to test: a lock that lacks one skips it.
+    If a `gate` does not pass, the rest of the tier is not started.
+    """
+
+    name: str
+    script: str
+    limit: float
+    arguments: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    gate: bool = False
+
+
+VLLM = ("torch", "vllm", "transformers")
+TRL = (*VLLM, "trl")
+
+TIERS: dict[str, tuple[Case, ...]] = {
+    "static": (
+        Case("system", "static_system.py", 60),
+        Case("versions", "static_versions.py", 60),
+        Case("requirements", "static_requirements.py", 120),
+        Case("files", "static_files.py", 300),
+        Case("compiler", "static_compiler.py", 120),
+        Case("triton launcher", "static_triton.py", 300),
+        Case("entry points", "static_entry_points.py", 900),
+        Case("imports", "static_imports.py", 1800),
+    ),
+    "cpu": (Case("grpo step", "cpu_grpo_step.py", 900),),
+    "gpu": (
+        Case("device", "gpu_device.py", 120, ("1",), gate=True),
+        Case("cuda", "gpu_cuda.py", 180, needs=("torch",)),
+        Case("matrix product", "gpu_matmul.py", 180, needs=("torch",)),
+        Case("triton kernel", "gpu_triton.py", 180, needs=("torch", "triton")),
+        Case("nccl", "gpu_nccl.py", 180, ("1",), needs=("torch",)),
+        Case("flashinfer", "gpu_flashinfer.py", 600, needs=("torch", "flashinfer-python")),
+        Case("vllm graphs", "gpu_vllm.py", 600, ("graphs",), needs=VLLM),
+        Case("vllm eager, safetensors", "gpu_vllm.py", 600, ("eager",), needs=VLLM),
+        Case("vllm 0.5B shape", "gpu_vllm.py", 600, ("half-billion",), needs=VLLM),
+        Case("grpo step, vllm colocated", "gpu_grpo.py", 600, ("colocate",), needs=TRL),
+        Case("sft step", "gpu_sft.py", 300, needs=("torch", "transformers", "trl")),
+        Case("trl vllm-serve", "gpu_serve.py", 600, ("trl",), needs=TRL),
+        Case("vllm serve", "gpu_serve.py", 600, ("vllm",), needs=VLLM),
+        Case("deepspeed step", "gpu_sft.py", 600, ("deepspeed",), needs=("trl", "deepspeed")),
+        Case("grpo step, verl", "gpu_verl.py", 900, needs=("verl", "vllm", "ray")),
+        Case("sglang", "gpu_sglang.py", 600, needs=("torch", "sglang")),
+        Case("unsloth", "gpu_unsloth.py", 600, needs=("unsloth", "trl")),
+    ),
+    "multi-gpu": (
+        Case("devices", "gpu_device.py", 120, ("2",), gate=True),
+        Case("nccl all-reduce", "gpu_nccl.py", 300, ("2",), needs=("torch",)),
+        Case("vllm tensor parallel", "gpu_vllm.py", 900, ("parallel",), needs=VLLM),
+        Case("grpo step, vllm server", "gpu_grpo.py", 900, ("server",), needs=TRL),
+    ),
+}
