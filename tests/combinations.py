@@ -98,11 +98,12 @@ class Combination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         if evidence is None or SEVERITY[finding.severity] < SEVERITY[self.level]:
             return False
         place = f"{evidence.file}:{evidence.line}" if evidence.line else evidence.file
+        said = " ".join((evidence.subject, finding.message, *evidence.symbols))
         return (
             evidence.relation in wanted.relation
             and evidence.package == wanted.package
             and (not wanted.other or evidence.other in (wanted.other, ""))
-            and wanted.subject.lower() in f"{evidence.subject} {finding.message}".lower()
+            and wanted.subject.lower() in said.lower()
             and any(one in ("", place, evidence.file) for one in self.at)
         )
 

@@ -44,6 +44,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     "vllm.AsyncEngineArgs.disable_log_requests" for an attribute, the mangled symbol, the SONAME,
     a requirement. `other` is empty where no package of the world is meant. `spec` says which
     versions of `other` would do, where the evidence itself tells (a window, a rule, a requirement).
+    `symbols` are all that a shared object lacks, sorted, where it lacks several; the first finding
+    of a file has them.
     """
 
     relation: Relation
@@ -55,6 +57,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     other_version: str = ""
     subject: str = ""
     spec: str = ""
+    symbols: tuple[str, ...] = ()
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

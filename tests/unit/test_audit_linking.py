@@ -82,7 +82,12 @@ def test_many_symbols_are_summed_up() -> None:
     world = LinkedWorld({"torch 2.6.0": TORCH, "flashinfer-python 0.2.5": [asks]})
     findings = found(world)
     assert len(findings) == linking.SHOWN
-    assert findings[-1].message.endswith("; 17 more of its symbols are absent")
+    places = [f"({place} of 20 that it lacks)" for place in (1, 2, 3)]
+    assert [one.message[-len(places[0]) :] for one in findings] == places
+    every = sorted(f"_ZN5torch{number}" for number in range(20))
+    evidence = [one.evidence for one in findings if one.evidence is not None]
+    assert [one.subject for one in evidence] == every[:3]
+    assert [one.symbols for one in evidence] == [tuple(every), (), ()]
 
 
 # -- libraries

@@ -138,16 +138,25 @@ class _Linker:
         absent = [one for one in facts.undefined if self._is_absent(package, one)]
         # What a known package should have comes first: it says most.
         absent.sort(key=lambda one: (not self._owner(one), one))
-        for place, symbol in enumerate(absent[:SHOWN]):
+        every = tuple(sorted({symbol.partition("@")[0] for symbol in absent}))
+        for place, symbol in enumerate(absent[:SHOWN], start=1):
             name = symbol.partition("@")[0]
             other = self._owner(symbol)
-            more = len(absent) - SHOWN
             text = f"{facts.file} needs symbol {name}, which nothing in the image defines"
             text += self._hint(package, name, other)
-            if place == SHOWN - 1 and more > 0:
-                text += f"; {more} more of its symbols are absent"
+            if len(absent) > 1:
+                text += f" ({place} of {len(absent)} that it lacks)"
             remedy = _apart(package, other) if other else f"choose another version of {package}"
-            yield self._finding(package, facts, Relation.SYMBOL, other, name, text, remedy)
+            yield self._finding(
+                package,
+                facts,
+                Relation.SYMBOL,
+                other,
+                name,
+                text,
+                remedy,
+                every if place == 1 and len(every) > 1 else (),
+            )
 
     def _is_absent(self, package: str, symbol: str) -> bool:
         name = symbol.partition("@")[0]
@@ -230,6 +239,7 @@ class _Linker:
         subject: str,
         text: str,
         remedy: str,
+        symbols: tuple[str, ...] = (),
     ) -> Finding:
         version = self._world.version(package) or ""
         main = self._loading.on_main_path(package, facts)
@@ -248,6 +258,7 @@ class _Linker:
                 other_version=(self._world.version(other) or "") if other else "",
                 subject=subject,
                 spec="<2" if subject == "numpy<2" else "",
+                symbols=symbols,
             ),
         )
 
