@@ -284,7 +284,8 @@ def test_modules_for_another_python_and_another_machine_are_passed_over() -> Non
     ]
     world = LinkedWorld({"vllm 1": files})
     assert found(world) == []
-    assert len(found(LinkedWorld({"vllm 1": files}, python="3.13"))) == 1
+    for python in ("3.13", "3.13.2"):
+        assert len(found(LinkedWorld({"vllm 1": files}, python=python))) == 1
 
 
 def test_of_the_variants_for_cuda_families_the_one_that_is_loaded_must_be_whole() -> None:

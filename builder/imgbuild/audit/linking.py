@@ -72,7 +72,7 @@ class _Linker:
     def _is_for_another_python(self, facts: ElfFacts) -> bool:
         """Whether the file's name has the tag of another Python, which imports it alone."""
         tag = _TAG.search(posixpath.basename(facts.file))
-        return tag is not None and f"{tag[1]}.{tag[2]}" != self._world.python
+        return tag is not None and [tag[1], tag[2]] != self._world.python.split(".")[:2]
 
     def _is_passed_over(self, package: str, facts: ElfFacts) -> bool:
         """Whether the file is for another world, and lies beside one that is for this."""
