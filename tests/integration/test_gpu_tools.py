@@ -1,0 +1,181 @@
+"""An image is packed into loads, put together elsewhere, and its smoke tests run in it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from imgbuild import codec, lock
+from imgbuild.oci.layout import Layout
+from imgbuild.oci.unpack import unpack
+from imgbuild.values import Arch
+from tests import needs, smallworld
+
+pytestmark = pytest.mark.engine
+REPOSITORY = Path(__file__).parents[2]
+LOAD = 2_000_000
+
+
+def tool(name: str, *words: object) -> subprocess.CompletedProcess[str]:
+    """A script of tools/ with these words."""
+    command = [sys.executable, "-B", str(REPOSITORY / "tools" / name), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module", name="place")
+def _place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    needs.root()
+    needs.tool("zstd")
+    folder = tmp_path_factory.mktemp("gpu")
+    folder.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module", name="built")
+def _built(place: Path) -> Layout:
+    (place / "wheels").mkdir()
+    wheels = smallworld.good(place / "wheels")
+    built = smallworld.make_layout(place, wheels)
+    (place / "build").mkdir()
+    built.path.rename(place / "build" / "small")
+    locked = lock.lock_path(place / "images", "small")
+    locked.parent.mkdir(parents=True)
+    codec.write(locked, smallworld.make_lock_of(wheels))
+    return smallworld.layout.read(place / "build" / "small")
+
+
+@pytest.fixture(scope="module", name="packed")
+def _packed(place: Path, built: Layout) -> Path:
+    folders = ("--layouts", place / "build", "--images", place / "images")
+    done = tool("gpu_pack.py", place / "carry", "small", *folders, "--level", 1, "--load", LOAD)
+    assert done.returncode == 0, done.stderr
+    return place / "carry"
+
+
+@pytest.fixture(scope="module", name="root")
+def _root(place: Path, packed: Path) -> Path:
+    done = tool("gpu_unpack.py", packed / "images/small.json", packed / "loads", place / "root")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return place / "root"
+
+
+def told(root: Path) -> dict[str, tuple[object, ...]]:
+    """Everything below `root`: type, mode, owner, size or target, time."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        info = path.lstat()
+        what: object = info.st_size if stat.S_ISREG(info.st_mode) else None
+        if path.is_symlink():
+            what = str(path.readlink())
+        times = None if path.is_symlink() else int(info.st_mtime)
+        found[str(path.relative_to(root))] = (info.st_mode, info.st_uid, info.st_gid, what, times)
+    return found
+
+
+def test_loads_are_small_and_shared(place, built, packed):
+    image = json.loads((packed / "images/small.json").read_text())
+    loads = sorted((packed / "loads").iterdir())
+    assert len(loads) > 1
+    for load in loads:
+        assert sum(path.stat().st_size for path in load.iterdir()) <= LOAD
+    parts = [part for layer in image["layers"] for part in layer["parts"]]
+    assert {(part["load"], part["name"]) for part in parts} == {
+        (load.name, path.name) for load in loads for path in load.iterdir()
+    }
+    assert [layer["diff_id"] for layer in image["layers"]] == list(
+        built.image(Arch.X86_64).diff_ids
+    )
+    folders = ("--layouts", place / "build", "--images", place / "images")
+    again = tool("gpu_pack.py", packed, "small", *folders, "--load", LOAD)
+    assert again.returncode == 0, again.stderr
+    assert sorted((packed / "loads").iterdir()) == loads
+
+
+def test_the_root_is_that_of_imgbuild(place, built, root):
+    blobs = [built.blob(layer.digest) for layer in built.image(Arch.X86_64).layers]
+    unpack(blobs, place / "due")
+    assert told(root) == told(place / "due")
+
+
+def test_missing_parts_are_waited_for(place, packed, tmp_path):
+    image = json.loads((packed / "images/small.json").read_text())
+    first = image["layers"][0]["parts"]
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    for part in first:
+        (parts / part["name"]).hardlink_to(packed / "loads" / part["load"] / part["name"])
+    words = (packed / "images/small.json", parts, tmp_path / "root")
+    done = tool("gpu_unpack.py", *words)
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("1 of ")
+    for layer in image["layers"][1:]:
+        for part in layer["parts"]:
+            (parts / part["name"]).hardlink_to(packed / "loads" / part["load"] / part["name"])
+    assert tool("gpu_unpack.py", *words).returncode == 0
+
+
+def test_damaged_parts_are_refused(packed, tmp_path):
+    image = json.loads((packed / "images/small.json").read_text())
+    image["layers"][0]["diff_id"] = "sha256:" + "0" * 64
+    (tmp_path / "small.json").write_text(json.dumps(image))
+    done = tool("gpu_unpack.py", tmp_path / "small.json", packed / "loads", tmp_path / "root")
+    assert done.returncode == 1
+    assert "carry its parts again" in done.stderr
+
+
+def test_the_tests_run_in_the_root(place, packed, root):
+    out = place / "static"
+    words = (packed / "images/small.json", root, REPOSITORY / "smoke_tests", out)
+    done = tool("gpu_proof.py", *words, "--tier", "static", "--only", "[vfsi]*")
+    assert done.returncode == 0, done.stdout + (out / "run.log").read_text()
+    cases = json.loads((out / "report.json").read_text())["cases"]
+    outcomes = {case["name"]: case["outcome"] for case in cases}
+    assert outcomes["versions"] == outcomes["files"] == outcomes["imports"] == "passed"
+    machine = json.loads((out / "machine.json").read_text())
+    assert machine["status"] == 0
+    assert machine["unpacked"] == machine["diff_ids"]
+
+
+def test_no_gpu_is_a_failure(place, packed, root):
+    out = place / "gpu"
+    done = tool("gpu_proof.py", packed / "images/small.json", root,
+                REPOSITORY / "smoke_tests", out, "--driver", place / "none")  # fmt: skip
+    assert done.returncode == 1, done.stdout
+    cases = json.loads((out / "report.json").read_text())["cases"]
+    assert cases[0]["name"] == "device"
+    assert "no GPU here" in cases[0]["message"]
+    assert {case["outcome"] for case in cases[1:]} == {"skipped"}
+
+
+STUB = """\
+int cuInit(unsigned flags) { return 100; }
+int cuGetErrorName(int error, const char **name) { *name = "CUDA_ERROR_NO_DEVICE"; return 0; }
+"""
+
+
+def test_the_driver_of_the_host_is_found(place, packed, root):
+    compiler, ldconfig = needs.tool("gcc"), needs.tool("ldconfig", "libc-bin")
+    driver = place / "driver/lib64"
+    driver.mkdir(parents=True)
+    (driver / "stub.c").write_text(STUB)
+    words = ["-shared", "-fPIC", "-nostdlib", "-Wl,-soname,libcuda.so.1", driver / "stub.c"]
+    subprocess.run([compiler, *words, "-o", driver / "libcuda.so.1"], check=True)
+    (root / "sbin").mkdir(exist_ok=True)
+    shutil.copy(ldconfig, root / "sbin/ldconfig")  # Debian's needs no library
+    out = place / "driven"
+    done = tool("gpu_proof.py", packed / "images/small.json", root,
+                REPOSITORY / "smoke_tests", out, "--driver", place / "driver",
+                "--only", "device")  # fmt: skip
+    assert done.returncode == 1, done.stdout
+    [case] = json.loads((out / "report.json").read_text())["cases"]
+    # It was loaded by its name alone; where a GPU's file is in /dev, it is asked as well.
+    assert case["message"] in (
+        "error: 0 GPU(s) here, 1 needed",
+        "error: cuInit: CUDA_ERROR_NO_DEVICE (100)",
+    )
