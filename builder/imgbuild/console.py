@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console as Rich
     from rich.progress import Progress, TaskID
 
+    from imgbuild.steps import Steps
+
 
 def escape(text: str) -> str:
     """`text` with nothing in it that rich would take for markup."""
@@ -104,6 +106,13 @@ class Console:
         self.info(f"{title} …")
         yield
         self.info(f"{title}: done in {time.monotonic() - started:.1f} s")
+
+    def steps(self, title: str) -> Steps:
+        """A tree of steps that others do; on a terminal it moves, elsewhere each is a line."""
+        from imgbuild.steps import Steps
+
+        moving = self.verbosity >= 0 and self._talk.is_terminal
+        return Steps(title, self.info, self._talk if moving else None)
 
     @contextlib.contextmanager
     def progress(self, title: str, total: int | None, *, unit: str = "bytes") -> Iterator[Bar]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import building, constraints, diff, history, sealing, states, upkeep
+from imgbuild import building, constraints, contexts, diff, history, sealing, states, upkeep
 from imgbuild import project as projects
 from imgbuild.building import Built
 from imgbuild.console import console
@@ -179,8 +179,11 @@ def build_all(
     made = []
     for item in selected:
         locked = sealing.read_current(session.project, session.matrix, item.name)
-        place = _place(session.project, item.name, output, several=len(selected) > 1, form=form)
-        folder = place if form == "oci" else session.project.output(item.name)
+        own = session.project.output(item.name)
+        if only_base:
+            own = contexts.base_folder(session.project, item.name)
+        place = _place(own, item.name, output, several=len(selected) > 1, form=form)
+        folder = place if form == "oci" else own
         with console.step(f"building {item.name} for {', '.join(item.arches)}"):
             built = building.build(
                 *locked,
@@ -209,11 +212,10 @@ def built_layout(session: Session, name: str, folder: Path | None) -> Layout:
     return layout.read(place)
 
 
-def _place(project: Project, name: str, output: Path | None, *, several: bool, form: str) -> Path:
+def _place(own: Path, name: str, output: Path | None, *, several: bool, form: str) -> Path:
     suffix = "" if form == "oci" else f".{form}.tar"
     if output is None:
-        folder = project.output(name)
-        return folder.with_name(folder.name + suffix)
+        return own.with_name(own.name + suffix)
     return output / f"{name}{suffix}" if several else output
 
 

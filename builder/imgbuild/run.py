@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
+import signal
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -14,6 +16,8 @@ import msgspec
 
 from imgbuild.console import console
 from imgbuild.errors import ToolMissing, WorkFailed
+
+PATIENCE = 20  # seconds that an interrupted command has to clean up
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -86,6 +90,48 @@ def feed(command: Sequence[str], chunks: Iterable[bytes]) -> Result:
     if result.status != 0:
         raise failure(command, result)
     return result
+
+
+def follow(
+    command: Sequence[str],
+    line: Callable[[str], None],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> int:
+    """Run `command`, each line that it writes given to `line` as it comes; its status.
+
+    An interrupt is passed on once, so that the command can clean up, and then goes on as it came.
+    """
+    console.detail(f"$ {pasted(command)}")
+    with subprocess.Popen(
+        command,
+        env={**os.environ, **env} if env else None,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # else the terminal interrupts it too, and twice means at once
+    ) as process:
+        try:
+            for raw in process.stdout or ():
+                line(raw.decode(errors="replace").rstrip("\n"))
+            return process.wait()
+        except BaseException:
+            _stop(process)
+            raise
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process and what it started: by an interrupt, and if that does not help by force."""
+    for sign in (signal.SIGINT, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sign)
+        try:
+            process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            continue
+        return
 
 
 def failure(command: Sequence[str], result: Result) -> WorkFailed:

@@ -257,7 +257,7 @@ def test_outside_a_project(
         (["build", "--jobs", "some", TARGET], "'some' is no number of processes"),
         (["build", "--format", "zip", TARGET], "'zip' is not one of 'oci'"),
         (["build", "--arch", "mips", TARGET], "'mips' is no architecture"),
-        (["build", "--only", "torch", TARGET], "--only torch"),
+        (["build", "--only", "torch", TARGET], "'torch' is not one of 'base', 'wheels'"),
         (["build", "--frobnicate", TARGET], "--frobnicate"),
         (["smoke", "--patience", "nan", TARGET], "'nan' is no factor"),
         (["load", "--engine", "root", TARGET], "a root folder is no engine"),

@@ -11,7 +11,19 @@ import typer
 import typer.core
 
 import imgbuild
-from imgbuild.cli import audit, build, cache, doctor, image, lock, matrix, options, resolve
+from imgbuild.cli import (
+    audit,
+    build,
+    cache,
+    compare,
+    doctor,
+    image,
+    lock,
+    matrix,
+    options,
+    render,
+    resolve,
+)
 from imgbuild.errors import InputError
 
 # typer's own class for a command line that is wrong; not every version gives it a public name.
@@ -79,11 +91,13 @@ def root(
 
 app.command("build", rich_help_panel=MAKE)(build.build)
 app.command("lock", rich_help_panel=MAKE)(lock.lock)
+app.command("render", rich_help_panel=MAKE)(render.render)
 app.command("audit", rich_help_panel=LOOK)(audit.audit)
 app.command("matrix", rich_help_panel=LOOK)(matrix.matrix)
 app.command("resolve", rich_help_panel=LOOK)(resolve.resolve)
 app.command("plan", rich_help_panel=LOOK)(build.plan)
 app.command("digest", rich_help_panel=LOOK)(build.digest)
+app.command("compare", rich_help_panel=LOOK)(compare.compare)
 app.command("schema", rich_help_panel=LOOK)(matrix.schema)
 app.command("doctor", rich_help_panel=USE)(doctor.doctor)
 app.command("load", rich_help_panel=USE)(image.load)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli import elsewhere, options
 from imgbuild.errors import InputError
 from imgbuild.values import Arch, Digest
 
@@ -28,6 +28,13 @@ class Format(enum.StrEnum):
     OCI = "oci"
     OCI_ARCHIVE = "oci-archive"
     DOCKER_ARCHIVE = "docker-archive"
+
+
+class Only(enum.StrEnum):
+    """What a build from a Dockerfile starts from."""
+
+    BASE = "base"
+    WHEELS = "wheels"
 
 
 Output = Annotated[
@@ -58,15 +65,22 @@ def build(
         ),
     ] = Format.OCI,
     only: Annotated[
-        str | None,
+        Only | None,
         typer.Option(
             "--only",
-            metavar="base",
-            help="Build only the base's layers, as an image of their own.",
+            help="What a Dockerfile starts from. base: the base's layers as an image of their own,"
+            " by default in build/base/TARGET; wheels: a folder of them, by default in"
+            " build/wheels/TARGET.",
             rich_help_panel=options.WORK,
             show_default=False,
         ),
     ] = None,
+    builder: elsewhere.Who = elsewhere.Builder.EMBEDDED,
+    buildx_builder: elsewhere.BuildxBuilder = None,
+    cache_from: elsewhere.CacheFrom = None,
+    cache_to: elsewhere.CacheTo = None,
+    secret: elsewhere.Secrets = None,
+    ca: elsewhere.Ca = None,
     verify: Annotated[
         bool,
         typer.Option(
@@ -95,6 +109,8 @@ def build(
         imgbuild build 'cu130-*' --arch arm64 --output images
 
         imgbuild build cu124-vllm --format docker-archive --output cu124-vllm.tar
+
+        imgbuild build cu124-vllm --builder docker
     """
     from imgbuild import pipeline
 
@@ -105,18 +121,23 @@ def build(
     selected = session.select(
         options.wanted(names, target), everything=everything, arches=arch or []
     )
-    made = pipeline.build_all(
-        session, selected, output, form=form.value, only_base=_only_base(only)
-    )
+    choice = elsewhere.choice(builder, buildx_builder, cache_from, cache_to, secret, ca)
+    if only is not None and (choice is not None or (only is Only.WHEELS and form != Format.OCI)):
+        message = f"--only {only} goes with neither another builder nor, for wheels, a --format"
+        raise InputError(message, hint="leave out --builder and --format")
+    if only is Only.WHEELS:
+        folders = elsewhere.wheels(session, selected, output)
+        lines = [f"{item.target} {item.files} {item.output}" for item in folders]
+        options.answer(folders, lines, json=json)
+        return
+    if choice is not None:
+        made = elsewhere.build(session, selected, output, choice, form.value, named=bool(arch))
+    else:
+        made = pipeline.build_all(
+            session, selected, output, form=form.value, only_base=only is Only.BASE
+        )
     lines = [f"{item.target} {item.digest} {item.output}" for item in made]
     options.answer(made, lines, json=json)
-
-
-def _only_base(only: str | None) -> bool:
-    if only not in (None, "base"):
-        message = f"--only {only}: only the base can be built on its own"
-        raise InputError(message, hint="imgbuild build TARGET --only base")
-    return only == "base"
 
 
 def plan(

@@ -63,12 +63,16 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """A layout that was read. `digest` names the image: its one manifest, or its index."""
+    """A layout that was read. `digest` names the image: its one manifest, or its index.
+
+    `notes` are the annotations in `index.json`, which no digest covers.
+    """
 
     path: Path
     name: str
     top: Descriptor
     images: dict[Arch, Stored]
+    notes: dict[str, str] = {}
 
     @property
     def digest(self) -> Digest:
@@ -87,11 +91,18 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return self.images[arch]
 
 
-def write(out: Path, images: Mapping[Arch, Image], name: str) -> Digest:
+def write(
+    out: Path,
+    images: Mapping[Arch, Image],
+    name: str,
+    *,
+    notes: Mapping[str, str] | None = None,
+) -> Digest:
     """Make `out` the layout of `images`, under the tag `name`; the digest of the image.
 
     Layers are hard links to the given files, or copies where a link cannot be made; then a blob
-    that lies there with the right size is kept. InputError if `out` is something else.
+    that lies there with the right size is kept. `notes` go into `index.json`, which no digest
+    covers. InputError if `out` is something else.
     """
     with _exclusive(out):
         for picture in images.values():
@@ -107,7 +118,8 @@ def write(out: Path, images: Mapping[Arch, Image], name: str) -> Digest:
             data = image.index(manifests)
             top = image.descriptor(documents.INDEX, data)
             _place_bytes(out, data)
-        codec.write_bytes(out / INDEX_FILE, index_file(top, {REF_NAME: name}))
+        annotations = {**(notes or {}), REF_NAME: name}
+        codec.write_bytes(out / INDEX_FILE, index_file(top, annotations))
         _sweep(out)
     return str(top["digest"])
 
@@ -152,9 +164,10 @@ def read(out: Path) -> Layout:
             diff_ids=config.rootfs.diff_ids,
             settings=config.config,
         )
+    notes = {key: text for key, text in top.annotations.items() if key != REF_NAME}
     name = top.annotations.get(REF_NAME, "")
     top = msgspec.structs.replace(top, annotations={})
-    return Layout(path=out, name=name, top=top, images=images)
+    return Layout(path=out, name=name, top=top, images=images, notes=notes)
 
 
 def _check_marker(path: Path) -> None:

@@ -15,7 +15,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NoReturn, cast
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
 
 import msgspec
 from isal import igzip_threaded, isal_zlib
@@ -24,6 +24,9 @@ from imgbuild.console import Bar, console
 from imgbuild.errors import InputError, IntegrityError, WorkFailed
 from imgbuild.oci.tar import BLOCK, padding
 from imgbuild.oci.tree import Tree
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
@@ -198,23 +201,47 @@ class Reader:
 
 
 @contextlib.contextmanager
-def inflated(blob: Path) -> Iterator[BinaryIO]:
+def inflated(blob: Path, part: tuple[int, int] | None = None) -> Iterator[BinaryIO]:
     """The tar in a layer file, inflated by a thread of its own if it is a gzip.
 
+    `part` is offset and length of the layer in `blob`, where that is an archive of a whole image.
     InputError if it is compressed with zstd.
     """
-    with blob.open("rb") as file:
-        magic = file.read(len(ZSTD))
-    if magic == ZSTD:
-        message = f"{blob} is compressed with zstd, which imgbuild does not unpack"
-        raise InputError(message, hint="use a base image whose layers are gzip")
-    if magic.startswith(GZIP):
-        opened = igzip_threaded.open(blob, "rb", threads=1, block_size=CHUNK)  # type: ignore[no-untyped-call]
-        stream = cast("BinaryIO", opened)
-    else:
-        stream = cast("BinaryIO", io.BufferedReader(blob.open("rb", buffering=0), CHUNK))
-    with stream:
+    with contextlib.ExitStack() as opened:
+        raw: io.RawIOBase = opened.enter_context(blob.open("rb", buffering=0))
+        if part is not None:
+            raw = _Part(cast("io.FileIO", raw), *part)
+        file = io.BufferedReader(raw, CHUNK)
+        magic = file.peek(len(ZSTD))
+        if magic.startswith(ZSTD):
+            message = f"{blob} is compressed with zstd, which imgbuild does not unpack"
+            raise InputError(message, hint="use a base image whose layers are gzip")
+        stream = cast("BinaryIO", file)
+        if magic.startswith(GZIP):
+            threaded = igzip_threaded.open(file, "rb", threads=1, block_size=CHUNK)  # type: ignore[no-untyped-call]
+            stream = cast("BinaryIO", opened.enter_context(threaded))
         yield stream
+
+
+class _Part(io.RawIOBase):
+    """The bytes of `file` from `offset` on, `length` of them."""
+
+    def __init__(self, file: io.FileIO, offset: int, length: int) -> None:
+        super().__init__()
+        self._file = file
+        self._offset = offset
+        self._left = length
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = os.pread(self._file.fileno(), min(len(view), self._left), self._offset)
+        view[: len(data)] = data
+        self._offset += len(data)
+        self._left -= len(data)
+        return len(data)
 
 
 class _Writer:

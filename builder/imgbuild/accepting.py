@@ -1,0 +1,186 @@
+"""Which differences between two images are accepted: one reviewed list, each entry with its reason.
+
+Comes in: `data/compare.yaml`, differences. Goes out: the same differences, each with the reason of
+the entry that accepts it. An entry may ask that two contents are alike in a way of its own: then
+they are read, and what is not alike is not accepted.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import yaml
+
+from imgbuild.errors import InputError
+
+FILE = "data/compare.yaml"
+KEPT_LIMIT = 16 << 20  # bytes of one file whose text is compared
+
+Like = Literal["", "record", "launcher"]
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry of the list.
+
+    In `path` a * stands for any part of one name, ** for any part of a path; "configuration" is the
+    image's configuration. `field` is what differs, with the same stars. `only` names the builder
+    that has a path, for the field "presence". `like` says in which way contents must be the same:
+
+    - record: the same rows in any order, but for files whose own difference is accepted;
+    - launcher: the same interpreter, which calls the same function.
+    """
+
+    path: str
+    field: str
+    reason: str
+    only: str = ""
+    like: Like = ""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that differs, and why that is accepted (empty: it is not)."""
+
+    path: str
+    field: str
+    left: str | None
+    right: str | None
+    reason: str = ""
+
+
+def builders() -> tuple[Accepted, ...]:
+    """What may differ between the images that two builders make of one plan."""
+    text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
+    return _accepted(text, FILE)
+
+
+def read(path: Path) -> tuple[Accepted, ...]:
+    """The list in the file at `path`; InputError names what is wrong with it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"cannot read {path}: {error}"
+        raise InputError(message) from error
+    return _accepted(text, str(path))
+
+
+def _accepted(text: str, file: str) -> tuple[Accepted, ...]:
+    try:
+        found = msgspec.convert(yaml.safe_load(text) or [], tuple[Accepted, ...])
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        message = f"{file} is no list of accepted differences: {error}"
+        raise InputError(message, hint="each entry has path, field and reason") from error
+    for entry in found:
+        if not entry.reason.strip():
+            message = f"{file}: {entry.path} {entry.field} is accepted without a reason"
+            raise InputError(message, hint="say why users cannot tell the difference")
+    return found
+
+
+class Acceptor:
+    """Judges differences by a list, and keeps count of which entries were needed.
+
+    `names` are those of the two sides; `watch` keeps the contents that entries ask to be alike.
+    """
+
+    def __init__(self, accepted: Sequence[Accepted], names: tuple[str, str]) -> None:
+        self._accepted = accepted
+        self._names = names
+        self._paths = [pattern(entry.path) for entry in accepted]
+        self._fields = [pattern(entry.field) for entry in accepted]
+        self._texts: tuple[dict[str, bytearray], dict[str, bytearray]] = ({}, {})
+        self._used: set[int] = set()
+
+    def watch(self, side: int) -> Callable[[str], Callable[[bytes], object] | None]:
+        """Whether somebody wants the content of a path of `side` (0 or 1), for `Merged.add`."""
+        asked = [
+            path for path, entry in zip(self._paths, self._accepted, strict=True) if entry.like
+        ]
+
+        def _wants(path: str) -> Callable[[bytes], object] | None:
+            if not any(each.fullmatch(path) for each in asked):
+                return None
+            kept = self._texts[side][path] = bytearray()
+            return lambda chunk: kept.extend(chunk[: KEPT_LIMIT - len(kept)])
+
+        return _wants
+
+    def judge(self, differences: Iterable[Difference]) -> tuple[Difference, ...]:
+        """The differences in the same order, with a reason where an entry accepts them."""
+        judged = [self._judged(each, plain=True, known={}) for each in differences]
+        # RECORD speaks of other files, whose own differences must be judged first.
+        known = {each.path: each for each in judged if each.reason}
+        return tuple(
+            each if each.reason else self._judged(each, plain=False, known=known) for each in judged
+        )
+
+    def unused(self) -> tuple[Accepted, ...]:
+        """The entries that accepted nothing so far."""
+        return tuple(entry for place, entry in enumerate(self._accepted) if place not in self._used)
+
+    def _judged(
+        self, found: Difference, *, plain: bool, known: Mapping[str, Difference]
+    ) -> Difference:
+        for place, entry in enumerate(self._accepted):
+            if plain and entry.like == "record":
+                continue
+            if not self._paths[place].fullmatch(found.path):
+                continue
+            if not self._fields[place].fullmatch(found.field):
+                continue
+            if entry.only and self._names[found.left is None] != entry.only:
+                continue
+            if entry.like and not self._alike(entry.like, found, known):
+                continue
+            self._used.add(place)
+            return msgspec.structs.replace(found, reason=entry.reason)
+        return found
+
+    def _alike(self, like: Like, found: Difference, known: Mapping[str, Difference]) -> bool:
+        left, right = (bytes(texts.get(found.path, b"")) for texts in self._texts)
+        if not left or not right or KEPT_LIMIT in (len(left), len(right)):
+            return False
+        if like == "launcher":
+            return _launched(left) is not None and _launched(left) == _launched(right)
+        return _same_record(found.path, left, right, known)
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """`text` with * for any part of one name and ** for any part of a path."""
+    parts = re.split(r"(\*\*|\*)", text)
+    stars = {"**": ".*", "*": "[^/]*"}
+    return re.compile("".join(stars.get(part, re.escape(part)) for part in parts), re.DOTALL)
+
+
+def _launched(script: bytes) -> tuple[str, str, str] | None:
+    """Interpreter, module and function of a script that only calls a function; None for others."""
+    text = script.decode("utf-8", "replace")
+    first = text.partition("\n")[0]
+    taken = re.search(r"^from (\S+) import (\w+)$", text, re.MULTILINE)
+    call = re.search(r"^\s+(?:sys\.exit|raise SystemExit)\(([\w.]+)\(\)\)$", text, re.MULTILINE)
+    if not first.startswith("#!") or taken is None or call is None:
+        return None
+    return (first, taken[1], call[1]) if call[1].split(".")[0] == taken[2] else None
+
+
+def _same_record(path: str, left: bytes, right: bytes, known: Mapping[str, Difference]) -> bool:
+    """Whether two RECORDs say the same of every file that is the same."""
+    mine, theirs = _rows(left), _rows(right)
+    site = posixpath.dirname(posixpath.dirname(path))
+    for name in mine.keys() | theirs.keys():
+        place = posixpath.normpath(posixpath.join(site, name))
+        if mine.get(name) != theirs.get(name) and place not in known and place != path:
+            return False
+    return True
+
+
+def _rows(record: bytes) -> dict[str, tuple[str, ...]]:
+    text = record.decode("utf-8", "surrogateescape")
+    return {row[0]: tuple(row[1:]) for row in csv.reader(io.StringIO(text)) if row}

@@ -1,0 +1,212 @@
+"""`imgbuild compare`: whether two images are the same to those who run them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from imgbuild.cli import elsewhere, options
+from imgbuild.cli.elsewhere import Builder
+from imgbuild.console import console
+from imgbuild.errors import InputError
+from imgbuild.values import Arch
+
+if TYPE_CHECKING:
+    from imgbuild.accepting import Accepted, Difference
+    from imgbuild.compare import Comparison
+    from imgbuild.matrix.select import Selected
+    from imgbuild.pipeline import Session
+
+SHOWN = 40  # differences in the table; --json has all
+HEAD = ("path", "differs in", "left", "right")
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """A comparison, and of what: a target on one architecture, or two files."""
+
+    name: str
+    arch: Arch | None
+    comparison: Comparison
+
+
+def _pair(text: object) -> tuple[Builder, Builder]:
+    names = [name.strip() for name in str(text).split(",")]
+    known = ", ".join(one.value for one in Builder)
+    if len(names) != 2 or len(set(names)) != 2 or not set(names) <= {one.value for one in Builder}:
+        message = f"{text!r}: name two builders with a comma between them; known are {known}"
+        raise typer.BadParameter(message)
+    return Builder(names[0]), Builder(names[1])
+
+
+def compare(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TARGET]... | LEFT RIGHT",
+            help="With --builders: targets. Otherwise two images: OCI layouts, archives of one, or"
+            " what docker save and podman save write.",
+            show_default=False,
+        ),
+    ] = None,
+    target: options.Targets = None,
+    everything: options.Everything = False,
+    arch: options.Arches = None,
+    builders: Annotated[
+        tuple[Builder, Builder] | None,
+        typer.Option(
+            "--builders",
+            metavar="A,B",
+            parser=_pair,
+            help="Compare what two builders make of each target: embedded, docker, podman, buildah."
+            " What is not built yet is built.",
+            rich_help_panel=options.WORK,
+            show_default=False,
+        ),
+    ] = None,
+    accept: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--accept",
+            metavar="FILE",
+            help="A list of accepted differences, each with path, field and reason; repeatable."
+            " With --builders, imgbuild's own list holds too.",
+            rich_help_panel=options.WORK,
+            show_default=False,
+        ),
+    ] = None,
+    jobs: options.Jobs = 0,
+    offline: options.Offline = False,
+    matrix: options.MatrixFile = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Compare the files and the configuration of two images.
+
+    Paths, types, modes, owners, link targets, attributes, content and settings must be equal; times
+    and the cutting into layers may differ. Exit status 1 if anything differs that no entry of the
+    list accepts. Nothing is unpacked to disk.
+
+    Examples:
+
+        imgbuild compare cu124-vllm --builders embedded,docker
+
+        imgbuild compare build/cu124-vllm image.tar --json
+    """
+    from imgbuild import accepting
+
+    options.configure(json=json, quiet=quiet, verbose=verbose)
+    accepted = [entry for path in accept or [] for entry in accepting.read(path)]
+    if builders is not None:
+        from imgbuild import pipeline
+
+        work = pipeline.Options(jobs=options.processes(jobs), offline=offline)
+        session = pipeline.open_session(matrix, work)
+        selected = session.select(
+            options.wanted(names, target), everything=everything, arches=arch or []
+        )
+        accepted += accepting.builders()
+        made = _by_builders(session, selected, builders, accepted, named=bool(arch))
+    else:
+        made = [_of_files(names or [], target, arch, accepted, everything=everything)]
+    for item in made:
+        _show(item.comparison)
+    options.answer(made, [_line(item) for item in made], json=json)
+    if not all(item.comparison.equal for item in made):
+        raise typer.Exit(1)
+
+
+def _of_files(
+    names: Sequence[str],
+    target: list[str] | None,
+    arch: list[Arch] | None,
+    accepted: Sequence[Accepted],
+    *,
+    everything: bool,
+) -> Compared:
+    from imgbuild import compare as comparing
+    from imgbuild.oci import picture
+
+    if len(names) != 2 or target or everything:
+        message = f"{len(names)} images are named; two are compared"
+        raise InputError(message, hint="name two, or targets and --builders embedded,docker")
+    if arch and len(arch) > 1:
+        message = f"--arch {' --arch '.join(arch)}: two images are compared on one architecture"
+        raise InputError(message, hint="name one of them")
+    wanted = arch[0] if arch else None
+    left, right = (picture.read(Path(name), wanted) for name in names)
+    found = comparing.compare(left, right, accepted, names=(names[0], names[1]))
+    return Compared(name=f"{names[0]} {names[1]}", arch=wanted, comparison=found)
+
+
+def _by_builders(
+    session: Session,
+    selected: Sequence[Selected],
+    builders: tuple[Builder, Builder],
+    accepted: Sequence[Accepted],
+    *,
+    named: bool,
+) -> list[Compared]:
+    from imgbuild import compare as comparing
+    from imgbuild import foreign
+    from imgbuild.oci import picture
+
+    made = []
+    for item in selected:
+        each = item if named else foreign.native(item)
+        places = [_built(session, each, builder) for builder in builders]
+        for arch in each.arches:
+            left, right = (picture.read(place, arch) for place in places)
+            with console.step(f"comparing {item.name} for {arch}"):
+                names = (builders[0].value, builders[1].value)
+                found = comparing.compare(left, right, accepted, names=names)
+            made.append(Compared(name=item.name, arch=arch, comparison=found))
+    return made
+
+
+def _built(session: Session, item: Selected, builder: Builder) -> Path:
+    """The layout that `builder` makes of a target, built unless it is there and current."""
+    from imgbuild import foreign, pipeline, sealing
+
+    choice = elsewhere.choice(builder, None, None, None, None, None)
+    if choice is None:
+        folder = session.project.root / "build" / builder / item.name
+        return pipeline.build_all(session, [item], folder)[0].output
+    sealed = sealing.read_current(session.project, session.matrix, item.name)[1]
+    place = foreign.folder(session.project, choice.name, item.name)
+    if not foreign.is_current(place, choice.name, sealed.digest, item.arches):
+        foreign.build(session, item.name, item.arches, place, choice)
+    return place
+
+
+def _show(found: Comparison) -> None:
+    """What differs, for people: what is refused in full, what is accepted by its reasons."""
+    reasons = Counter(each.reason for each in found.differences if each.reason)
+    for reason, count in reasons.items():
+        console.info(f"  accepted, {count} times: {reason}")
+    for entry in found.unused:
+        console.info(f"  accepts nothing here: {entry.field} of {entry.path}")
+    refused = found.refused
+    if refused:
+        title = f"{len(refused)} differences between {found.left.name} and {found.right.name}"
+        rows = [_row(each) for each in refused[:SHOWN]]
+        console.table(title, (HEAD[0], HEAD[1], found.left.name, found.right.name), rows)
+        if len(refused) > SHOWN:
+            console.info(f"and {len(refused) - SHOWN} more: --json has all")
+
+
+def _row(found: Difference) -> tuple[str, str, str, str]:
+    return (found.path, found.field, found.left or "-", found.right or "-")
+
+
+def _line(item: Compared) -> str:
+    found = item.comparison
+    accepted = len(found.differences) - len(found.refused)
+    verdict = "equal" if found.equal else f"{len(found.refused)} differences"
+    words = [item.name, item.arch or "", verdict, f"{found.left.paths} paths"]
+    return " ".join([*(word for word in words if word), f"{accepted} accepted"])

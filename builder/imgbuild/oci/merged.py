@@ -1,0 +1,231 @@
+"""The file system that layers make, in memory: facts of every path, and no content.
+
+Comes in: the layers of an image, bottom first, as streams. Goes out: a tree of nodes with what can
+be compared: type, mode, owner, link target, attributes, sha256 of content. Whiteouts, hard links
+and links in the middle of a path are followed as `unpack` follows them on disk. Some hundred bytes
+a path; nothing is written.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import os
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.tree import FOLDER_MODE, LINK_LIMIT
+from imgbuild.oci.unpack import OPAQUE, WHITEOUT, Entry, Reader
+
+KINDS = {
+    tarfile.REGTYPE: "file",
+    tarfile.AREGTYPE: "file",
+    tarfile.CONTTYPE: "file",
+    tarfile.DIRTYPE: "folder",
+    tarfile.SYMTYPE: "symlink",
+    tarfile.FIFOTYPE: "pipe",
+    tarfile.CHRTYPE: "character device",
+    tarfile.BLKTYPE: "block device",
+}
+REMEDY = "the image is damaged or was made to mislead"
+
+
+class Node:
+    """One file, folder or link. A file with several names is one node under each of them."""
+
+    __slots__ = (
+        "attributes", "children", "device", "digest", "gid", "kind",
+        "layer", "mode", "names", "size", "target", "uid",
+    )  # fmt: skip
+
+    def __init__(self, kind: str, layer: int, entry: Entry | None = None) -> None:
+        self.kind = kind
+        self.layer = layer  # the last one that wrote it, or something below it
+        self.mode = entry.mode if entry else FOLDER_MODE
+        self.uid = entry.uid if entry else 0
+        self.gid = entry.gid if entry else 0
+        self.size = entry.size if entry else 0
+        self.target = entry.target if entry and kind == "symlink" else ""
+        self.device = entry.device if entry and "device" in kind else None
+        self.attributes = entry.xattrs if entry and entry.xattrs else None
+        self.digest = b""
+        self.names = 1
+        self.children: dict[str, Node] | None = {} if kind == "folder" else None
+
+
+class Merged:
+    """The tree below `root`; `add` puts a layer on top of it."""
+
+    def __init__(self) -> None:
+        self.root = Node("folder", 0)
+        self._layers = 0
+
+    def add(
+        self,
+        reader: Reader,
+        *,
+        advance: Callable[[int], object] = lambda _: None,
+        also: Callable[[str], Callable[[bytes], object] | None] = lambda _: None,
+    ) -> None:
+        """Apply the members of one layer.
+
+        `advance` is told how many bytes of content went by. `also` is asked for each file by its
+        path ("/etc/passwd") whether somebody else wants to be fed its content.
+        """
+        self._layers += 1
+        for entry in reader:
+            parts = _parts(entry.path)
+            name = parts[-1] if parts else ""
+            if name.startswith(WHITEOUT):
+                self._white_out(parts)
+            elif KINDS.get(entry.type) == "folder":
+                self._folder(parts, entry)
+            elif parts:
+                parent = self._parent(parts[:-1])
+                node = self._node(entry)
+                if node.kind == "file" and entry.type != tarfile.LNKTYPE:
+                    _feed(node, reader, advance, also("/" + "/".join(parts)))
+                self._place(parent, name, node)
+
+    def walk(self) -> Iterator[tuple[str, Node]]:
+        """Every path but the root itself, in order: folders before what is in them."""
+        todo = [("", self.root)]
+        while todo:
+            path, node = todo.pop()
+            if path:
+                yield path, node
+            below = node.children or {}
+            todo += [(f"{path}/{name}", below[name]) for name in sorted(below, reverse=True)]
+
+    # -- one member
+
+    def _node(self, entry: Entry) -> Node:
+        if entry.type == tarfile.LNKTYPE:
+            *above, last = _parts(entry.target) or ("",)
+            folder = self._walk(tuple(above), make=False)
+            found = folder[-1].children.get(last) if folder and folder[-1].children else None
+            if found is None or found.kind == "folder":
+                message = f"{entry.path!r} is a hard link to {entry.target!r}, which is no file"
+                raise IntegrityError(message, hint=REMEDY)
+            found.names += 1
+            return found
+        kind = KINDS.get(entry.type)
+        if kind is None:
+            message = f"{entry.path!r} is of the unknown type {entry.type!r}"
+            raise IntegrityError(message, hint="the layer was not made for Linux")
+        return Node(kind, self._layers, entry)
+
+    def _folder(self, parts: tuple[str, ...], entry: Entry) -> None:
+        made = Node("folder", self._layers, entry)
+        if not parts:
+            made.children, self.root = self.root.children, made
+            return
+        parent = self._parent(parts[:-1])
+        old = (parent.children or {}).get(parts[-1])
+        if old is not None and old.kind == "folder":
+            made.children = old.children
+        self._place(parent, parts[-1], made)
+
+    def _place(self, parent: Node, name: str, node: Node) -> None:
+        node.layer = self._layers
+        children = parent.children if parent.children is not None else {}
+        old = children.get(name)
+        if old is not None and old is not node:
+            old.names -= 1
+        elif old is node:
+            node.names -= 1
+        children[sys.intern(name)] = node
+
+    def _white_out(self, parts: tuple[str, ...]) -> None:
+        name = parts[-1]
+        if name != OPAQUE and name.startswith(WHITEOUT * 2):  # aufs keeps its own books in a layer
+            return
+        folder = self._walk(parts[:-1], make=False)
+        below = (folder[-1].children if folder else None) or {}
+        for child in list(below) if name == OPAQUE else [name.removeprefix(WHITEOUT)]:
+            if child in below:
+                self._hide(below, child)
+
+    def _hide(self, siblings: dict[str, Node], name: str) -> None:
+        """Take away what lower layers had under `name`; what this layer wrote stays."""
+        node = siblings[name]
+        for child in list(node.children or ()):
+            self._hide(node.children or {}, child)
+        if node.layer != self._layers:
+            node.names -= 1
+            del siblings[name]
+
+    # -- folders
+
+    def _parent(self, parts: tuple[str, ...]) -> Node:
+        """The folder at `parts`, made (0755) if it is missing, and touched by this layer."""
+        walked = self._walk(parts, make=True)
+        for node in walked:
+            node.layer = self._layers
+        return walked[-1]
+
+    def _walk(self, parts: tuple[str, ...], *, make: bool) -> list[Node]:
+        """The folders from the root to `parts`, links resolved inside; empty if one is missing."""
+        stack = [self.root]
+        todo = collections.deque(parts)
+        links = 0
+        while todo:
+            part = todo.popleft()
+            if part == "..":
+                del stack[max(1, len(stack) - 1) :]
+                continue
+            node = (stack[-1].children or {}).get(part)
+            if node is None:
+                if not make:
+                    return []
+                node = Node("folder", self._layers)
+                self._place(stack[-1], part, node)
+            if node.kind == "folder":
+                stack.append(node)
+                continue
+            if node.kind != "symlink":
+                _refuse(parts, f"goes through {part}, which is a {node.kind}")
+            links += 1
+            if links > LINK_LIMIT:
+                _refuse(parts, "goes through too many links")
+            if node.target.startswith("/"):
+                del stack[1:]
+            todo.extendleft(
+                piece for piece in reversed(node.target.split("/")) if piece not in ("", ".")
+            )
+        return stack
+
+
+def shown(text: str) -> str:
+    """A path as text that every output takes: bytes that are no UTF-8 are escaped."""
+    return os.fsencode(text).decode("utf-8", "backslashreplace")
+
+
+def _feed(
+    node: Node,
+    reader: Reader,
+    advance: Callable[[int], object],
+    also: Callable[[bytes], object] | None,
+) -> None:
+    hashed = hashlib.sha256()
+    for chunk in reader.content():
+        hashed.update(chunk)
+        advance(len(chunk))
+        if also is not None:
+            also(chunk)
+    node.digest = hashed.digest()
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    parts = tuple(part for part in path.split("/") if part not in ("", "."))
+    if ".." in parts or "\0" in path:
+        _refuse(parts, "leads out of the image")
+    return parts
+
+
+def _refuse(parts: tuple[str, ...], text: str) -> NoReturn:
+    message = f"{'/'.join(parts)!r} {text}"
+    raise IntegrityError(message, hint=REMEDY)

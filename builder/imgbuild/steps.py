@@ -1,0 +1,112 @@
+"""Steps of work that somebody else does, as one tree: what runs, how far it is, what is done.
+
+Comes in: steps that begin, move and end, in any order and several at once. Goes out: on a terminal
+a tree that moves, elsewhere a line for each step that is done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from rich.console import Console as Rich
+    from rich.console import RenderableType
+    from rich.live import Live
+
+SHOWN = 12  # steps that run at once, more are counted
+REFRESH = 8  # times a second
+TOLD_FROM = 0.05  # seconds; what takes less was there already
+
+
+class _Step:
+    """One step while it runs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.started = time.monotonic()
+        self.parts: dict[str, tuple[int, int]] = {}  # done and total, in bytes
+
+    @property
+    def amount(self) -> str:
+        """How far it is, where its parts say how much there is to do."""
+        done = sum(part[0] for part in self.parts.values())
+        total = sum(part[1] for part in self.parts.values())
+        if total > 1 << 20:
+            return f"{done / 1e6:.0f}/{total / 1e6:.0f} MB"
+        return f"{done / 1e6:.0f} MB" if done > 1 << 20 else ""
+
+    @property
+    def seconds(self) -> float:
+        """How long it has run."""
+        return time.monotonic() - self.started
+
+
+class Steps:
+    """A tree of steps under `title`; a context. `say` writes a line where there is no terminal."""
+
+    def __init__(self, title: str, say: Callable[[str], None], talk: Rich | None) -> None:
+        self._title = title
+        self._say = say
+        self._talk = talk
+        self._live: Live | None = None
+        self._running: dict[str, _Step] = {}
+        self._done: set[str] = set()
+        self._cached: set[str] = set()
+
+    def __enter__(self) -> Self:
+        if self._talk is not None:
+            from rich.live import Live
+
+            self._live = Live(
+                console=self._talk,
+                get_renderable=self._tree,
+                refresh_per_second=REFRESH,
+                transient=True,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def begin(self, key: str, name: str) -> None:
+        """A step has started; one that runs already keeps its clock."""
+        if key not in self._running:
+            self._running[key] = _Step(name)
+
+    def move(self, key: str, part: str, done: int, total: int) -> None:
+        """A part of a running step has come so far, in bytes; `total` is 0 if nobody knows."""
+        if key in self._running:
+            self._running[key].parts[part] = (done, total)
+
+    def end(self, key: str, name: str, *, cached: bool) -> None:
+        """A step is done, or was not needed because its result was kept."""
+        step = self._running.pop(key, None)
+        self._done.add(key)
+        if cached:
+            self._cached.add(key)
+        if self._live is None and step is not None and step.seconds > TOLD_FROM:
+            self._say(f"  {name}: {step.seconds:.1f} s")
+
+    def _tree(self) -> RenderableType:
+        from rich.markup import escape
+        from rich.tree import Tree
+
+        kept = f", {len(self._cached)} of them kept from before" if self._cached else ""
+        tree = Tree(f"{escape(self._title)}: {len(self._done)} steps done{kept}")
+        running = list(self._running.values())
+        for step in running[:SHOWN]:
+            words = " ".join(word for word in (step.amount, f"{step.seconds:.0f} s") if word)
+            tree.add(f"{escape(step.name)} [dim]{words}[/]")
+        if len(running) > SHOWN:
+            tree.add(f"[dim]and {len(running) - SHOWN} more[/]")
+        return tree

@@ -1,0 +1,120 @@
+"""Layers merged in memory against the same layers unpacked to disk, which is the oracle."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+import tarfile
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imgbuild.errors import IntegrityError, WorkFailed
+from imgbuild.oci.merged import Merged
+from imgbuild.oci.tree import remove
+from imgbuild.oci.unpack import Reader, unpack
+
+KINDS = {
+    "folder": tarfile.DIRTYPE,
+    "link": tarfile.SYMTYPE,
+    "hard": tarfile.LNKTYPE,
+    "pipe": tarfile.FIFOTYPE,
+    "file": tarfile.REGTYPE,
+}
+MODES = {stat.S_IFDIR: "folder", stat.S_IFLNK: "symlink", stat.S_IFIFO: "pipe",
+         stat.S_IFREG: "file"}  # fmt: skip
+NAMES = ("a", "b", "c", ".wh.a", ".wh.b", ".wh..wh..opq")
+Given = tuple[str, str, str, int]  # path, kind, content or target, mode
+paths = st.lists(st.sampled_from(("a", "b", "c")), max_size=2).map("/".join)
+entries = st.builds(
+    lambda folder, name, kind, value, mode: (
+        f"{folder}/{name}".lstrip("/"),
+        "file" if name.startswith(".wh.") else kind,
+        value if kind in ("link", "hard") else value.replace("/", ""),
+        mode,
+    ),
+    paths,
+    st.sampled_from(NAMES),
+    st.sampled_from((*KINDS, "file", "folder")),
+    st.sampled_from(("a", "b", "a/b", "/a", "/b/c", "../c", "c/a")),
+    st.sampled_from((0o755, 0o700, 0o4755, 0o1777)),
+)
+layers = st.lists(st.lists(entries, max_size=7), min_size=1, max_size=4)
+
+
+def layer(given_: list[Given]) -> bytes:
+    """A tar with these members, as they come."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as out:
+        for path, kind, value, mode in given_:
+            info = tarfile.TarInfo(path)
+            info.type, info.mode = KINDS[kind], mode
+            content = value.encode() if kind == "file" else b""
+            info.size = len(content)
+            if kind in ("link", "hard"):
+                info.linkname = value
+            out.addfile(info, io.BytesIO(content))
+    return data.getvalue()
+
+
+def merged(*stack: list[Given]) -> Merged:
+    """The tree of these layers."""
+    tree = Merged()
+    for given_ in stack:
+        tree.add(Reader(io.BytesIO(layer(given_)), "test"))
+    return tree
+
+
+def facts(tree: Merged) -> dict[str, tuple[object, ...]]:
+    """What is compared of each path; a file with several names tells the first of them."""
+    first: dict[int, str] = {}
+    found = {}
+    for path, node in tree.walk():
+        mode = None if node.kind == "symlink" else node.mode
+        same = first.setdefault(id(node), path) if node.kind != "folder" else path
+        found[path] = (node.kind, mode, node.target, node.digest.hex(), same)
+    return found
+
+
+def on_disk(root: Path) -> dict[str, tuple[object, ...]]:
+    """The same of a folder."""
+    first: dict[int, str] = {}
+    found: dict[str, tuple[object, ...]] = {}
+    walked = [
+        os.path.join(base, name) for base, folders, files in os.walk(root)
+        for name in (*folders, *files)
+    ]  # fmt: skip
+    parts = {one: tuple(os.path.relpath(one, root).split("/")) for one in walked}
+    for one in sorted(walked, key=lambda each: parts[each]):
+        seen = os.lstat(one)
+        kind = MODES[stat.S_IFMT(seen.st_mode)]
+        path = "/" + "/".join(parts[one])
+        mode = None if kind == "symlink" else stat.S_IMODE(seen.st_mode)
+        target = str(Path(one).readlink()) if kind == "symlink" else ""
+        digest = hashlib.sha256(Path(one).read_bytes()).hexdigest() if kind == "file" else ""
+        same = first.setdefault(seen.st_ino, path) if kind != "folder" else path
+        found[path] = (kind, mode, target, digest, same)
+    return found
+
+
+@settings(max_examples=400, deadline=None)
+@given(layers)
+def test_a_tree_in_memory_is_the_tree_on_disk(stack: list[list[Given]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        blobs = []
+        for number, given_ in enumerate(stack):
+            blobs.append(folder / f"{number}.tar")
+            blobs[-1].write_bytes(layer(given_))
+        try:
+            unpack(blobs, folder / "root")
+        except (IntegrityError, WorkFailed):
+            return  # a disk refuses more than memory does: a hard link to a folder, to itself
+        else:
+            assert facts(merged(*stack)) == on_disk(folder / "root")
+        finally:
+            remove(folder / "root")
