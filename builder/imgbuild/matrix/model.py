@@ -35,6 +35,13 @@ CudaVersion = Annotated[
         pattern=r"^[0-9]+\.[0-9]+$", description='CUDA release, major.minor, in quotes: "12.4"'
     ),
 ]
+Repository = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]*(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$",
+        description="a repository of a registry: host/owner/name",
+    ),
+]
 Reason = Annotated[
     str,
     msgspec.Meta(min_length=8, description="why, for the person who reads the refusal or the diff"),
@@ -308,3 +315,7 @@ class Matrix(Strict, frozen=True):
     drop: Annotated[
         tuple[Drop, ...], msgspec.Meta(description="files left out of every target that has them")
     ] = ()
+    registry: Annotated[
+        Repository | None,
+        msgspec.Meta(description="where the images and their bases are published"),
+    ] = None

@@ -1,12 +1,12 @@
 """What is rendered beside a lock and committed with it, and whether it is current.
 
 Comes in: a project, its matrix, locks with their seals. Goes out: `images/TARGET/Dockerfile` with
-the files that it copies, and `docker-bake.json` at the root for all of them.
+the files that it copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from imgbuild import codec
@@ -14,18 +14,24 @@ from imgbuild.lock import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.plan import FilesRecipe, VenvRecipe, plan
 from imgbuild.project import Project
-from imgbuild.render import bake, dockerfile, templates, tree
+from imgbuild.render import dockerfile, templates, tree
 from imgbuild.seal import Seal
+from imgbuild.values import Arch
 
 DOCKERFILE = "Dockerfile"
 
 
 def files(project: Project, matrix: Matrix, lock: Lock, sealed: Seal) -> dict[str, bytes]:
-    """Path beside the lock → content of everything that is rendered of one target."""
+    """Path beside the lock → content of everything that is kept there of one target."""
     made = dockerfile.dockerfile(lock, sealed, matrix)
     text = templates.render("dockerfile.j2", made, images=project.images)
-    found = {DOCKERFILE: text.encode()}
-    plans = {arch: plan(lock, arch) for arch in lock.arch}
+    return {DOCKERFILE: text.encode(), **copied(lock, tuple(lock.arch))}
+
+
+def copied(lock: Lock, arches: Sequence[Arch]) -> dict[str, bytes]:
+    """The files that a Dockerfile copies into the image."""
+    plans = {arch: plan(lock, arch) for arch in arches}
+    found: dict[str, bytes] = {}
     for kind in (VenvRecipe, FilesRecipe):
         own = {arch: dockerfile.members(planned, kind) for arch, planned in plans.items()}
         found |= tree.sources(own)
@@ -55,16 +61,6 @@ def stale(project: Project, target: str, due: dict[str, bytes]) -> list[str]:
         if name not in present or (folder / name).read_bytes() != content
     ]
     return found + [f"{folder / name} belongs to no step" for name in sorted(present - due.keys())]
-
-
-def bake_path(project: Project) -> Path:
-    """Where `docker buildx bake` finds the whole matrix."""
-    return project.root / bake.FILE
-
-
-def bake_bytes(made: Iterable[dockerfile.Dockerfile]) -> bytes:
-    """The bake file of all `made`."""
-    return codec.encode(bake.bake(made))
 
 
 def _present(folder: Path) -> set[str]:

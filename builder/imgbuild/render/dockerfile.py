@@ -19,6 +19,7 @@ from imgbuild.errors import InputError
 from imgbuild.lock import Lock
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import Matrix
+from imgbuild.oci.tar import Member
 from imgbuild.plan import (
     FilesRecipe,
     Plan,
@@ -29,10 +30,12 @@ from imgbuild.plan import (
     plan,
 )
 from imgbuild.render.tree import Tree, tree
+from imgbuild.resolution import Wheel
 from imgbuild.seal import Seal
 from imgbuild.values import Arch, Digest, Sha256, sha256
 
 INSTALLER = "uv"
+CONTEXT = "base"
 
 
 class Omission(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,16 +51,28 @@ class Omission(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
 
 
+class Build(msgspec.Struct, frozen=True, kw_only=True):
+    """A package built from its sdist; `requires` is the file of what its build needs."""
+
+    requirement: str
+    env: dict[str, str]
+    requires: str
+
+
 class Install(msgspec.Struct, frozen=True, kw_only=True):
-    """One layer of wheels: requirements installed as they are, and those that lose files."""
+    """One layer of wheels: requirements installed as they are, and those that lose files.
+
+    `builds` are there where only their sdists are at hand.
+    """
 
     name: str
     requirements: tuple[str, ...]
     omissions: tuple[Omission, ...] = ()
+    builds: tuple[Build, ...] = ()
 
 
-class Wheel(msgspec.Struct, frozen=True, kw_only=True):
-    """The wheel of the installer."""
+class Installer(msgspec.Struct, frozen=True, kw_only=True):
+    """The wheel of what installs the others."""
 
     file: str
     version: str
@@ -65,12 +80,17 @@ class Wheel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between architectures: `arch` is the name that engines have for it."""
+    """What differs between architectures: `arch` is the name that engines have for it.
+
+    `wheels` is where the wheels are: a named context or, with `urls` to fill it from, a stage.
+    """
 
     arch: str
     platform: str
     requirements: str
-    installer: Wheel
+    wheels: str = "wheels"
+    urls: tuple[str, ...] = ()
+    installer: Installer
     installs: tuple[Install, ...]
 
 
@@ -83,11 +103,15 @@ class Variable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """The image below: what `imgbuild build --only base` makes."""
+    """The image below: what `imgbuild build --only base` makes.
+
+    `reference` is how FROM names it: a named context, or the image in a registry.
+    """
 
     name: str
     digest: Digest
     contents: str
+    reference: str = CONTEXT
 
 
 class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,14 +143,24 @@ class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
         return ",".join(stage.platform for stage in self.stages)
 
     @property
+    def online(self) -> bool:
+        """Whether the base and the wheels are fetched by the build itself."""
+        return any(stage.urls for stage in self.stages)
+
+    @property
     def by_arch(self) -> bool:
         """Whether a file of the last steps differs between architectures."""
         return any(file.by_arch for file in (*self.venv.files, *self.files.files))
 
 
-def dockerfile(lock: Lock, sealed: Seal, matrix: Matrix) -> Dockerfile:
-    """The steps that make the image of `lock`; InputError if they need what the lock has not."""
-    plans = {arch: plan(lock, arch) for arch in lock.arch}
+def dockerfile(
+    lock: Lock, sealed: Seal, matrix: Matrix, arches: Sequence[Arch] | None = None
+) -> Dockerfile:
+    """The steps that make the image of `lock` on `arches`, by default on all that it has.
+
+    InputError if they need what the lock has not.
+    """
+    plans = {arch: plan(lock, arch) for arch in arches or lock.arch}
     one = next(iter(plans.values()))
     venvs = {arch: members(planned, VenvRecipe) for arch, planned in plans.items()}
     own = {arch: members(planned, FilesRecipe) for arch, planned in plans.items()}
@@ -136,7 +170,7 @@ def dockerfile(lock: Lock, sealed: Seal, matrix: Matrix) -> Dockerfile:
         target=lock.target,
         summary=target.summary if target else "",
         lock=sha256(codec.encode(lock)),
-        image=sealed.digest,
+        image=sealed.digest if set(plans) == set(sealed.arch) else sealed.arch[one.arch].manifest,
         epoch=epoch(config.created),
         created=config.created,
         base=_base(lock, sealed, plans.values()),
@@ -160,7 +194,7 @@ def epoch(created: str) -> int:
     return int(datetime.datetime.fromisoformat(created).timestamp())
 
 
-def members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequence[skeleton.Member]:
+def members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequence[Member]:
     """The members of the plan's one layer of that kind."""
     recipe = next(layer.recipe for layer in planned.layers if isinstance(layer.recipe, kind))
     if isinstance(recipe, VenvRecipe):
@@ -197,7 +231,7 @@ def _stage(lock: Lock, arch: Arch, planned: Plan) -> Stage:
         arch=arch.oci,
         platform=f"linux/{arch.oci}",
         requirements=requirements.file_name(arch),
-        installer=Wheel(
+        installer=Installer(
             file=installer.file, version=installer.version, sha256=installer.sha256
         ),
         installs=tuple(
@@ -210,8 +244,6 @@ def _stage(lock: Lock, arch: Arch, planned: Plan) -> Stage:
 
 def _install(lock: Lock, name: str, recipe: WheelsRecipe) -> Install:
     wheels = sorted(recipe.wheels, key=lambda wheel: wheel.package)
-    site = f"lib/python{recipe.python}/site-packages/"
-    reasons = {drop.package: drop for drop in lock.drop}
     return Install(
         name=name,
         requirements=tuple(
@@ -220,20 +252,25 @@ def _install(lock: Lock, name: str, recipe: WheelsRecipe) -> Install:
             if wheel.package not in recipe.omit
         ),
         omissions=tuple(
-            Omission(
-                requirement=f"{wheel.package}=={wheel.version}",
-                record=f"{site}{_info(wheel.file)}/RECORD",
-                paths=recipe.omit[wheel.package],
-                rows=tuple(_row(pattern, site) for pattern in recipe.omit[wheel.package]),
-                reasons=tuple(
-                    drop.reason
-                    for drop in lock.drop
-                    if drop.package == wheel.package
-                    and set(drop.paths) & set(recipe.omit[wheel.package])
-                ),
-            )
+            omission(lock, wheel, recipe.omit[wheel.package], recipe.python)
             for wheel in wheels
             if wheel.package in recipe.omit
+        ),
+    )
+
+
+def omission(lock: Lock, wheel: Wheel, paths: tuple[str, ...], python: str) -> Omission:
+    """What is left out of `wheel`: files that match `paths`, and their rows in RECORD."""
+    site = f"lib/python{python}/site-packages/"
+    return Omission(
+        requirement=f"{wheel.package}=={wheel.version}",
+        record=f"{site}{_info(wheel.file)}/RECORD",
+        paths=paths,
+        rows=tuple(_row(pattern, site) for pattern in paths),
+        reasons=tuple(
+            " ".join(drop.reason.split())
+            for drop in lock.drop
+            if drop.package == wheel.package and set(drop.paths) & set(paths)
         ),
     )
 

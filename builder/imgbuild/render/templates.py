@@ -10,9 +10,7 @@ import json
 import re
 import shlex
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -40,7 +38,11 @@ def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: obj
         autoescape=False,  # noqa: S701  # no markup: what a shell or a parser reads is quoted below
     )
     environment.filters.update(
-        shell=shlex.quote, value=value_text, exec=exec_form, comment=comment, slug=slug
+        word=shlex.quote,
+        words=shlex.join,
+        value=value_text,
+        quoted=json.dumps,
+        comment=comment,
     )
     fields = {field: getattr(value, field) for field in value.__struct_fields__}
     try:
@@ -48,7 +50,9 @@ def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: obj
     except jinja2.TemplateError as error:
         place = f"{getattr(error, 'filename', None) or name}:{getattr(error, 'lineno', 0)}"
         message = f"{place}: {error}"
-        raise InputError(message, hint="mend the template, or remove it to have the own one") from error
+        raise InputError(
+            message, hint="mend the template, or remove it to have the own one"
+        ) from error
 
 
 def value_text(text: str) -> str:
@@ -56,11 +60,6 @@ def value_text(text: str) -> str:
     if re.fullmatch(r"[\w@%+=:,./-]+", text, flags=re.ASCII):
         return text
     return '"' + re.sub(r'["\\$]', r"\\\g<0>", text) + '"'
-
-
-def exec_form(words: Sequence[str]) -> str:
-    """A command as the JSON list that ENTRYPOINT and CMD take."""
-    return json.dumps(list(words), ensure_ascii=False)
 
 
 def comment(text: str, indent: str = "") -> str:

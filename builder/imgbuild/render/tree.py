@@ -7,6 +7,7 @@ same as a `Tree`, and the texts that it copies.
 from __future__ import annotations
 
 import posixpath
+import shlex
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -22,7 +23,14 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
 
     paths: tuple[str, ...]
     mode: str
-    owner: str
+    uid: int = 0
+    gid: int = 0
+
+    def command(self, *, owners: bool) -> str:
+        """The command that makes them."""
+        other = owners and (self.uid or self.gid)
+        owner = ("-o", str(self.uid), "-g", str(self.gid)) if other else ()
+        return shlex.join(("install", "-d", "-m", self.mode, *owner, *self.paths))
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +48,12 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     by_arch: bool = False
 
+    def command(self, context: str) -> str:
+        """The command that copies it; $TARGETARCH is BuildKit's name of the architecture."""
+        folder = f"{context}/{COMMON}" + ('-"$TARGETARCH"' if self.by_arch else "")
+        source = shlex.quote("/" + self.source.partition("/")[2])
+        return f"install -D -m {self.mode} {folder}{source} {shlex.quote(self.path)}"
+
 
 class Tree(msgspec.Struct, frozen=True, kw_only=True):
     """What a layer adds, in the order in which a shell makes it."""
@@ -49,14 +63,26 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[Link, ...]
     files: tuple[File, ...]
 
+    def steps(self, context: str, *, owners: bool = True) -> tuple[str, ...]:
+        """The commands that make it, from a folder `context` with the files.
+
+        Without `owners` all belongs to who runs them.
+        """
+        return (
+            *(folder.command(owners=owners) for folder in self.folders),
+            *(file.command(context) for file in self.files),
+            *((shlex.join(("mkdir", "-p", *self.parents)),) if self.parents else ()),
+            *(shlex.join(("ln", "-s", link.target, link.path)) for link in self.links),
+        )
+
 
 def tree(members: Mapping[Arch, Sequence[Member]]) -> Tree:
     """The members of one layer; architectures differ in nothing but the text of files."""
     first = next(iter(members.values()))
-    folders: dict[tuple[str, str], list[str]] = {}
+    folders: dict[tuple[str, int, int], list[str]] = {}
     for member in first:
         if member.kind is Kind.FOLDER:
-            key = (f"{member.mode:04o}", f"{member.uid}:{member.gid}")
+            key = (f"{member.mode:04o}", member.uid, member.gid)
             folders.setdefault(key, []).append("/" + member.path)
     links = tuple(
         Link(path="/" + member.path, target=member.target)
@@ -77,8 +103,8 @@ def tree(members: Mapping[Arch, Sequence[Member]]) -> Tree:
     )
     return Tree(
         folders=tuple(
-            Folder(paths=tuple(paths), mode=mode, owner=owner)
-            for (mode, owner), paths in folders.items()
+            Folder(paths=tuple(paths), mode=mode, uid=uid, gid=gid)
+            for (mode, uid, gid), paths in folders.items()
         ),
         parents=tuple(sorted(parent for parent in parents if not _below(made, parent))),
         links=links,

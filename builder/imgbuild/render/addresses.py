@@ -1,0 +1,45 @@
+"""Where a lock's wheels and sdists are now: for texts that are not kept, since they name hosts.
+
+Comes in: a lock, its matrix, and a way to ask indexes. Goes out: one address for each file.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Callable
+
+from imgbuild import sources
+from imgbuild.errors import FetchFailed, InputError
+from imgbuild.fetch import Http
+from imgbuild.lock import Lock
+from imgbuild.matrix.model import Matrix
+from imgbuild.resolution import Locked
+
+Addresses = Callable[[str, Locked], str]
+
+
+def addresses(lock: Lock, matrix: Matrix, http: Http) -> Addresses:
+    """A function that gives the address of a file of a package of `lock`, without any password.
+
+    FetchFailed if the index no longer has the file, InputError if it lies in a folder.
+    """
+    indexes = sources.open_indexes(lock, matrix, http)
+
+    def _address(package: str, locked: Locked) -> str:
+        found = sources.addresses(package, locked, indexes)
+        if not found:
+            place = indexes.place(package)
+            message = f"{locked.file} is no longer on the index {place.name}"
+            raise FetchFailed(message, hint="who has it in a cache can still: imgbuild build")
+        return _public(found[0], locked)
+
+    return _address
+
+
+def _public(url: str, locked: Locked) -> str:
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https"):
+        message = f"{locked.file} comes from a folder of this machine, others cannot fetch it"
+        raise InputError(message, hint="render without --online, and give the wheels as a folder")
+    host = parts.netloc.rpartition("@")[2]
+    return urllib.parse.urlunsplit(parts._replace(netloc=host, fragment=""))

@@ -1,0 +1,35 @@
+"""A definition file for those who must build with Apptainer: one architecture, one layer.
+
+Comes in: a Dockerfile as a value, and an architecture of it. Goes out: the same steps as text.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.render import templates
+from imgbuild.render.dockerfile import Dockerfile, Omission
+from imgbuild.values import Arch
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True):
+    """What the template takes beside the Dockerfile: all wheels at once, in two groups."""
+
+    arch: Arch
+    requirements: tuple[str, ...]
+    omissions: tuple[Omission, ...]
+
+
+def text(made: Dockerfile, arch: Arch, images: Path) -> str:
+    """The definition file of `made` on `arch`."""
+    stage = next(stage for stage in made.stages if stage.arch == arch.oci)
+    found = Definition(
+        arch=arch,
+        requirements=tuple(
+            sorted(each for install in stage.installs for each in install.requirements)
+        ),
+        omissions=tuple(each for install in stage.installs for each in install.omissions),
+    )
+    return templates.render("apptainer.j2", made, images=images, stage=stage, all=found)

@@ -1,0 +1,76 @@
+"""The lock as PEP 751 has it: a `pylock.toml` with addresses, for pip, uv and other installers.
+
+Comes in: a lock and addresses. Goes out: text. It names hosts, so it is never committed. A package
+with one version everywhere has one entry with its wheels; one that differs has one for each
+architecture, behind a marker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+import imgbuild
+from imgbuild.lock import Lock
+from imgbuild.render.addresses import Addresses
+from imgbuild.resolution import Built, Locked, Wheel
+from imgbuild.values import Arch
+
+Entries = dict[tuple[str, str], dict[Arch, Wheel | Built]]
+
+
+def text(lock: Lock, arches: Sequence[Arch], addresses: Addresses) -> str:
+    """`pylock.toml` of `lock` for `arches`."""
+    entries: Entries = {}
+    for arch in arches:
+        resolution = lock.arch[arch]
+        for item in (*resolution.wheels, *resolution.built):
+            entries.setdefault((item.package, item.version), {})[arch] = item
+    python = lock.base.python
+    lines = [
+        f"# The packages of {lock.target}: `imgbuild render {lock.target} --format pylock`.",
+        'lock-version = "1.0"',
+        f"created-by = {_string(f'imgbuild {imgbuild.__version__}')}",
+        f"requires-python = {_string(f'=={python}.*')}",
+        f"environments = [{', '.join(_string(_marker([arch])) for arch in arches)}]",
+    ]
+    for key in sorted(entries):
+        lines += _package(key, entries[key], set(arches), addresses)
+    return "\n".join(lines) + "\n"
+
+
+def _package(
+    key: tuple[str, str],
+    items: dict[Arch, Wheel | Built],
+    arches: set[Arch],
+    addresses: Addresses,
+) -> list[str]:
+    package, version = key
+    lines = ["", "[[packages]]", f"name = {_string(package)}", f"version = {_string(version)}"]
+    if set(items) != arches:
+        lines.append(f"marker = {_string(_marker(sorted(items)))}")
+    wheels = {item.sha256: item for item in items.values() if isinstance(item, Wheel)}
+    sdists = {item.sdist.sha256: item.sdist for item in items.values() if isinstance(item, Built)}
+    lines += [f"sdist = {_file(package, one, addresses)}" for one in sdists.values()]
+    if wheels:
+        rows = [f"  {_file(package, wheels[sha], addresses)}," for sha in sorted(wheels)]
+        lines += ["wheels = [", *rows, "]"]
+    return lines
+
+
+def _file(package: str, locked: Locked, addresses: Addresses) -> str:
+    url = addresses(package, locked)
+    return (
+        f"{{name = {_string(locked.file)}, url = {_string(url)}, size = {locked.size},"
+        f" hashes = {{sha256 = {_string(locked.sha256)}}}}}"
+    )
+
+
+def _marker(arches: Iterable[Arch]) -> str:
+    machines = " or ".join(f"platform_machine == '{arch.wheel}'" for arch in arches)
+    return f"sys_platform == 'linux' and ({machines})"
+
+
+def _string(text: str) -> str:
+    """A basic string of TOML: JSON's escapes are among its own."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
