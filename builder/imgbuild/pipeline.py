@@ -1,7 +1,7 @@
 """The program as a list of steps: read this first.
 
     lock:   settle (resolve → audit → learn → resolve) → lock → plan → fetch → assemble (digests
-            only) → audit of whole files → seal
+            only) → audit of whole files → seal → render
     build:  lock and seal → plan → fetch → assemble → OCI layout
 
 `sealing` and `building` hold the steps of one target; here they are put in order for several.
@@ -15,7 +15,17 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import building, constraints, contexts, diff, history, sealing, states, upkeep
+from imgbuild import (
+    building,
+    constraints,
+    contexts,
+    diff,
+    history,
+    rendering,
+    sealing,
+    states,
+    upkeep,
+)
 from imgbuild import project as projects
 from imgbuild.building import Built
 from imgbuild.console import console
@@ -103,6 +113,7 @@ def lock_all(
             failed[item.name] = error
         else:
             console.info(f"{item.name}: sealed ({number} of {len(selected)})")
+    rendering.keep_new(session.project, session.matrix, [one.target for one in sealed])
     upkeep.trim(inputs.store)
     return Locked(sealed=tuple(sealed), failed=failed)
 

@@ -72,11 +72,9 @@ def keep_new(project: Project, matrix: Matrix, names: Iterable[str]) -> None:
     for name in names:
         lock = locks.read_lock(project.images, name)
         try:
-            due = _kept(project, matrix, lock)
+            current.write(project, name, _kept(project, matrix, lock))
         except InputError as error:
-            due = {}
             console.info(f"{name} has no Dockerfile: {error.message}")
-        current.write(project, name, due)
     _keep_bake(project, matrix)
 
 

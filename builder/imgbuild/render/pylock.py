@@ -24,7 +24,8 @@ def text(lock: Lock, arches: Sequence[Arch], addresses: Addresses) -> str:
     entries: Entries = {}
     for arch in arches:
         resolution = lock.arch[arch]
-        for item in (*resolution.wheels, *resolution.built):
+        items: list[Wheel | Built] = [*resolution.wheels, *resolution.built]
+        for item in items:
             entries.setdefault((item.package, item.version), {})[arch] = item
     python = lock.base.python
     lines = [
