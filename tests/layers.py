@@ -50,7 +50,17 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
     ("assemble", "workers", "inputs"),
     ("seal", "diff", "history"),
     ("render.*",),
-    ("engine", "runner", "smoke", "host", "doctor", "buildkit", "buildkit_progress", "podman"),
+    (
+        "engine",
+        "driver",
+        "runner",
+        "smoke",
+        "host",
+        "doctor",
+        "buildkit",
+        "buildkit_progress",
+        "podman",
+    ),
     ("accepting", "compare"),
     (
         "building",

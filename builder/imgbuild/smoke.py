@@ -3,12 +3,15 @@
 Comes in: a lock and the layout that was built from it. Goes out: a `Report`, and from that a table
 or JUnit XML. The tests themselves are scripts that import nothing of imgbuild; they are copied into
 a container (no shared folder, so an engine on another machine works alike), or shown to a root
-folder, which needs no engine. They have no network and are not root.
+folder, which needs no engine; or they run in the environment that is active, for which a lock was
+installed without an image. In an image they have no network and are not root.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -16,9 +19,10 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from imgbuild import codec, engine, runner, sandbox
+from imgbuild import codec, driver, engine, runner, sandbox
+from imgbuild import run as processes
 from imgbuild.console import console
-from imgbuild.errors import InputError, WorkFailed
+from imgbuild.errors import InputError, ToolMissing, WorkFailed
 from imgbuild.lock import Lock
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.tar import Kind, Member, header, padding
@@ -33,7 +37,9 @@ TESTS = Path(__file__).parent / "data" / "smoke_tests"
 PLACE = "/smoke_tests"
 EXPECT = "expect.json"
 FORMAT = 1
-Tier = Literal["static", "cpu"]
+MODEL = "/model"
+Tier = Literal["static", "cpu", "gpu", "multi-gpu"]
+GPU_TIERS: dict[Tier, int] = {"gpu": 1, "multi-gpu": 2}  # and how many each needs
 COLUMNS = ("case", "outcome", "seconds")
 # What XML 1.0 cannot carry, escaped or not.
 UNPRINTABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -79,6 +85,15 @@ def expectation(lock: Lock, arch: Arch) -> Expectation:
     )
 
 
+def fitting(gpus: int, through: str | None = None) -> tuple[Tier, ...]:
+    """The tiers that a machine with so many GPUs allows: what `imgbuild smoke` runs unasked.
+
+    The active environment is no image: what `static` says of users and files is not its matter.
+    """
+    tiers: list[Tier] = ["cpu"] if through == "here" else ["static", "cpu"]
+    return (*tiers, *(tier for tier, needed in GPU_TIERS.items() if gpus >= needed))
+
+
 def smoke(
     lock: Lock,
     layout: Layout,
@@ -88,13 +103,14 @@ def smoke(
     through: str | None,
     store: Store,
     patience: float = 1.0,
+    model: Path | None = None,
 ) -> list[Report]:
     """Run `tiers` in the image of `layout` on `arch`: a report for each.
 
     `through` is "docker", "podman" or "root"; None takes the engine that answers, else a root
-    folder. `patience` multiplies the time limits, for emulated or loaded machines. InputError if
-    the layout has no such image, ToolMissing if what `through` names is not there, WorkFailed if
-    the tests could not be run.
+    folder. `patience` multiplies the time limits, for emulated or loaded machines; `model` is a
+    folder of this machine with the model for the GPU tiers. InputError if the layout has no such
+    image, ToolMissing if what `through` names is not there, WorkFailed if the tests could not run.
     """
     expected = expectation(lock, arch)
     layout.image(arch)
@@ -105,17 +121,21 @@ def smoke(
         reference = engine.load(found, layout, arch, lock.target).reference
         reports = []
         for tier in tiers:
-            command = test_command(lock.settings.prefix, tier, patience)
+            command = test_command(
+                lock.settings.prefix, tier, patience, MODEL if model else None, PLACE
+            )
             with console.step(f"{lock.target}: smoke tests, tier {tier}, in {found.kind}"):
-                result = _in_container(found, reference, command, expected)
+                settings = _container(tier, model)
+                result = _in_container(found, reference, command, expected, settings)
             reports.append(read_report(result, expected, tier))
         return reports
     with runner.root_folder(layout, arch, store) as root:
-        settings = runner.running(layout, arch)
+        settings_ = runner.running(layout, arch)
         return [
-            smoke_root(lock, root, arch, tier, settings=settings, store=store, patience=patience)
+            smoke_root(lock, root, arch, tier, settings=settings_, store=store, patience=patience,
+                       model=model)
             for tier in tiers
-        ]
+        ]  # fmt: skip
 
 
 def smoke_root(
@@ -127,27 +147,27 @@ def smoke_root(
     settings: runner.Running,
     store: Store,
     patience: float = 1.0,
+    model: Path | None = None,
 ) -> Report:
     """Run `tier` in the folder `root`, into which the image with `settings` was unpacked."""
     expected = expectation(lock, arch)
     user = lock.settings.user
-    command = test_command(lock.settings.prefix, tier, patience)
+    command = test_command(lock.settings.prefix, tier, patience, MODEL if model else None, PLACE)
     with store.scratch() as scratch:
-        folder = scratch / "smoke_tests"
-        for member in members(expected):
-            path = scratch / member.path
-            if member.kind is Kind.FOLDER:
-                path.mkdir()
-            else:
-                path.write_bytes(member.content if isinstance(member.content, bytes) else b"")
-                path.chmod(0o644)
-        folder.chmod(0o755)
+        binds = [sandbox.Bind(source=_write(expected, scratch), target=PLACE)]
+        env = {**dict(item.split("=", 1) for item in settings.env), "HOME": user.home}
+        if model is not None:
+            binds.append(sandbox.Bind(source=model, target=MODEL))
+        if tier in GPU_TIERS:
+            brought = driver.shown(scratch)
+            binds += brought.binds
+            env |= brought.env
         with console.step(f"{lock.target}: smoke tests, tier {tier}, in a root folder"):
             result = sandbox.run(
                 root,
                 [*settings.entrypoint, *command],
-                env={**dict(item.split("=", 1) for item in settings.env), "HOME": user.home},
-                binds=[sandbox.Bind(source=folder, target=PLACE)],
+                env=env,
+                binds=binds,
                 cwd=settings.workdir,
                 user=(user.uid, user.gid),
                 network=False,
@@ -155,11 +175,71 @@ def smoke_root(
     return read_report(result, expected, tier)
 
 
-def test_command(prefix: str, tier: Tier, patience: float) -> list[str]:
-    """The command line of the tests' own runner."""
-    runner_ = (f"{prefix}/bin/python", f"{PLACE}/run.py")
-    return [*runner_, "--json", f"--tier={tier}", f"--expect={PLACE}/{EXPECT}",
-            f"--patience={patience}"]  # fmt: skip
+def smoke_here(
+    lock: Lock,
+    arch: Arch,
+    tiers: Sequence[Tier],
+    *,
+    store: Store,
+    patience: float = 1.0,
+    model: Path | None = None,
+) -> list[Report]:
+    """Run `tiers` in the environment that is active: that of VIRTUAL_ENV, else of PATH's python3.
+
+    It must hold what the lock names, whoever installed it. ToolMissing if there is no Python.
+    """
+    active = os.environ.get("VIRTUAL_ENV")
+    python = f"{active}/bin/python" if active else shutil.which("python3")
+    if python is None or not Path(python).exists():
+        message = f"{python or 'python3'} is not there"
+        raise ToolMissing(message, hint="activate the environment that is to be tested")
+    asked = processes.run([python, "-c", "import sys; print(sys.prefix)"])
+    reports = []
+    for tier in tiers:
+        with store.scratch() as scratch:
+            expected = msgspec.structs.replace(
+                expectation(lock, arch),
+                prefix=asked.stdout.strip(),
+                cache=str(scratch),
+                workdir=str(scratch),
+            )
+            folder = _write(expected, scratch)
+            words = test_command("", tier, patience, str(model) if model else None, str(folder))
+            with console.step(f"{lock.target}: smoke tests, tier {tier}, in {expected.prefix}"):
+                result = processes.run([python, *words[1:]], check=False)
+        reports.append(read_report(result, expected, tier))
+    return reports
+
+
+def test_command(
+    prefix: str, tier: Tier, patience: float, model: str | None, place: str
+) -> list[str]:
+    """The command line of the tests' own runner, which lies in `place`."""
+    runner_ = (f"{prefix}/bin/python", f"{place}/run.py")
+    return [*runner_, "--json", f"--tier={tier}", f"--expect={place}/{EXPECT}",
+            f"--patience={patience}", *([f"--model={model}"] if model else [])]  # fmt: skip
+
+
+def _write(expected: Expectation, scratch: Path) -> Path:
+    """The tests and what they are to find, as a folder that everybody can read."""
+    for member in members(expected):
+        path = scratch / member.path
+        if member.kind is Kind.FOLDER:
+            path.mkdir()
+        else:
+            path.write_bytes(member.content if isinstance(member.content, bytes) else b"")
+            path.chmod(0o644)
+    folder = scratch / PLACE.strip("/")
+    folder.chmod(0o755)
+    return folder
+
+
+def _container(tier: Tier, model: Path | None) -> engine.Running:
+    """How a container of `tier` runs. NCCL's processes meet in shared memory, 64 MB by default."""
+    options = ("--shm-size=8g",) if tier in GPU_TIERS else ()
+    if model is not None:
+        options = (*options, f"--volume={model}:{MODEL}:ro")
+    return engine.Running(network=False, gpus=tier in GPU_TIERS, options=options)
 
 
 def members(expected: Expectation) -> tuple[Member, ...]:
@@ -273,10 +353,14 @@ def junit(reports: Sequence[Report]) -> bytes:
 
 
 def _in_container(
-    found: engine.Engine, reference: str, command: Sequence[str], expected: Expectation
+    found: engine.Engine,
+    reference: str,
+    command: Sequence[str],
+    expected: Expectation,
+    settings: engine.Running,
 ) -> Result:
     """Run `command` in a new container that holds the tests."""
-    container = engine.create(found, reference, command, engine.Running(network=False))
+    container = engine.create(found, reference, command, settings)
     try:
         engine.copy_in(found, container, tar(expected))
         return engine.start(found, container)

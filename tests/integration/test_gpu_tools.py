@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild import codec, lock
+from imgbuild.oci import layout
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.unpack import unpack
 from imgbuild.values import Arch
@@ -47,7 +48,7 @@ def _built(place: Path) -> Layout:
     locked = lock.lock_path(place / "images", "small")
     locked.parent.mkdir(parents=True)
     codec.write(locked, smallworld.make_lock_of(wheels))
-    return smallworld.layout.read(place / "build" / "small")
+    return layout.read(place / "build" / "small")
 
 
 @pytest.fixture(scope="module", name="packed")
@@ -67,7 +68,7 @@ def _root(place: Path, packed: Path) -> Path:
 
 def told(root: Path) -> dict[str, tuple[object, ...]]:
     """Everything below `root`: type, mode, owner, size or target, time."""
-    found = {}
+    found: dict[str, tuple[object, ...]] = {}
     for path in sorted(root.rglob("*")):
         info = path.lstat()
         what: object = info.st_size if stat.S_ISREG(info.st_mode) else None

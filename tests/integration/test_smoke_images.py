@@ -146,3 +146,16 @@ def test_an_engine_runs_them_in_a_container(kind, built, wheels, tmp_path):
 def _containers(found: engine.Engine) -> set[str]:
     done = subprocess.run(found.command("ps", "-aq"), capture_output=True, text=True, check=True)
     return set(done.stdout.split())
+
+
+def test_the_active_environment_is_tested(wheels, tmp_path, monkeypatch):
+    smallworld.make_venv(tmp_path / "venv", wheels)
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
+    lock = smallworld.make_lock_of(wheels)
+    store = Store.open(tmp_path / "cache")
+    [report] = smoke.smoke_here(lock, Arch.X86_64, ["static"], store=store)
+    outcomes = {case.name: case.outcome for case in report.cases}
+    assert outcomes["versions"] == "passed", report.cases
+    assert outcomes["import alpha"] == "passed"
+    [report] = smoke.smoke_here(lock, Arch.X86_64, ["gpu"], store=store)
+    assert not smoke.succeeded(report) or report.cases[0].outcome == "passed"

@@ -23,6 +23,7 @@ from imgbuild.cli import (
     options,
     render,
     resolve,
+    smoke,
 )
 from imgbuild.errors import InputError
 
@@ -102,7 +103,7 @@ app.command("schema", rich_help_panel=LOOK)(matrix.schema)
 app.command("doctor", rich_help_panel=USE)(doctor.doctor)
 app.command("load", rich_help_panel=USE)(image.load)
 app.command("run", rich_help_panel=USE)(image.run)
-app.command("smoke", rich_help_panel=USE)(image.smoke)
+app.command("smoke", rich_help_panel=USE)(smoke.smoke)
 app.add_typer(cache.app, name="cache", rich_help_panel=KEEP)
 
 

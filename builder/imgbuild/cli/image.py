@@ -1,4 +1,4 @@
-"""`imgbuild load`, `run`, `smoke`: use an image that was built."""
+"""`imgbuild load` and `run`: use an image that was built."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from imgbuild.errors import InputError, NothingSelected
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
-    from imgbuild import smoke as smoke_tests
     from imgbuild.matrix.select import Selected
     from imgbuild.oci.layout import Layout
-    from imgbuild.report import Report
 
 
 class Through(enum.StrEnum):
@@ -30,25 +28,6 @@ class Through(enum.StrEnum):
     DOCKER = "docker"
     PODMAN = "podman"
     ROOT = "root"
-
-
-class Tier(enum.StrEnum):
-    """How much is tested."""
-
-    STATIC = "static"
-    CPU = "cpu"
-
-
-def _patience(value: object) -> float:
-    text = str(value)  # typer hands the default over too
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0.1 <= number < float("inf"):
-        message = f"{text!r} is no factor; give a number from 0.1 on"
-        raise typer.BadParameter(message)
-    return number
 
 
 LayoutFolder = Annotated[
@@ -129,13 +108,13 @@ def load(
         raise InputError(message, hint="name docker or podman; imgbuild run needs no engine")
     session = pipeline.open_session(matrix, pipeline.Options())
     selected = session.select(options.wanted(names, target), everything=everything, arches=[])
-    _same_image(selected, layout)
+    same_image(selected, layout)
     found = engines.require(engine.value if engine else None)
     done = []
     for item in selected:
         built = pipeline.built_layout(session, item.name, layout)
         with console.step(f"loading {item.name} into {found.kind}"):
-            loaded = engines.load(found, built, _one(built, arch), item.name)
+            loaded = engines.load(found, built, one_arch(built, arch), item.name)
         done.append(
             LoadedImage(
                 target=item.name, engine=found.kind, reference=loaded.reference, id=loaded.id
@@ -188,7 +167,7 @@ def run(
     session = pipeline.open_session(matrix, pipeline.Options())
     name = _single(session.select([name]))
     built = pipeline.built_layout(session, name, layout)
-    chosen = _one(built, arch)
+    chosen = one_arch(built, arch)
     words = list(command or [])
     ran = runner.run(
         built,
@@ -212,109 +191,6 @@ def run(
     raise typer.Exit(ran.status)
 
 
-def smoke(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    tier: Annotated[
-        list[Tier] | None,
-        typer.Option(
-            "--tier",
-            help="static: versions, files, imports, compilers. cpu: a GRPO step. By default both.",
-            rich_help_panel=options.WORK,
-            show_default=False,
-        ),
-    ] = None,
-    arch: options.OneArch = None,
-    layout: LayoutFolder = None,
-    through: Way = None,
-    junit: Annotated[
-        Path | None,
-        typer.Option(
-            "--junit",
-            metavar="FILE",
-            help="Write the report as JUnit XML too.",
-            rich_help_panel=options.TALK,
-            show_default=False,
-        ),
-    ] = None,
-    patience: Annotated[
-        float,
-        typer.Option(
-            "--patience",
-            metavar="N",
-            parser=_patience,
-            help="Multiply the time limits: for emulated or loaded machines.",
-            rich_help_panel=options.WORK,
-        ),
-    ] = 1.0,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
-    """Test built images from the inside, without a GPU and without a network.
-
-    Exit status 1 if a test fails. A test that is skipped is said to be skipped, never passed.
-
-    Examples:
-
-        imgbuild smoke cu124-vllm
-
-        imgbuild smoke cu124-vllm --tier static --through root --junit report.xml
-    """
-    from imgbuild import smoke as tests
-    from imgbuild.codec import write_bytes
-
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    wanted = options.wanted(names, target)
-    tiers: list[tests.Tier] = [each.value for each in tier or Tier]
-    reports = _smoke(wanted, matrix, layout, arch, tiers, through, patience, everything=everything)
-    if junit is not None:
-        write_bytes(junit, tests.junit(reports))
-    words = [f"{each.target} {each.arch} {each.tier} {tests.verdict(each)}" for each in reports]
-    options.answer(reports, words, json=json)
-    if not all(tests.succeeded(report) for report in reports):
-        raise typer.Exit(1)
-
-
-def _smoke(
-    wanted: list[str],
-    matrix: Path | None,
-    layout: Path | None,
-    arch: Sequence[Arch] | None,
-    tiers: Sequence[smoke_tests.Tier],
-    through: Through | None,
-    patience: float,
-    *,
-    everything: bool,
-) -> list[Report]:
-    """A report for each target and tier, each shown as soon as it is there."""
-    from imgbuild import lock, pipeline
-    from imgbuild import smoke as tests
-    from imgbuild.store import Store
-
-    session = pipeline.open_session(matrix, pipeline.Options())
-    reports = []
-    selected = session.select(wanted, everything=everything, arches=[])
-    _same_image(selected, layout)
-    for item in selected:
-        built = pipeline.built_layout(session, item.name, layout)
-        found = tests.smoke(
-            lock.read_lock(session.project.images, item.name),
-            built,
-            _one(built, arch),
-            tiers,
-            through=through.value if through else None,
-            store=Store.open(),
-            patience=patience,
-        )
-        for report in found:
-            tests.show(report)
-        reports += found
-    return reports
-
-
 def _single(selected: Sequence[Selected]) -> str:
     """The name of the one target that is meant."""
     if len(selected) > 1:
@@ -323,13 +199,14 @@ def _single(selected: Sequence[Selected]) -> str:
     return selected[0].name
 
 
-def _same_image(selected: Sequence[Selected], layout: Path | None) -> None:
+def same_image(selected: Sequence[Selected], layout: Path | None) -> None:
+    """InputError if `layout` is to stand for several targets."""
     if layout is not None and len(selected) > 1:
         message = f"--layout {layout} is one image, {len(selected)} targets are selected"
         raise InputError(message, hint="name one target, or leave --layout out")
 
 
-def _one(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
+def one_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
     """The one architecture that is meant: the named one, else this machine's, else the only one."""
     have = tuple(layout.images)
     if arches and len(set(arches)) > 1:

@@ -1,0 +1,236 @@
+"""`imgbuild smoke`: test images from the inside."""
+
+from __future__ import annotations
+
+import enum
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from imgbuild.cli import options
+from imgbuild.cli.image import LayoutFolder, one_arch, same_image
+from imgbuild.console import console
+from imgbuild.errors import InputError
+from imgbuild.values import Arch
+
+if TYPE_CHECKING:
+    from imgbuild import smoke as smoke_tests
+    from imgbuild.report import Report
+
+
+class Tier(enum.StrEnum):
+    """How much is tested."""
+
+    STATIC = "static"
+    CPU = "cpu"
+    GPU = "gpu"
+    MULTI_GPU = "multi-gpu"
+
+
+class Place(enum.StrEnum):
+    """What smoke tests run in."""
+
+    DOCKER = "docker"
+    PODMAN = "podman"
+    ROOT = "root"
+    HERE = "here"
+
+
+def _patience(value: object) -> float:
+    text = str(value)  # typer hands the default over too
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.1 <= number < float("inf"):
+        message = f"{text!r} is no factor; give a number from 0.1 on"
+        raise typer.BadParameter(message)
+    return number
+
+
+Tiers = Annotated[
+    list[Tier] | None,
+    typer.Option(
+        "--tier",
+        help="static: versions, files, imports, compilers. cpu: a GRPO step. gpu: vLLM, a GRPO"
+        " step with it, servers, kernels. multi-gpu: two GPUs at once. By default all that this"
+        " machine's GPUs allow.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Way = Annotated[
+    Place | None,
+    typer.Option(
+        "--through",
+        help="By default the engine that answers, else a root folder, which needs no engine."
+        " here: the environment that is active, no image.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Model = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        metavar="FOLDER",
+        help="A real model for the gpu tiers; by default a tiny one with random weights.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+JUnit = Annotated[
+    Path | None,
+    typer.Option(
+        "--junit",
+        metavar="FILE",
+        help="Write the report as JUnit XML too.",
+        rich_help_panel=options.TALK,
+        show_default=False,
+    ),
+]
+Patience = Annotated[
+    float,
+    typer.Option(
+        "--patience",
+        metavar="N",
+        parser=_patience,
+        help="Multiply the time limits: for emulated or loaded machines.",
+        rich_help_panel=options.WORK,
+    ),
+]
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """How smoke tests are to be run."""
+
+    tiers: tuple[smoke_tests.Tier, ...]
+    through: Place | None
+    patience: float
+    model: Path | None
+
+
+def smoke(
+    names: options.Names = None,
+    target: options.Targets = None,
+    everything: options.Everything = False,
+    tier: Tiers = None,
+    arch: options.OneArch = None,
+    layout: LayoutFolder = None,
+    through: Way = None,
+    model: Model = None,
+    junit: JUnit = None,
+    patience: Patience = 1.0,
+    matrix: options.MatrixFile = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Test built images from the inside, without a network.
+
+    Exit status 1 if a test fails. A test that is skipped is said to be skipped, never passed, and
+    a tier for GPUs fails where there is none.
+
+    Examples:
+
+        imgbuild smoke cu124-vllm
+
+        imgbuild smoke cu124-vllm --tier static --through root --junit report.xml
+    """
+    from imgbuild import smoke as tests
+    from imgbuild.codec import write_bytes
+
+    options.configure(json=json, quiet=quiet, verbose=verbose)
+    wanted = options.wanted(names, target)
+    asked = _Asked(
+        tiers=_tiers(tier, through), through=through, patience=patience, model=_model(model)
+    )
+    reports = _smoke(wanted, matrix, layout, arch, asked, everything=everything)
+    if junit is not None:
+        write_bytes(junit, tests.junit(reports))
+    words = [f"{each.target} {each.arch} {each.tier} {tests.verdict(each)}" for each in reports]
+    options.answer(reports, words, json=json)
+    if not all(tests.succeeded(report) for report in reports):
+        raise typer.Exit(1)
+
+
+def _tiers(named: Sequence[Tier] | None, through: Place | None) -> tuple[smoke_tests.Tier, ...]:
+    """The tiers that are named, else all that this machine's GPUs allow, which it says."""
+    from imgbuild import driver
+    from imgbuild import smoke as tests
+
+    if named:
+        return tuple(each.value for each in named)
+    found = driver.gpus()
+    tiers = tests.fitting(found, through)
+    console.info(f"this machine has {found or 'no'} GPU(s): tiers {', '.join(tiers)}")
+    return tiers
+
+
+def _model(folder: Path | None) -> Path | None:
+    """The model's folder, absolute; InputError if it holds none."""
+    if folder is not None and not (folder / "config.json").is_file():
+        message = f"--model {folder}: it holds no config.json"
+        raise InputError(message, hint="name the folder of a model, as from_pretrained reads it")
+    return folder.resolve() if folder else None
+
+
+def _smoke(
+    wanted: list[str],
+    matrix: Path | None,
+    layout: Path | None,
+    arch: Sequence[Arch] | None,
+    asked: _Asked,
+    *,
+    everything: bool,
+) -> list[Report]:
+    """A report for each target and tier, each shown as soon as it is there."""
+    from imgbuild import lock, pipeline
+    from imgbuild import smoke as tests
+    from imgbuild.store import Store
+
+    session = pipeline.open_session(matrix, pipeline.Options())
+    store = Store.open()
+    reports = []
+    selected = session.select(wanted, everything=everything, arches=[])
+    same_image(selected, layout)
+    for item in selected:
+        patience, model = asked.patience, asked.model
+        if asked.through is Place.HERE:
+            found = tests.smoke_here(
+                lock.read_lock(session.project.images, item.name),
+                _here(arch),
+                asked.tiers,
+                store=store,
+                patience=patience,
+                model=model,
+            )
+        else:
+            built = pipeline.built_layout(session, item.name, layout)
+            found = tests.smoke(
+                lock.read_lock(session.project.images, item.name),
+                built,
+                one_arch(built, arch),
+                asked.tiers,
+                through=asked.through.value if asked.through else None,
+                store=store,
+                patience=patience,
+                model=model,
+            )
+        for report in found:
+            tests.show(report)
+        reports += found
+    return reports
+
+
+def _here(arches: Sequence[Arch] | None) -> Arch:
+    """This machine's architecture, which alone can be tested in the active environment."""
+    own = Arch.parse(platform.machine())
+    if arches and set(arches) != {own}:
+        message = f"--arch {' --arch '.join(arches)}: the active environment is {own}"
+        raise InputError(message, hint="leave --arch out, or test an image")
+    return own

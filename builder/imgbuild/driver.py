@@ -1,0 +1,80 @@
+"""The GPUs of this machine, and the driver's libraries, shown to a root folder that has none.
+
+An engine's runtime brings the driver into a container; a root folder is shown the host's own: the
+folder that holds libcuda.so.1, and a folder of links to those of its files that are the driver's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import run
+from imgbuild.errors import WorkFailed
+from imgbuild.sandbox import Bind
+
+DEVICES = Path("/dev")
+LIBRARY = "libcuda.so.1"
+OWN = ("libcuda.", "libcudadebugger.", "libnvidia-", "libnvcuvid.", "libnvoptix.")
+PLACES = ("/usr/local/nvidia/lib64", "/run/opengl-driver/lib", "/usr/lib/wsl/lib")
+SHOWN = "/run/imgbuild"
+REMEDY = "install the driver, or name another tier"
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sandbox needs besides: folders, and variables by which the loader finds them."""
+
+    binds: tuple[Bind, ...]
+    env: dict[str, str]
+
+
+def gpus() -> int:
+    """How many GPUs of NVIDIA's this machine has, by their files in /dev."""
+    return sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in DEVICES.glob("nvidia*"))
+
+
+def shown(scratch: Path) -> Shown:
+    """The driver of this machine; links to it are made in the folder `scratch`.
+
+    WorkFailed if there is none: a tier for GPUs without a driver tests nothing.
+    """
+    folder = libraries()
+    if folder is None:
+        message = f"this machine has no {LIBRARY}: not in the loader's cache, nor in a usual place"
+        raise WorkFailed(message, hint=REMEDY)
+    links = scratch / "driver"
+    links.mkdir()
+    for path in sorted(folder.glob("lib*.so*")):
+        if path.name.startswith(OWN):
+            (links / path.name).symlink_to(f"{SHOWN}/host/{path.name}")
+    if not (links / "libcuda.so").is_symlink():
+        (links / "libcuda.so").symlink_to(LIBRARY)  # what Triton's -lcuda looks for
+    place = f"{SHOWN}/driver"
+    return Shown(
+        binds=(Bind(source=folder, target=f"{SHOWN}/host"), Bind(source=links, target=place)),
+        env={"LD_LIBRARY_PATH": place, "TRITON_LIBCUDA_PATH": place},
+    )
+
+
+def libraries() -> Path | None:
+    """The folder of the driver's libraries: the loader's own answer first, then usual places."""
+    answer = run.run(["/sbin/ldconfig", "-p"], check=False)
+    return _first([*_listed(answer.stdout), *(Path(place) for place in PLACES)])
+
+
+def _listed(text: str) -> list[Path]:
+    """The folders in which `ldconfig -p` lists the library for 64 bits."""
+    rows = [row for row in text.splitlines() if row.strip().startswith(f"{LIBRARY} (libc6,")]
+    return [Path(row.rpartition("=> ")[2].strip()).parent for row in rows]
+
+
+def _first(folders: Iterable[Path]) -> Path | None:
+    """The first of `folders` that holds the library, links resolved."""
+    for folder in folders:
+        path = folder / LIBRARY
+        if path.exists():
+            return path.resolve().parent
+    return None
