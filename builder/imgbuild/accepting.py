@@ -31,8 +31,9 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """One entry of the list.
 
     In `path` a * stands for any part of one name, ** for any part of a path; "configuration" is the
-    image's configuration. `field` is what differs, with the same stars. `only` names the builder
-    that has a path, for the field "presence". `like` says in which way contents must be the same:
+    image's configuration. `field` is what differs, with the same stars. With `only`, what differs
+    is there on one side alone, and that is one of these builders. `like` says in which way contents
+    must be the same:
 
     - record: the same rows in any order, but for files whose own difference is accepted;
     - launcher: the same interpreter, which calls the same function.
@@ -41,7 +42,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     path: str
     field: str
     reason: str
-    only: str = ""
+    only: tuple[str, ...] = ()
     like: Like = ""
 
 
@@ -122,8 +123,13 @@ class Acceptor:
         )
 
     def unused(self) -> tuple[Accepted, ...]:
-        """The entries that accepted nothing so far."""
-        return tuple(entry for place, entry in enumerate(self._accepted) if place not in self._used)
+        """The entries that accepted nothing, but for those of other builders."""
+        return tuple(
+            entry
+            for place, entry in enumerate(self._accepted)
+            if place not in self._used
+            and not (entry.only and set(entry.only).isdisjoint(self._names))
+        )
 
     def _judged(
         self, found: Difference, *, plain: bool, known: Mapping[str, Difference]
@@ -135,13 +141,19 @@ class Acceptor:
                 continue
             if not self._fields[place].fullmatch(found.field):
                 continue
-            if entry.only and self._names[found.left is None] != entry.only:
+            if entry.only and self._only(found) not in entry.only:
                 continue
             if entry.like and not self._alike(entry.like, found, known):
                 continue
             self._used.add(place)
             return msgspec.structs.replace(found, reason=entry.reason)
         return found
+
+    def _only(self, found: Difference) -> str | None:
+        """The side that alone has what differs; None if both have it."""
+        if found.left is None:
+            return self._names[1]
+        return self._names[0] if found.right is None else None
 
     def _alike(self, like: Like, found: Difference, known: Mapping[str, Difference]) -> bool:
         left, right = (bytes(texts.get(found.path, b"")) for texts in self._texts)
@@ -164,7 +176,7 @@ def _launched(script: bytes) -> tuple[str, str, str] | None:
     text = script.decode("utf-8", "replace")
     first = text.partition("\n")[0]
     taken = re.search(r"^from (\S+) import (\w+)$", text, re.MULTILINE)
-    call = re.search(r"^\s+(?:sys\.exit|raise SystemExit)\(([\w.]+)\(\)\)$", text, re.MULTILINE)
+    call = re.search(r"^\s*sys\.exit\(([\w.]+)\(\)\)$", text, re.MULTILINE)
     if not first.startswith("#!") or taken is None or call is None:
         return None
     return (first, taken[1], call[1]) if call[1].split(".")[0] == taken[2] else None

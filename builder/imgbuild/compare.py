@@ -192,7 +192,7 @@ def _owner(node: Node) -> str:
 
 
 def _content(node: Node) -> str:
-    return f"sha256:{node.digest.hex()}, {node.size} bytes"
+    return f"{node.size} bytes, sha256 {node.digest.hex()}"
 
 
 def _difference(path: str, field: str, left: str | None, right: str | None) -> Difference:

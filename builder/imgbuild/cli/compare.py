@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from imgbuild.matrix.select import Selected
     from imgbuild.pipeline import Session
 
-SHOWN = 40  # differences in the table; --json has all
-HEAD = ("path", "differs in", "left", "right")
+SHOWN = 40  # differences told to people; --json has all
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,13 +33,20 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     comparison: Comparison
 
 
-def _pair(text: object) -> tuple[Builder, Builder]:
+class Pair(msgspec.Struct, frozen=True):
+    """Two builders, in the order in which they are named."""
+
+    left: Builder
+    right: Builder
+
+
+def _pair(text: object) -> Pair:
     names = [name.strip() for name in str(text).split(",")]
     known = ", ".join(one.value for one in Builder)
     if len(names) != 2 or len(set(names)) != 2 or not set(names) <= {one.value for one in Builder}:
         message = f"{text!r}: name two builders with a comma between them; known are {known}"
         raise typer.BadParameter(message)
-    return Builder(names[0]), Builder(names[1])
+    return Pair(Builder(names[0]), Builder(names[1]))
 
 
 def compare(
@@ -57,7 +63,7 @@ def compare(
     everything: options.Everything = False,
     arch: options.Arches = None,
     builders: Annotated[
-        tuple[Builder, Builder] | None,
+        Pair | None,
         typer.Option(
             "--builders",
             metavar="A,B",
@@ -147,7 +153,7 @@ def _of_files(
 def _by_builders(
     session: Session,
     selected: Sequence[Selected],
-    builders: tuple[Builder, Builder],
+    builders: Pair,
     accepted: Sequence[Accepted],
     *,
     named: bool,
@@ -159,11 +165,11 @@ def _by_builders(
     made = []
     for item in selected:
         each = item if named else foreign.native(item)
-        places = [_built(session, each, builder) for builder in builders]
+        places = [_built(session, each, builder) for builder in (builders.left, builders.right)]
         for arch in each.arches:
             left, right = (picture.read(place, arch) for place in places)
             with console.step(f"comparing {item.name} for {arch}"):
-                names = (builders[0].value, builders[1].value)
+                names = (builders.left.value, builders.right.value)
                 found = comparing.compare(left, right, accepted, names=names)
             made.append(Compared(name=item.name, arch=arch, comparison=found))
     return made
@@ -188,20 +194,19 @@ def _show(found: Comparison) -> None:
     """What differs, for people: what is refused in full, what is accepted by its reasons."""
     reasons = Counter(each.reason for each in found.differences if each.reason)
     for reason, count in reasons.items():
-        console.info(f"  accepted, {count} times: {reason}")
+        console.info(f"  accepted ({count}): {reason}")
     for entry in found.unused:
         console.info(f"  accepts nothing here: {entry.field} of {entry.path}")
-    refused = found.refused
-    if refused:
-        title = f"{len(refused)} differences between {found.left.name} and {found.right.name}"
-        rows = [_row(each) for each in refused[:SHOWN]]
-        console.table(title, (HEAD[0], HEAD[1], found.left.name, found.right.name), rows)
-        if len(refused) > SHOWN:
-            console.info(f"and {len(refused) - SHOWN} more: --json has all")
+    for each in found.refused[:SHOWN]:
+        console.error(_told(each, found))
+    if len(found.refused) > SHOWN:
+        console.info(f"and {len(found.refused) - SHOWN} more: --json has all")
 
 
-def _row(found: Difference) -> tuple[str, str, str, str]:
-    return (found.path, found.field, found.left or "-", found.right or "-")
+def _told(each: Difference, found: Comparison) -> str:
+    sides = ((found.left.name, each.left), (found.right.name, each.right))
+    said = "; ".join(f"{name} {value or 'has none'}" for name, value in sides)
+    return f"{each.path}: {each.field}: {said}"
 
 
 def _line(item: Compared) -> str:
