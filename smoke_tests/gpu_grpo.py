@@ -149,7 +149,7 @@ def regret(model: Any, prompts: list[list[int]], completions: list[list[int]]) -
 def served(folder: Path) -> tuple[list[str], str]:
     """vLLM behind `trl vllm-serve` on the first GPU, the trainer on the second."""
     port, group = smoke_gpu.free_port(), smoke_gpu.free_port()
-    command = ["trl", "vllm-serve", "--model", str(folder),
+    command = [smoke_gpu.script("trl"), "vllm-serve", "--model", str(folder),
                "--host", "127.0.0.1", "--port", str(port),
                "--gpu_memory_utilization", str(smoke_stack.SHARE), "--dtype", "bfloat16",
                "--max_model_len", str(smoke_stack.LENGTH), "--enforce_eager", "True"]  # fmt: skip

@@ -20,7 +20,7 @@ def common(port: int) -> list[str]:
 def by_trl(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
     """The greedy tokens of `trl vllm-serve`."""
     port = smoke_gpu.free_port()
-    command = ["trl", "vllm-serve", "--model", str(folder), *common(port),
+    command = [smoke_gpu.script("trl"), "vllm-serve", "--model", str(folder), *common(port),
                "--gpu_memory_utilization", str(smoke_stack.SHARE),
                "--max_model_len", str(smoke_stack.LENGTH), "--enforce_eager", "True"]  # fmt: skip
     with smoke_gpu.server(command, f"http://127.0.0.1:{port}/health/", 400):
@@ -33,7 +33,8 @@ def by_trl(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
 def by_vllm(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
     """The greedy tokens of `vllm serve`, in OpenAI's dialect."""
     port = smoke_gpu.free_port()
-    command = ["vllm", "serve", str(folder), *common(port), "--served-model-name", "smoke",
+    command = [smoke_gpu.script("vllm"), "serve", str(folder), *common(port),
+               "--served-model-name", "smoke",
                "--gpu-memory-utilization", str(smoke_stack.SHARE),
                "--max-model-len", str(smoke_stack.LENGTH), "--enforce-eager"]  # fmt: skip
     found = []

@@ -84,7 +84,7 @@ def _dtype(model: Any, name: str) -> Any:
 
 def launched() -> None:
     """Take the step under `accelerate launch` with DeepSpeed's ZeRO 2."""
-    command = ["accelerate", "launch", "--use_deepspeed", "--zero_stage", "2",
+    command = [smoke_gpu.script("accelerate"), "launch", "--use_deepspeed", "--zero_stage", "2",
                "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "bf16",
                "--dynamo_backend", "no", "--gradient_accumulation_steps", "1",
                "--offload_optimizer_device", "none", "--offload_param_device", "none",

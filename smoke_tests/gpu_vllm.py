@@ -38,14 +38,16 @@ TOKENS = 32
 def make(kind: str) -> tuple[str, Path]:
     """The kind of the model that is tested, and its folder; --model stands in for the tiny one."""
     given = os.environ.get("SMOKE_MODEL")
+    tokenizer = tiny_qwen.make_tokenizer()
     if kind == "half-billion":
-        model = tiny_qwen.make_half_billion(tiny_qwen.make_tokenizer())
-        sharp = tiny_qwen.sharpen(model, count=4, factor=16)
+        model = tiny_qwen.make_half_billion(tokenizer)
+        # Tokens that the tokenizer knows: vLLM refuses to be asked about others.
+        sharp = tiny_qwen.sharpen(model, count=4, factor=16, below=len(tokenizer))
         return kind, tiny_qwen.save(Path("model").absolute(), sharp, half=True)
     if given:
         return "given", Path(given)
-    model = tiny_qwen.make_model(tiny_qwen.make_tokenizer())
-    sharp = tiny_qwen.sharpen(model, count=16, factor=30)
+    model = tiny_qwen.make_model(tokenizer)
+    sharp = tiny_qwen.sharpen(model, count=16, factor=30, below=len(tokenizer))
     return "tiny", tiny_qwen.save(Path("model").absolute(), sharp, half=True)
 
 
@@ -91,9 +93,24 @@ def prompt_ids(folder: Path) -> list[list[int]]:
     return [[int(one) for one in tokenizer(prompt)["input_ids"]] for prompt in PROMPTS]
 
 
+def surround(way: str) -> None:
+    """The environment of an engine: it has a process of its own, or for two ways this one.
+
+    That process is spawned: what was imported here may have asked for the GPUs, and a fork could
+    not use them then. Where NCCL is told to leave NVLink's multicast alone, so is vLLM.
+    """
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+    if way in ("eager", "half-billion"):
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if os.environ.get("NCCL_NVLS_ENABLE") == "0":
+        os.environ["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"
+        os.environ["VLLM_ALLREDUCE_USE_FLASHINFER"] = "0"
+
+
 def main(way: str) -> None:
     """`way`: graphs, eager, half-billion (the shape of Qwen2.5-0.5B) or parallel (two GPUs)."""
     smoke_gpu.require(2 if way == "parallel" else 1)
+    surround(way)
     kind, folder = make(way)
     settings: dict[str, Any] = {"enforce_eager": way in ("eager", "parallel")}
     if way == "eager":

@@ -174,7 +174,7 @@ def environment(
     """This environment without network, progress bars and user site, with a bytecode cache.
 
     The image holds no bytecode and its folders are read-only: without a cache each process would
-    compile torch and transformers anew.
+    compile torch and transformers anew. The image names a folder for it, which outlives this run.
     """
     scratch = work / "tmp"
     scratch.mkdir()
@@ -187,7 +187,7 @@ def environment(
         "SMOKE_ALLOWED": str(options.allowed.resolve()),
         "SMOKE_CASES": str(reported),
         "SMOKE_PATIENCE": str(options.patience),
-        "PYTHONPYCACHEPREFIX": str(folder / "pycache"),
+        "PYTHONPYCACHEPREFIX": os.environ.get("PYTHONPYCACHEPREFIX") or str(folder / "pycache"),
         "PYTHONFAULTHANDLER": "1",
         "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",

@@ -70,6 +70,11 @@ def patience() -> float:
     return float(os.environ.get("SMOKE_PATIENCE") or 1)
 
 
+def script(name: str) -> str:
+    """The command `name` of the environment that is tested."""
+    return str(Path(sys.executable).with_name(name))
+
+
 def free_port() -> int:
     """A TCP port of the loopback that nobody uses at this moment."""
     with socket.socket() as listener:

@@ -87,8 +87,8 @@ def make_half_billion(tokenizer: Any, seed: int = 0) -> Any:
     return Qwen2ForCausalLM(config).float()
 
 
-def sharpen(model: Any, count: int, factor: float) -> Any:
-    """`model` with `count` rows of its head `factor` times as long.
+def sharpen(model: Any, count: int, factor: float, below: int) -> Any:
+    """`model` with `count` rows of its head, those of tokens under `below`, `factor` times as long.
 
     Random weights give logits that lie close together, so that rounding to bf16 decides many greedy
     tokens. A few long rows set the first two apart.
@@ -97,7 +97,7 @@ def sharpen(model: Any, count: int, factor: float) -> Any:
 
     chosen = torch.Generator().manual_seed(5)
     weight = model.lm_head.weight
-    rows = torch.randperm(weight.shape[0], generator=chosen)[:count]
+    rows = torch.randperm(below, generator=chosen)[:count]
     with torch.no_grad():
         weight[rows] *= factor
     return model

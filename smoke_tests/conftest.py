@@ -1,0 +1,41 @@
+"""The same cases under pytest, where there is one: pytest smoke_tests --tier gpu --expect FILE."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What run.py is told."""
+    group = parser.getgroup("smoke tests")
+    group.addoption("--tier", default="static", help="static, cpu, gpu or multi-gpu")
+    group.addoption("--expect", help="JSON: what the image must hold")
+    group.addoption("--model", help="folder of a real model, for the gpu tiers")
+    group.addoption("--patience", default="1", help="multiplies time limits")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test for each case of the tier."""
+    from smoke_tiers import TIERS
+
+    if "case" in metafunc.fixturenames:
+        cases = TIERS[metafunc.config.getoption("--tier")]
+        metafunc.parametrize("case", cases, ids=[case.name for case in cases])
+
+
+@pytest.fixture(scope="session", name="options")
+def _options(pytestconfig: pytest.Config) -> Any:
+    import run
+
+    if not pytestconfig.getoption("--expect"):
+        pytest.skip("name what the image must hold: --expect FILE (see README.md)")
+    words = [f"--{name}={pytestconfig.getoption(name)}" for name in ("tier", "expect", "patience")]
+    model = pytestconfig.getoption("--model")
+    return run.read_options([*words, *([f"--model={model}"] if model else [])])
