@@ -20,7 +20,7 @@ from imgbuild.lock import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.project import Project
 from imgbuild.render import apptainer, bake, current, online, pylock, script, templates
-from imgbuild.render.addresses import addresses
+from imgbuild.render.addresses import Addresses, addresses
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
 from imgbuild.values import Arch
 
@@ -143,7 +143,7 @@ def _texts(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> dict
             made = _dockerfile(project, matrix, lock, arches)
             return {f"{name}.def": apptainer.text(made, _one(chosen), images)}
         case "pylock":
-            where = addresses(lock, matrix, Http())
+            where = _addresses(matrix, chosen)
             return {f"pylock.{templates.slug(name)}.toml": pylock.text(lock, arches, where)}
         case "script":
             sealed = seals.read_seal(images, lock)
@@ -163,7 +163,7 @@ def _context(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> di
         **{requirements.file_name(arch): requirements.text(lock, arch).encode() for arch in arches},
     }
     if wish.online:
-        where = addresses(lock, matrix, Http())
+        where = _addresses(matrix, chosen)
         made = online.online(made, lock, wish.registry or matrix.registry, where)
         files |= online.build_files(lock, arches)
     text = templates.render("dockerfile.j2", made, images=project.images)
@@ -171,6 +171,12 @@ def _context(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> di
         current.DOCKERFILE: text,
         **{name: data.decode() for name, data in sorted(files.items())},
     }
+
+
+def _addresses(matrix: Matrix, chosen: Chosen) -> Addresses:
+    lock, arches = chosen
+    packages = {package for arch in arches for package in lock.arch[arch].versions}
+    return addresses(lock, matrix, Http(), packages)
 
 
 def _kept(project: Project, matrix: Matrix, lock: Lock) -> dict[str, bytes]:

@@ -6,7 +6,8 @@ Comes in: a lock, its matrix, and a way to ask indexes. Goes out: one address fo
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 from imgbuild import sources
 from imgbuild.errors import FetchFailed, InputError
@@ -15,15 +16,19 @@ from imgbuild.lock import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.resolution import Locked
 
+READERS = 16
 Addresses = Callable[[str, Locked], str]
 
 
-def addresses(lock: Lock, matrix: Matrix, http: Http) -> Addresses:
+def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = ()) -> Addresses:
     """A function that gives the address of a file of a package of `lock`, without any password.
 
-    FetchFailed if the index no longer has the file, InputError if it lies in a folder.
+    The pages of `packages` are asked for at once, others when they are needed. FetchFailed if the
+    index no longer has the file, InputError if it lies in a folder.
     """
     indexes = sources.open_indexes(lock, matrix, http)
+    with ThreadPoolExecutor(READERS) as pool:
+        list(pool.map(indexes.files, sorted(set(packages))))
 
     def _address(package: str, locked: Locked) -> str:
         found = sources.addresses(package, locked, indexes)
