@@ -51,6 +51,15 @@ def test_ruff_is_content():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_hadolint_is_content():
+    made = [*tracked("images/*/Dockerfile"), *tracked("tests/data/render/Dockerfile*")]
+    assert made
+    linter = Path(sys.executable).with_name("hadolint")
+    command = [linter if linter.exists() else "hadolint", "--no-color", *made]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_mypy_is_content():
     done = subprocess.run(
         [sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True, check=False

@@ -56,7 +56,13 @@ def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: obj
 
 
 def value_text(text: str) -> str:
-    """A value of ENV, ARG or LABEL, quoted where the parser of Dockerfiles would read into it."""
+    """A value of ENV or LABEL, quoted where the parser of Dockerfiles would read into it.
+
+    InputError for a value that no line of a Dockerfile can hold.
+    """
+    if any(char in text for char in "\n\r\0"):
+        message = f"{text!r} has several lines, and a value in a Dockerfile has one"
+        raise InputError(message, hint="change it in matrix.yaml")
     if re.fullmatch(r"[\w@%+=:,./-]+", text, flags=re.ASCII):
         return text
     return '"' + re.sub(r'["\\$]', r"\\\g<0>", text) + '"'

@@ -1,0 +1,278 @@
+"""Locks as texts: the Dockerfile word by word, and what each other form must say."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.pylock import Pylock
+
+from imgbuild import lock as locks
+from imgbuild import project as projects
+from imgbuild import rendering, requirements
+from imgbuild.errors import InputError
+from imgbuild.matrix.load import load
+from imgbuild.render import apptainer, bake, current, online, pylock, script, templates
+from imgbuild.render.dockerfile import Dockerfile, dockerfile
+from imgbuild.values import Arch
+from tests import renderworld, samples
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests/data/render"
+NO_TEMPLATES = Path("/nonexistent")
+COMMITTED = sorted((ROOT / "images").glob("*/Dockerfile"))
+
+
+def value(*arches: Arch) -> Dockerfile:
+    matrix = renderworld.matrix(*arches)
+    lock = renderworld.lock(matrix)
+    return dockerfile(lock, renderworld.seal(lock), matrix)
+
+
+def text(made: Dockerfile) -> str:
+    return templates.render("dockerfile.j2", made, images=NO_TEMPLATES)
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("Dockerfile", lambda: text(value())),
+        ("Dockerfile.x86_64", lambda: text(value(Arch.X86_64))),
+        ("Dockerfile.online", lambda: text(_online())),
+        ("small.def", lambda: apptainer.text(value(), Arch.ARM64, NO_TEMPLATES)),
+        ("small.sh", lambda: script.text(_script(), NO_TEMPLATES)),
+    ],
+)
+def test_golden_texts(name, made):
+    """When a change is meant: write the new text into tests/data/render, and read the diff."""
+    assert made() == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+def _online() -> Dockerfile:
+    lock = renderworld.lock()
+    return online.online(value(), lock, "registry.example/me/images", renderworld.address)
+
+
+def _script() -> script.Script:
+    lock = renderworld.lock()
+    return script.script(lock, renderworld.seal(lock), Arch.X86_64, renderworld.address)
+
+
+def test_every_locked_wheel_is_installed_once_on_each_architecture():
+    lock = renderworld.lock()
+    for stage in value().stages:
+        resolution = lock.arch[Arch.parse(stage.arch)]
+        installed = [
+            name
+            for install in stage.installs
+            for name in (*install.requirements, *(one.requirement for one in install.omissions))
+        ]
+        assert sorted(installed) == sorted(
+            f"{package}=={version}" for package, version in resolution.versions.items()
+        )
+
+
+def test_the_requirements_beside_it_have_every_hash():
+    lock = renderworld.lock()
+    text = requirements.text(lock, Arch.X86_64)
+    for wheel in lock.arch[Arch.X86_64].wheels:
+        assert f"{wheel.package}=={wheel.version} --hash=sha256:{wheel.sha256}\n" in text
+    assert f"--hash=sha256:{'b' * 64}\n" in text  # of the wheel that was built, as a folder has it
+
+
+def test_rows_of_dropped_files_are_those_of_record():
+    (omission,) = [one for install in value().stages[0].installs for one in install.omissions]
+    rows = [re.compile(row.replace("\\/", "/")) for row in omission.rows]
+    record = ["../../../bin/fastapi,sha256=x,1", "fastapi_cli/extra/a/b.py,,", "fastapi_cli/x.py,,"]
+    assert [any(row.search(line) for row in rows) for line in record] == [True, True, False]
+    assert not any(row.search("../../../bin/fastapi-cli,,") for row in rows)
+
+
+def test_without_uv_there_is_no_dockerfile():
+    matrix = renderworld.matrix()
+    lock = renderworld.without(renderworld.lock(matrix), "uv")
+    with pytest.raises(InputError, match="small: uv, which installs the packages, is not locked"):
+        dockerfile(lock, renderworld.seal(lock), matrix)
+
+
+def test_online_needs_to_know_a_registry():
+    with pytest.raises(InputError, match="no registry has its base debian-12") as caught:
+        online.online(value(), renderworld.lock(), None, renderworld.address)
+    assert "--registry" in (caught.value.hint or "")
+
+
+def test_online_has_an_address_of_every_file_and_no_named_context():
+    made = text(_online())
+    lock = renderworld.lock()
+    for wheel in lock.arch[Arch.ARM64].wheels:
+        assert f"https://index.example/{wheel.package}/{wheel.file}" in made
+    assert "antlr4-python3-runtime-4.9.3.tar.gz" in made
+    assert "antlr4_python3_runtime-4.9.3-py3-none-any.whl" not in made  # no index has it
+    assert not re.search(r"from=wheels[, ]", made)
+    assert "FROM base" not in made
+
+
+def test_online_takes_a_registry_base_where_it_is():
+    lock = renderworld.lock()
+    image = f"quay.example/base:1@sha256:{'c' * 64}"
+    base = msgspec.structs.replace(lock.base, kind="registry", image=image)
+    lock = msgspec.structs.replace(lock, base=base)
+    made = online.online(value(), lock, None, renderworld.address)
+    assert made.base.reference == image
+
+
+def test_bake_names_have_no_dots_and_contexts_are_by_digest():
+    made = msgspec.structs.replace(value(), target="cu130-vllm0.20.2")
+    (name,) = bake.bake([made])["target"]
+    assert name == "cu130-vllm0_20_2"
+    found = bake.bake([made])["target"][name]
+    assert sorted(found["platforms"]) == ["linux/amd64", "linux/arm64"]
+    assert found["contexts"]["base"].endswith(f"@{made.base.digest}")
+    assert found["network"] == "none"
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", name)
+
+
+def test_pylock_is_read_by_packaging_and_has_every_hash():
+    lock = renderworld.lock()
+    document = tomllib.loads(pylock.text(lock, tuple(lock.arch), renderworld.address))
+    read = Pylock.from_dict(document)
+    read.validate()
+    by_name = {package.name: package for package in read.packages}
+    for package, wheel in renderworld.wheels(lock).items():
+        (found,) = by_name[package].wheels or ()
+        assert found.hashes == {"sha256": wheel.sha256}
+        assert found.url == renderworld.address(package, wheel)
+    marker = str(by_name["nvidia-x"].marker)
+    assert "platform_machine" in marker
+    assert "aarch64" not in marker
+    sdist = by_name["antlr4-python3-runtime"].sdist
+    assert sdist is not None
+    assert sdist.hashes == {"sha256": "a" * 64}
+
+
+def test_a_script_moves_the_images_folders():
+    made = _script()
+    assert made.env["GREETING"] == '"say \\"hi\\" to \\$HOME"'
+    assert "PATH" not in made.env
+    assert made.links == {"lib/libx.so": "libx.so.1"}
+    assert made.env["FLASHINFER_WORKSPACE_BASE"] == '"$cache"'
+    assert [line.partition("=")[0] for line in made.first] == ["fastapi-cli"]
+    assert not any(line.startswith("fastapi-cli=") for line in made.requirements)
+
+
+def test_packages_of_other_indexes_are_in_a_script_by_address():
+    lock = renderworld.lock()
+    lock = msgspec.structs.replace(lock, indexes={"trl": "elsewhere"})
+    made = script.script(lock, renderworld.seal(lock), Arch.X86_64, renderworld.address)
+    trl = renderworld.wheels(lock)["trl"]
+    where = f"trl @ https://index.example/trl/{trl.file} --hash=sha256:{trl.sha256}"
+    assert where in made.requirements
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_size=30))
+def test_values_are_read_back_as_they_were(text):
+    written = templates.value_text(text)
+    if written.startswith('"'):
+        assert re.fullmatch(r'"(?:[^"\\$]|\\["\\$])*"', written)
+        assert re.sub(r"\\(.)", r"\1", written[1:-1]) == text
+    else:
+        assert written == text
+        assert re.fullmatch(r"[!-~]+", text)
+
+
+def test_a_value_of_two_lines_is_refused():
+    with pytest.raises(InputError, match="has several lines"):
+        templates.value_text("one\ntwo")
+
+
+def test_comments_never_end_early():
+    made = templates.comment("a line\nRUN evil   " + "word " * 60, "    ")
+    assert all(re.match(r" {4}# \S", line) for line in made.splitlines())
+    assert max(map(len, made.splitlines())) <= 100
+
+
+def test_a_projects_own_template_is_read_first(tmp_path):
+    own = tmp_path / "templates"
+    own.mkdir()
+    (own / "files.j2").write_text("# mine, for {{ target }}\n")
+    made = templates.render("dockerfile.j2", value(), images=tmp_path)
+    assert "# mine, for small" in made
+    assert "# The empty environment" in made  # the others are imgbuild's
+
+
+def test_a_broken_template_is_named(tmp_path):
+    own = tmp_path / "templates"
+    own.mkdir()
+    (own / "files.j2").write_text("\n{{ nothing_of_this_name }}\n")
+    with pytest.raises(InputError, match="nothing_of_this_name"):
+        templates.render("dockerfile.j2", value(), images=tmp_path)
+    (own / "files.j2").write_text("{% if %}\n")
+    with pytest.raises(InputError, match=r"files\.j2:1"):
+        templates.render("dockerfile.j2", value(), images=tmp_path)
+
+
+def test_accounts_that_differ_between_architectures_stay_apart():
+    matrix = renderworld.matrix()
+    lock = renderworld.lock(matrix)
+    arches = {
+        arch: msgspec.structs.replace(
+            found,
+            base_files={"etc/passwd": f"{arch}:x:7:7::/:/bin/sh\n", "etc/group": "root:x:0:\n"},
+        )
+        for arch, found in lock.arch.items()
+    }
+    lock = msgspec.structs.replace(lock, arch=arches)
+    files = current.copied(lock, tuple(lock.arch))
+    assert files["files-arm64/etc/passwd"].startswith(b"arm64:")
+    assert files["files-amd64/etc/passwd"].startswith(b"x86_64:")
+    assert b"imgbuild:x:1000:" in files["files/etc/group"]
+    made = text(dockerfile(lock, renderworld.seal(lock), matrix))
+    assert 'install -D -m 0644 /run/context/files-"$TARGETARCH"/etc/passwd /etc/passwd' in made
+    assert "\nARG TARGETARCH\n" in made
+
+
+def test_committed_dockerfiles_are_current():
+    project = projects.find(ROOT)
+    matrix = load(project.matrix)
+    chosen = [locks.read_lock(project.images, name) for name in project.sealed()]
+    assert chosen
+    rendering.check(project, matrix, chosen)
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.parent.name)
+def test_committed_dockerfiles_need_no_registry_and_no_new_engine(path):
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"^# *(syntax|escape|check) *=", text, re.MULTILINE)
+    assert "<<" not in text
+    assert "://" not in text.replace("oci-layout://", "")
+    assert not re.search(r"^RUN .*--(network|security)", text, re.MULTILINE)
+    assert not re.search(r"^(COPY|ADD) .*--(chmod|link|parents|checksum)", text, re.MULTILINE)
+    assert re.search(r"^USER 1000:1000$", text, re.MULTILINE)
+
+
+def test_exceptions_of_the_linter_have_reasons():
+    for path in COMMITTED:
+        text = path.read_text(encoding="utf-8")
+        ignored = re.findall(r"^# hadolint ignore=(.+)$", text, re.MULTILINE)
+        assert ignored
+        assert all(re.fullmatch(r"DL\d+  # .{8,}", one) for one in ignored)
+
+
+def test_the_bake_file_has_every_dockerfile():
+    found = json.loads((ROOT / bake.FILE).read_bytes())
+    contexts = {target["context"] for target in found["target"].values()}
+    assert contexts == {f"images/{path.parent.name}" for path in COMMITTED}
+    assert sorted(found["target"]) == found["group"]["default"]["targets"]
+
+
+def test_samples_without_uv_are_told(tmp_path):
+    """What `imgbuild lock` meets in a project whose images have no uv."""
+    lock = samples.lock()
+    with pytest.raises(InputError, match="uv"):
+        dockerfile(lock, renderworld.seal(lock), samples.matrix())
