@@ -73,7 +73,7 @@ members = st.builds(
 trees = st.lists(members, min_size=1, max_size=6, unique_by=lambda member: member.path)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(trees, st.integers(0, 6))
 def test_how_files_are_cut_into_layers_is_of_no_account(tree: list[Member], cut: int) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -85,7 +85,7 @@ def test_how_files_are_cut_into_layers_is_of_no_account(tree: list[Member], cut:
         assert answer.left.bytes == sum(member.size for member in tree)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(trees, st.data())
 def test_one_change_is_one_difference(tree: list[Member], data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(tree) - 1))

@@ -1,0 +1,266 @@
+"""Docker, podman and buildah build the Dockerfile of a small world: the same files as imgbuild."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import signal
+import subprocess
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.oci import layout
+from tests import dockerworld, needs
+from tests.smallproject import TARGET, Project
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+BUILDERS = ("docker", "podman", "buildah")
+LOOK = "import thewheel, sys; print(thewheel.VALUE, sys.prefix)"
+FORGET = 'description~="venv-|exec /bin/sh"'  # the steps that install, in what BuildKit keeps
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    with dockerworld.project(tmp_path_factory.mktemp("builders")) as made:
+        made.run("render", TARGET)
+        yield made
+
+
+def need(builder: str) -> None:
+    """Skip unless `builder` answers."""
+    if builder == "docker":
+        needs.buildx()
+    else:
+        needs.tool(builder)
+
+
+@pytest.fixture
+def template(project: Project) -> Iterator[Path]:
+    """A template of the project's own, `base.j2`, to be written by the test."""
+    folder = project.folder / "images/templates"
+    folder.mkdir()
+    yield folder / "base.j2"
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+
+
+def built(project: Project, builder: str) -> Path:
+    """The layout that `builder` makes, made once."""
+    place = project.folder / "build" / builder / TARGET
+    if not place.exists():
+        project.run("build", TARGET, "--builder", builder)
+    return place
+
+
+def step(template: Path, words: str) -> None:
+    """Let the Dockerfile run `words` in a step of its own, first of all."""
+    text = "FROM base AS venv-{{ stage.arch }}\nRUN " + words + "\n"
+    template.write_text(text)
+
+
+def leftovers(project: Project) -> list[str]:
+    """What a build must not leave behind."""
+    return [path.name for path in (project.folder / "build").rglob(".*") if path.is_dir()]
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_another_builder_makes_the_same_files(project, builder):
+    need(builder)
+    answer = json.loads(project.run("build", TARGET, "--builder", builder, "--json").stdout)[0]
+    place = project.folder / "build" / builder / TARGET
+    found = layout.verify(place)
+    assert (answer["output"], answer["digest"]) == (str(place), found.digest)
+    assert found.notes["dev.imgbuild.builder"] == builder
+    assert leftovers(project) == []
+
+    pair = f"embedded,{builder}"
+    compared = json.loads(project.run("compare", TARGET, "--builders", pair, "--json").stdout)[0]
+    comparison = compared["comparison"]
+    assert comparison["equal"]
+    assert comparison["left"]["paths"] > 1000
+    assert comparison["left"]["digest"] != comparison["right"]["digest"] == found.digest
+    assert all(each["reason"] for each in comparison["differences"])
+    assert comparison["unused"] == []
+
+
+@pytest.mark.parametrize("builder", ["docker", "podman"])
+def test_what_another_builder_made_is_used_like_any_image(project, builder):
+    need(builder)
+    place = str(built(project, builder))
+    for through in ("root", builder):
+        done = project.run(
+            "run", TARGET, "--layout", place, "--through", through, "--json",
+            "--", "python", "-c", LOOK,
+        )  # fmt: skip
+        said = json.loads(done.stdout)
+        assert (said["status"], said["stdout"]) == (0, "42 /opt/venv\n"), said
+    subprocess.run([builder, "image", "rm", "--force", TARGET], check=False, capture_output=True)
+
+
+def test_an_image_that_docker_built_is_not_taken_for_the_sealed_one(project):
+    needs.buildx()
+    built(project, "docker")
+    own = json.loads(project.run("build", TARGET, "--json").stdout)[0]
+    assert own["digest"] == project.run("digest", TARGET).stdout.strip()
+    assert own["output"] == str(project.folder / "build" / TARGET)
+
+
+def test_compare_tells_a_difference_and_its_status(project, tmp_path):
+    needs.buildx()
+    project.run("build", TARGET)
+    pair = [str(project.folder / "build" / TARGET), str(built(project, "docker"))]
+    done = project.run("compare", *pair, status=1)
+    assert "/opt/venv/bin/acall: content: " in done.stderr
+    accept = tmp_path / "accept.yaml"
+    accept.write_text("- {path: '**', field: '**', reason: for this test}\n")
+    assert " equal " in project.run("compare", *pair, "--accept", str(accept)).stdout
+
+
+def test_a_second_build_without_what_was_kept_gives_the_same_digest(project):
+    docker = needs.buildx()
+    digests = set()
+    for _ in range(2):
+        subprocess.run(
+            [docker, "buildx", "prune", "--all", "--force", "--filter", FORGET],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        done = project.run("build", TARGET, "--builder", "docker", "--json")
+        assert "uv pip install --no-deps thewheel==1.0" in done.stderr  # it was really done
+        digests.add(json.loads(done.stdout)[0]["digest"])
+        time.sleep(1.1)  # so that another second is the time of what is written
+    assert len(digests) == 1
+
+
+def test_a_step_that_fails_is_told_and_nothing_is_left(project, template):
+    needs.buildx()
+    step(template, "echo the cause && exit 3")
+    out = project.folder / "build/fails"
+    done = project.run("build", TARGET, "--builder", "docker", "--output", str(out), status=1)
+    assert "step [venv-amd64 " in done.stderr
+    assert "exit code: 3" in done.stderr
+    assert "the cause" in done.stderr
+    assert "to repeat: docker buildx build" in done.stderr
+    assert "Dockerfile does not follow from the lock" in done.stderr
+    assert not out.exists()
+    assert leftovers(project) == []
+
+
+@pytest.mark.parametrize("builder", ["docker", "podman"])
+def test_a_secret_is_seen_by_its_step_and_by_no_layer(project, template, tmp_path, builder):
+    need(builder)
+    secret = f"-----BEGIN {uuid.uuid4().hex}-----\n"
+    (tmp_path / "ca.pem").write_text(secret)
+    # The one network that a step has is its own loopback.
+    step(
+        template,
+        'test "$(ls /sys/class/net)" = lo\n'
+        "RUN --mount=type=secret,id=ca,required=true sha256sum < /run/secrets/ca > /seen",
+    )
+    out = project.folder / "build" / f"secret-{builder}"
+    project.run(
+        "build", TARGET, "--builder", builder, "--ca", str(tmp_path / "ca.pem"),
+        "--output", str(out),
+    )  # fmt: skip
+    found = layout.read(out)
+    seen = 0
+    for blob in (out / "blobs/sha256").iterdir():
+        data = blob.read_bytes()
+        data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+        assert secret.strip().encode() not in data
+        seen += hashlib.sha256(secret.encode()).hexdigest().encode() in data
+    assert seen == 1, found
+
+
+def test_an_interrupt_cancels_the_build_and_leaves_nothing(project, template):
+    needs.buildx()
+    mark = str(3600 + uuid.uuid4().int % 10**6)
+    step(template, f"echo started && sleep {mark}")
+    out = project.folder / "build/stopped"
+    command = project.command(
+        "build", TARGET, "--builder", "docker", "--output", str(out), "--verbose"
+    )
+    with subprocess.Popen(
+        command, cwd=project.folder, env=project.environment(), stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.endswith(": started\n"):
+                break
+        process.send_signal(signal.SIGINT)
+        told = process.stderr.read()
+    assert process.returncode == 130, told
+    assert "Traceback" not in told
+    assert not out.exists()
+    assert leftovers(project) == []
+    for _ in range(300):
+        if _sleeping(mark) == 0:
+            break
+        time.sleep(0.1)
+    assert _sleeping(mark) == 0  # in the engine too
+
+
+def _sleeping(mark: str) -> int:
+    found = 0
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found += path.read_bytes() == b"sleep\0" + mark.encode() + b"\0"
+        except OSError:
+            continue
+    return found
+
+
+def test_steps_are_kept_in_a_registry(project):
+    docker, registry = needs.buildx(), needs.registry()
+    place = f"{registry}/cache-{uuid.uuid4().hex[:12]}:1"
+    # A builder by its name: every engine has one that is called as its context.
+    named = subprocess.run(
+        [docker, "context", "show"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    words = ["build", TARGET, "--builder", "docker", "--buildx-builder", named]
+    first = project.run(*words, "--cache-to", f"type=registry,ref={place},mode=max", "--json")
+    host, _, name = place.removesuffix(":1").partition("/")
+    kind = {"Accept": "application/vnd.oci.image.index.v1+json,"
+            "application/vnd.oci.image.manifest.v1+json"}  # fmt: skip
+    request = urllib.request.Request(f"http://{host}/v2/{name}/manifests/1", headers=kind)
+    with urllib.request.urlopen(request) as answer:
+        assert b"buildkit" in answer.read()
+    subprocess.run(
+        [docker, "buildx", "prune", "--all", "--force", "--filter", FORGET],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    second = project.run(*words, "--cache-from", f"type=registry,ref={place}", "--json")
+    assert "uv pip install --no-deps thewheel==1.0" not in second.stderr  # it was kept
+    assert json.loads(first.stdout)[0]["digest"] == json.loads(second.stdout)[0]["digest"]
+
+
+def test_a_builder_that_is_not_there_is_told(project):
+    needs.buildx()
+    done = project.run(
+        "build", TARGET, "--builder", "docker", "--buildx-builder", "absent", status=2
+    )
+    assert "docker buildx ls" in done.stderr
+
+
+def test_wheels_by_hand(project):
+    """What the head of a Dockerfile says, word for word but for the name of what comes out."""
+    docker = needs.buildx()
+    text = (project.folder / f"images/{TARGET}/Dockerfile").read_text()
+    lines = [line.removeprefix("#   ") for line in text.splitlines() if line.startswith("#   ")]
+    script = "\n".join(lines)
+    assert script.count("imgbuild build") == 2
+    command = " ".join(project.command())
+    script = script.replace("imgbuild build", f"{command} build").replace("docker ", f"{docker} ")
+    subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=project.folder, env=project.environment(), check=True, capture_output=True,
+    )  # fmt: skip
+    archive = project.folder / f"build/{TARGET}.oci.tar"
+    other = built(project, "docker")
+    assert " equal " in project.run("compare", str(archive), str(other)).stdout

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from imgbuild import buildkit, podman
+from imgbuild import run as processes
+from imgbuild.buildkit import Buildx, Order
+from imgbuild.buildkit_progress import Progress, short
+from imgbuild.errors import ImgbuildError, InputError, ToolMissing, WorkFailed
+from imgbuild.run import Result
+from imgbuild.steps import Steps
+
+DIGEST = "sha256:" + "a" * 64
+ORDER = Order(
+    title="docker builds small",
+    context=Path("/images/small"),
+    base=Path("/base"),
+    digest=DIGEST,
+    contexts={"wheels": "/wheels"},
+    platforms=("linux/amd64",),
+    arguments={"SOURCE_DATE_EPOCH": "1"},
+    annotations={"linux/amd64": {"dev.x": "a b"}},
+    secrets={"ca": Path("/ca.pem")},
+)
+NEW = Buildx(command=("docker", "buildx"), version=(0, 29))
+STEP = "[venv 2/3] RUN --mount=type=bind,from=wheels,target=/w   pip \\\n install x"
+
+
+def words(**changes: object) -> list[str]:
+    fields = {**{name: getattr(ORDER, name) for name in Order.__struct_fields__}, **changes}
+    return buildkit.command(Order(**fields), Path("/out"), NEW)
+
+
+def test_a_build_has_no_network_and_no_notes_of_who_built_it():
+    said = words()
+    assert said[:3] == ["docker", "buildx", "build"]
+    assert said[-1] == "/images/small"
+    assert {
+        "--network=none", "--provenance=false", "--sbom=false", "--platform=linux/amd64",
+        f"--build-context=base=oci-layout:///base@{DIGEST}", "--build-context=wheels=/wheels",
+        "--build-arg=SOURCE_DATE_EPOCH=1", "--secret=id=ca,src=/ca.pem", "--progress=rawjson",
+        "--annotation=manifest:dev.x=a b",
+    } <= set(said)  # fmt: skip
+    (output,) = [word for word in said if word.startswith("--output=")]
+    assert "rewrite-timestamp=true" in output
+    assert not any(word.startswith(("--builder", "--cache")) for word in said)
+
+
+def test_builders_and_caches_are_passed_on():
+    cache = "type=registry,ref=host/name"
+    said = words(builder="farm", cache_from=(cache,), cache_to=(cache,))
+    assert {"--builder=farm", f"--cache-from={cache}", f"--cache-to={cache}"} <= set(said)
+
+
+def test_annotations_of_several_platforms_are_kept_apart():
+    both = ("linux/amd64", "linux/arm64")
+    said = words(platforms=both, annotations={name: {"k": name} for name in both})
+    assert "--platform=linux/amd64,linux/arm64" in said
+    assert "--annotation=manifest[linux/arm64]:k=linux/arm64" in said
+
+
+def test_an_older_buildx_tells_its_progress_in_words():
+    old = Buildx(command=("docker-buildx",), version=(0, 12))
+    assert "--progress=plain" in buildkit.command(ORDER, Path("/out"), old)
+
+
+# -- progress
+
+
+class Lines:
+    """A progress that is fed, and the lines that people see."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.steps = Steps("title", self.seen.append, None)
+        self.progress = Progress(self.steps)
+
+    def vertex(self, digest: str, name: str, **more: object) -> None:
+        self.progress.line(json.dumps({"vertexes": [{"digest": digest, "name": name, **more}]}))
+
+    def log(self, digest: str, text: str) -> None:
+        data = base64.b64encode(text.encode()).decode()
+        self.progress.line(json.dumps({"logs": [{"vertex": digest, "data": data}]}))
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
+    clock = iter(range(1000))
+    monkeypatch.setattr("imgbuild.steps.time.monotonic", lambda: next(clock))
+    return Lines()
+
+
+def test_steps_are_told_as_they_end(lines):
+    lines.vertex("a", STEP, started="1")
+    lines.vertex("b", "[internal] load .dockerignore", started="1")
+    lines.progress.line(
+        json.dumps({"statuses": [{"vertex": "a", "id": "x", "current": 5, "total": 9}]})
+    )
+    lines.vertex("b", "[internal] load .dockerignore", started="1", completed="2")
+    lines.vertex("c", "kept", started="1", completed="1", cached=True)
+    lines.vertex("a", STEP, started="1", completed="2")
+    assert len(lines.seen) == 1
+    assert lines.seen[0].startswith("  [venv 2/3] RUN pip \\ install x: ")
+
+
+def test_the_step_that_failed_is_told_with_its_last_lines(lines):
+    for number, name in enumerate(("one", "two")):
+        lines.vertex(str(number), name, started="1")
+    for number in range(50):
+        lines.log("0", f"line {number}\n")
+    lines.log("1", "of another\n")
+    lines.vertex("1", "two", started="1", error="context canceled: context canceled")
+    lines.vertex("0", "one", started="1", error="exit code: 3")
+    lines.vertex("1", "two", started="1", error="context canceled")
+    lines.progress.line("Dockerfile:3")
+    failure = lines.progress.failure()
+    assert (failure.step, failure.error) == ("one", "exit code: 3")
+    assert failure.lines == tuple(f"line {number}" for number in range(30, 50))
+    assert failure.words == ("Dockerfile:3",)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", '{"vertexes": 3}', '{"logs": [{"vertex": "a", "data": "%"}]}']
+)
+def test_lines_that_are_no_json_of_ours_do_not_stop_a_build(lines, text):
+    lines.progress.line(text)
+    assert lines.progress.failure().step == ""
+
+
+def test_names_of_steps_are_one_line():
+    assert short(STEP) == "[venv 2/3] RUN pip \\ install x"
+    assert len(short("x" * 1000)) < 120
+
+
+# -- errors
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, *said: str, version: str = "0.29.1") -> None:
+    monkeypatch.setattr("imgbuild.buildkit.shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("imgbuild.engine.require", lambda kind: kind)
+    answer = Result(0, f"github.com/docker/buildx v{version} abc", "")
+    monkeypatch.setattr(processes, "run", lambda *_, **__: answer)
+
+    def _follow(_: object, line, **__: object) -> int:
+        for text in said:
+            line(text)
+        return 1
+
+    monkeypatch.setattr(processes, "follow", _follow)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "hint"),
+    [
+        ("ERROR: Cannot connect to the Docker daemon at x", ToolMissing, "DOCKER_HOST"),
+        ('ERROR: no builder "farm" found', InputError, "docker buildx ls"),
+        ("ERROR: OCI exporter is not supported for the docker driver", ToolMissing, "containerd"),
+        ("ERROR: write /x: no space left on device", WorkFailed, "prune"),
+        ("ERROR: something new", WorkFailed, "to repeat: docker buildx build"),
+    ],
+)
+def test_causes_have_their_class_and_a_remedy(monkeypatch, said, kind, hint):
+    failing(monkeypatch, said)
+    with pytest.raises(ImgbuildError) as caught:
+        buildkit.build(ORDER, Path("/out"))
+    assert type(caught.value) is kind
+    assert said in caught.value.message
+    assert hint in str(caught.value.hint)
+
+
+def test_a_step_that_fails_is_named_without_its_whole_command(monkeypatch):
+    error = 'process "/bin/sh -c a very long command" did not complete successfully: exit code: 3'
+    vertex = {"digest": "a", "name": STEP, "started": "1", "error": error}
+    failing(monkeypatch, json.dumps({"vertexes": [vertex]}))
+    with pytest.raises(WorkFailed) as caught:
+        buildkit.build(ORDER, Path("/out"))
+    assert caught.value.message == (
+        "docker builds small: step [venv 2/3] RUN pip \\ install x failed:"
+        " it did not complete successfully: exit code: 3"
+    )
+
+
+def test_a_buildx_that_is_too_old_is_refused(monkeypatch):
+    failing(monkeypatch, version="0.9.1")
+    with pytest.raises(ToolMissing, match=r"too old: 0\.10"):
+        buildkit.build(ORDER, Path("/out"))
+
+
+def test_without_buildx_another_builder_is_named(monkeypatch):
+    monkeypatch.setattr("imgbuild.buildkit.shutil.which", lambda _: None)
+    with pytest.raises(ToolMissing) as caught:
+        buildkit.find()
+    assert "--builder podman" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"platforms": ("linux/amd64", "linux/arm64")}, "one architecture at a time"),
+        ({"builder": "farm"}, "are Docker's"),
+        ({"cache_to": ("x",)}, "are Docker's"),
+    ],
+)
+def test_what_podman_cannot_do_is_refused(monkeypatch, change, told):
+    monkeypatch.setattr(processes, "find", lambda name, remedy: name)
+    fields = {**{name: getattr(ORDER, name) for name in Order.__struct_fields__}, **change}
+    with pytest.raises(InputError, match=told):
+        podman.build(Order(**fields), Path("/out"), "podman")
