@@ -61,7 +61,7 @@ def main(way: str) -> None:
     smoke_gpu.turn()
     completions = (by_trl if way == "trl" else by_vllm)(folder, prompts)
     reference = smoke_stack.load(folder).cuda()
-    problems, said = gpu_vllm.compare(reference, prompts, completions, gpu_vllm.BOUND[kind])
+    problems, said = gpu_vllm.compare(reference, prompts, completions, kind)
     if way == "trl":  # it has no ignore_eos, so that a completion may be short
         problems = [one for one in problems if "tokens were generated" not in one]
     finish(problems, f"{way}: {said}")

@@ -30,7 +30,7 @@ def main() -> None:
     completions = [[int(token) for token in answer["output_ids"]] for answer in answers]
     engine.shutdown()
     reference = smoke_stack.load(folder).cuda()
-    problems, said = gpu_vllm.compare(reference, prompts, completions, gpu_vllm.BOUND[kind])
+    problems, said = gpu_vllm.compare(reference, prompts, completions, kind)
     finish(problems, f"sglang {sglang.__version__}, {kind}: {said}")
 
 

@@ -20,8 +20,9 @@ from smoke_support import finish
 
 # Logits, the longest rows of the models' heads being LONG times as long as a row is by default.
 # Seen on CPUs in bf16 against float32: no other token at a gap over 0.05 (tiny) and 0.24 (0.5B).
-BOUND = {"tiny": 0.2, "half-billion": 0.5, "given": 0.5}
-TESTED = 0.9  # of all positions at least
+BOUND = {"tiny": 0.1, "half-billion": 0.5, "given": 0.5}
+# Of all positions at least; a model that was given has logits as close as they are.
+TESTED = {"tiny": 0.9, "half-billion": 0.9, "given": 0.5}
 PROMPTS = [
     "Count to three:",
     "What is the capital of France?",
@@ -52,14 +53,14 @@ def make(kind: str) -> tuple[str, Path]:
 
 
 def compare(
-    model: Any, prompts: list[list[int]], completions: list[list[int]], bound: float
+    model: Any, prompts: list[list[int]], completions: list[list[int]], kind: str
 ) -> tuple[list[str], str]:
     """What is wrong with greedy `completions`, and how many of their positions could tell."""
     import torch
 
     problems = []
+    bound = BOUND[kind]
     tested = total = 0
-    closest = float("inf")
     for prompt, completion in zip(prompts, completions, strict=True):
         ids = torch.tensor([prompt + completion], device=model.device)
         with torch.no_grad():
@@ -72,13 +73,12 @@ def compare(
             total += 1
             tested += gap > bound
             if token != best:
-                closest = min(closest, gap)
                 words = f"prompt {prompts.index(prompt)}, token {place}: vLLM {token}, due {best}"
                 print(f"{words}, by {gap:.3f}")
                 if gap > bound:
                     problems.append(f"{words}, by {gap:.3f}: more than {bound}")
-    if tested < TESTED * total:
-        problems.append(f"only {tested} of {total} positions could tell: {TESTED:.0%} are needed")
+    if tested < TESTED[kind] * total:
+        problems.append(f"{tested} of {total} positions could tell, {TESTED[kind]:.0%} are needed")
     if total != len(prompts) * TOKENS:
         problems.append(f"{total} tokens were generated, {len(prompts) * TOKENS} expected")
     kinds = len({token for completion in completions for token in completion})
@@ -124,8 +124,8 @@ def main(way: str) -> None:
     completions = smoke_stack.generate(llm, prompts, greedy)
     again = smoke_stack.generate(llm, prompts, greedy)
     reference = smoke_stack.load(folder).cuda()
-    problems, said = compare(reference, prompts, completions, BOUND[kind])
-    told, _ = compare(reference, prompts, again, BOUND[kind])
+    problems, said = compare(reference, prompts, completions, kind)
+    told, _ = compare(reference, prompts, again, kind)
     problems += [f"asked again: {problem}" for problem in told]
     scored = [prompt + completion for prompt, completion in zip(prompts, completions, strict=True)]
     largest, mean = smoke_stack.apart(
