@@ -72,7 +72,7 @@ def merged(*stack: list[Given]) -> Merged:
 def facts(tree: Merged) -> dict[str, tuple[object, ...]]:
     """What is compared of each path; a file with several names tells the first of them."""
     first: dict[int, str] = {}
-    found = {}
+    found: dict[str, tuple[object, ...]] = {}
     for path, node in tree.walk():
         mode = None if node.kind == "symlink" else node.mode
         same = first.setdefault(id(node), path) if node.kind != "folder" else path

@@ -48,6 +48,33 @@ Output = Annotated[
         show_default=False,
     ),
 ]
+Form = Annotated[
+    Format,
+    typer.Option(
+        "--format",
+        help="A folder (oci), or one file that docker, podman or skopeo read.",
+        rich_help_panel=options.WORK,
+    ),
+]
+OnlyPart = Annotated[
+    Only | None,
+    typer.Option(
+        "--only",
+        help="What a Dockerfile starts from. base: the base's layers as an image of their own,"
+        " by default in build/base/TARGET; wheels: a folder of them, by default in"
+        " build/wheels/TARGET.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify",
+        help="Assemble every layer anew, inflating and checking every file.",
+        rich_help_panel=options.WORK,
+    ),
+]
 
 
 def build(
@@ -56,39 +83,15 @@ def build(
     everything: options.Everything = False,
     arch: options.Arches = None,
     output: Output = None,
-    form: Annotated[
-        Format,
-        typer.Option(
-            "--format",
-            help="A folder (oci), or one file that docker, podman or skopeo read.",
-            rich_help_panel=options.WORK,
-        ),
-    ] = Format.OCI,
-    only: Annotated[
-        Only | None,
-        typer.Option(
-            "--only",
-            help="What a Dockerfile starts from. base: the base's layers as an image of their own,"
-            " by default in build/base/TARGET; wheels: a folder of them, by default in"
-            " build/wheels/TARGET.",
-            rich_help_panel=options.WORK,
-            show_default=False,
-        ),
-    ] = None,
+    form: Form = Format.OCI,
+    only: OnlyPart = None,
     builder: elsewhere.Who = elsewhere.Builder.EMBEDDED,
     buildx_builder: elsewhere.BuildxBuilder = None,
     cache_from: elsewhere.CacheFrom = None,
     cache_to: elsewhere.CacheTo = None,
     secret: elsewhere.Secrets = None,
     ca: elsewhere.Ca = None,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Assemble every layer anew, inflating and checking every file.",
-            rich_help_panel=options.WORK,
-        ),
-    ] = False,
+    verify: Verify = False,
     jobs: options.Jobs = 0,
     offline: options.Offline = False,
     matrix: options.MatrixFile = None,

@@ -49,42 +49,47 @@ def _pair(text: object) -> Pair:
     return Pair(Builder(names[0]), Builder(names[1]))
 
 
+Images = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TARGET]... | LEFT RIGHT",
+        help="With --builders: targets. Otherwise two images: OCI layouts, archives of one, or"
+        " what docker save and podman save write.",
+        show_default=False,
+    ),
+]
+Builders = Annotated[
+    Pair | None,
+    typer.Option(
+        "--builders",
+        metavar="A,B",
+        parser=_pair,
+        help="Compare what two builders make of each target: embedded, docker, podman, buildah."
+        " What is not built yet is built.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Accept = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--accept",
+        metavar="FILE",
+        help="A list of accepted differences, each with path, field and reason; repeatable."
+        " With --builders, imgbuild's own list holds too.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+
+
 def compare(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TARGET]... | LEFT RIGHT",
-            help="With --builders: targets. Otherwise two images: OCI layouts, archives of one, or"
-            " what docker save and podman save write.",
-            show_default=False,
-        ),
-    ] = None,
+    names: Images = None,
     target: options.Targets = None,
     everything: options.Everything = False,
     arch: options.Arches = None,
-    builders: Annotated[
-        Pair | None,
-        typer.Option(
-            "--builders",
-            metavar="A,B",
-            parser=_pair,
-            help="Compare what two builders make of each target: embedded, docker, podman, buildah."
-            " What is not built yet is built.",
-            rich_help_panel=options.WORK,
-            show_default=False,
-        ),
-    ] = None,
-    accept: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--accept",
-            metavar="FILE",
-            help="A list of accepted differences, each with path, field and reason; repeatable."
-            " With --builders, imgbuild's own list holds too.",
-            rich_help_panel=options.WORK,
-            show_default=False,
-        ),
-    ] = None,
+    builders: Builders = None,
+    accept: Accept = None,
     jobs: options.Jobs = 0,
     offline: options.Offline = False,
     matrix: options.MatrixFile = None,
