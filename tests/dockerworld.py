@@ -22,6 +22,13 @@ BASE = {
     "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
     "packages": ["python3", "usr-is-merged"],
 }  # fmt: skip
+DROP = """\
+drop:
+  - package: rival
+    beside: tools
+    paths: [bin/ascript, share/tools/*, lib/python3.11/site-packages/tools/*]
+    reason: tools ships the same paths
+"""
 SCRIPT = b"#!python\nprint('a script')\n"
 
 
@@ -48,14 +55,27 @@ def project(folder: Path) -> Iterator[Project]:
             "tools-3.0.dist-info/entry_points.txt": b"[console_scripts]\nacall = tools:main\n",
         },
     )
+    # Its layer lies above that of tools, whose files it would replace: the matrix drops them.
+    index.wheel(
+        "rival",
+        "1.0",
+        files={
+            "rival/__init__.py": b"",
+            "tools/data file.txt": b"of the rival\n",
+            "rival-1.0.data/data/share/tools/x.txt": b"of the rival\n",
+            "rival-1.0.data/scripts/ascript": b"#!/bin/sh\n",
+        },
+    )
     with serve(Site(files=index.site_files())) as site:
         made = Project(folder, site.url("simple"), cache=None)
         made.write(BASE, arches=(Arch.X86_64.value,))
         matrix = folder / "matrix.yaml"
         text = matrix.read_text()
         text = text.replace(
-            "requires: {}", "requires: {uv: {reason: it installs}, tools: {reason: tricky files}}"
-        )
+            "requires: {}",
+            "requires: {uv: {reason: it installs}, tools: {reason: tricky files},"
+            f" rival: {{reason: it loses files}}}}\n{DROP}",
+        ).replace("named: [thewheel]", "named: [thewheel, rival]")
         # The base has it too, and a Dockerfile cannot take away what its base sets.
         text = text.replace(
             "  env:\n", "  env:\n    LANG: {value: C.UTF-8, reason: bytes are UTF-8}\n"

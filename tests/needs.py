@@ -96,6 +96,18 @@ def podman() -> str:
     return path
 
 
+def apptainer() -> str:
+    """The `apptainer` command, where it may build: it asks for every capability that there is."""
+    path = tool("apptainer")
+    if os.geteuid() == 0:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        bounding = next(line for line in status.splitlines() if line.startswith("CapBnd:"))
+        last = int(Path("/proc/sys/kernel/cap_last_cap").read_text(encoding="ascii"))
+        if int(bounding.split()[1], 16) != (1 << last + 1) - 1:
+            missing("this machine withholds capabilities from root", "run the tests elsewhere")
+    return path
+
+
 def registry() -> str:
     """HOST:PORT of an empty registry on this machine that speaks plain HTTP."""
     address = _engine("IMGBUILD_REGISTRY")

@@ -143,7 +143,7 @@ def test_pylock_is_read_by_packaging_and_has_every_hash():
     document = tomllib.loads(pylock.text(lock, tuple(lock.arch), renderworld.address))
     read = Pylock.from_dict(document)
     read.validate()
-    by_name = {package.name: package for package in read.packages}
+    by_name = {str(package.name): package for package in read.packages}
     for package, wheel in renderworld.wheels(lock).items():
         (found,) = by_name[package].wheels or ()
         assert found.hashes == {"sha256": wheel.sha256}

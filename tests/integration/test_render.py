@@ -1,0 +1,270 @@
+"""What is rendered, used as its readers use it: sh, uv, pip, Docker with a registry, Apptainer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from uv import find_uv_bin
+
+from imgbuild import skeleton
+from imgbuild.matrix.model import User
+from imgbuild.oci.tar import Kind
+from imgbuild.plan import FilesRecipe, VenvRecipe
+from imgbuild.render import tree
+from imgbuild.values import Arch
+from tests import dockerworld, needs
+from tests.smallproject import TARGET, Project
+
+PYTHON = "3.11"
+LOOK = "import thewheel, sys; print(thewheel.VALUE, sys.prefix)"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A locked project with its wheels in a folder, while its index is there."""
+    needs.network()  # for Debian's packages
+    with dockerworld.project(tmp_path_factory.mktemp("render")) as made:
+        made.run("build", TARGET, "--only", "wheels", "--output", "build/wheels/small")
+        made.run("render", TARGET, "--format", "script", "--output", "small.sh")
+        yield made
+
+
+@pytest.fixture
+def wheels(project: Project, tmp_path: Path) -> Path:
+    """A copy of the wheels, to be damaged."""
+    return Path(shutil.copytree(project.folder / "build/wheels/small", tmp_path / "wheels"))
+
+
+def python() -> str:
+    """The interpreter that the lock's wheels are for."""
+    return needs.tool(f"python{PYTHON}")
+
+
+def run_script(project: Project, path: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the script with nothing but `path` to find programs."""
+    return subprocess.run(
+        ["/bin/sh", project.folder / "small.sh", *words],
+        env={"PATH": path, "HOME": str(project.folder)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def with_uv(tmp_path: Path) -> str:
+    """A PATH on which uv and the right Python are."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "uv").symlink_to(find_uv_bin())
+    return f"{folder}:{Path(python()).parent}:/usr/bin:/bin"
+
+
+@pytest.fixture
+def with_pip() -> str:
+    """A PATH on which there is no uv, and a Python that makes environments."""
+    found = subprocess.run([python(), "-c", "import ensurepip, venv"], check=False)
+    if found.returncode:
+        needs.missing(
+            f"python{PYTHON} makes no environments", f"apt-get install python{PYTHON}-venv"
+        )
+    path = f"{Path(python()).parent}:/usr/bin:/bin"
+    if shutil.which("uv", path=path):
+        needs.missing("uv lies beside Python", "run the tests with a Python of its own")
+    return path
+
+
+def checked(venv: Path) -> None:
+    """The environment has the files that the lock says, less what was dropped."""
+    found = subprocess.run(
+        [venv / "bin/python", "-c", LOOK], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == f"42 {venv}"
+    assert (venv / "share/tools/x.txt").read_bytes() == b"x\n"  # not the rival's
+    site = venv / f"lib/python{PYTHON}/site-packages"
+    assert "share/tools" not in (site / "rival-1.0.dist-info/RECORD").read_text()
+    assert (site / "rival/__init__.py").exists()
+
+
+def test_a_script_makes_an_environment_with_uv(project, wheels, with_uv, tmp_path):
+    done = run_script(project, with_uv, tmp_path / "my venv", wheels)
+    assert done.returncode == 0, done.stderr
+    assert "packages as the lock has them" in done.stderr
+    checked(tmp_path / "my venv")
+    shown = subprocess.run(
+        ["/bin/sh", "-c", '. "$0/environment.sh"; env', tmp_path / "my venv"],
+        env={"HOME": "/home/me"}, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    assert "FLASHINFER_WORKSPACE_BASE=/home/me/.cache/imgbuild" in shown
+    assert "LANG=C.UTF-8" in shown
+
+
+def test_a_script_makes_an_environment_with_pip(project, wheels, with_pip, tmp_path):
+    done = run_script(project, with_pip, tmp_path / "venv", wheels)
+    assert done.returncode == 0, done.stderr
+    checked(tmp_path / "venv")
+
+
+@pytest.mark.parametrize("path", ["with_uv", "with_pip"])
+def test_a_script_refuses_a_wheel_with_other_bytes(project, wheels, path, request, tmp_path):
+    wheel = wheels / "helper-0.5-py3-none-any.whl"
+    wheel.write_bytes(wheel.read_bytes() + b"\0")
+    done = run_script(project, request.getfixturevalue(path), tmp_path / "venv", wheels)
+    assert done.returncode != 0
+    assert "hash" in (done.stdout + done.stderr).lower()
+
+
+def test_a_script_never_touches_what_is_there(project, wheels, with_uv, tmp_path):
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv/mine").write_text("mine")
+    done = run_script(project, with_uv, tmp_path / "venv", wheels)
+    assert done.returncode == 1
+    assert "is there already" in done.stderr
+    assert [path.name for path in (tmp_path / "venv").iterdir()] == ["mine"]
+
+
+def test_a_script_sees_what_cannot_be_imported(project, wheels, with_uv, tmp_path):
+    text = (project.folder / "small.sh").read_text()
+    (tmp_path / "small.sh").write_text(text.replace('"thewheel": "1.0"', '"thewheel": "1.1"'))
+    changed = Project(tmp_path, project.index_url, cache=None)
+    done = run_script(changed, with_uv, tmp_path / "venv", wheels)
+    assert done.returncode == 1
+    assert "thewheel 1.0, the lock has 1.1" in done.stderr
+
+
+def test_uv_installs_a_pylock(project, tmp_path):
+    project.run("render", TARGET, "--format", "pylock", "--output", str(tmp_path / "pylock.toml"))
+    venv = tmp_path / "venv"
+    subprocess.run([find_uv_bin(), "venv", "--quiet", "--python", python(), venv], check=True)
+    install = [find_uv_bin(), "pip", "install", "--preview", "--python", venv / "bin/python"]
+    command = [*install, "--no-cache", "-r", "pylock.toml"]
+    subprocess.run(command, cwd=tmp_path, env=project.environment(), check=True)
+    found = subprocess.run([venv / "bin/python", "-c", LOOK], capture_output=True, check=True)
+    assert found.stdout.split()[0] == b"42"
+
+
+def test_steps_of_a_shell_make_the_members(tmp_path):
+    """Below a folder of the test's own, whose path the recipes have as their prefix."""
+    root = tmp_path / "ro ot"
+    own = FilesRecipe(
+        user=User(name="me", uid=1, gid=1, home=f"{root}/home/me"),
+        workdir=f"{root}/work", cache=f"{root}/cache", links={f"{root}/venv/lib/a b": "c d"},
+    )  # fmt: skip
+    venv = VenvRecipe(prefix=f"{root}/venv", python=PYTHON, interpreter="/usr/bin/python3")
+    members = [*skeleton.venv_members(venv), *skeleton.files_members(own)]
+    # The entry point has one place in every image, so it is left to the builders' tests.
+    mine = {Arch.X86_64: [one for one in members if not one.path.startswith("opt/")]}
+    for name, content in tree.sources(mine).items():
+        (tmp_path / "context" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "context" / name).write_bytes(content)
+    steps = tree.tree(mine).steps(str(tmp_path / "context"), owners=False)
+    subprocess.run(["/bin/sh", "-euc", "umask 022; " + " && ".join(steps)], check=True)
+    for member in mine[Arch.X86_64]:
+        path = Path("/" + member.path)
+        if member.kind is Kind.LINK:
+            assert str(path.readlink()) == member.target
+        elif member.kind is Kind.FOLDER:
+            assert path.stat().st_mode & 0o7777 == member.mode
+        else:
+            assert (path.read_bytes(), path.stat().st_mode & 0o777) == (member.content, member.mode)
+
+
+@pytest.mark.engine
+def test_docker_builds_the_online_variant_from_its_folder_alone(project, tmp_path):
+    """The base comes from a registry by digest, the wheels from the index; no step has network."""
+    docker, registry, skopeo = needs.buildx(), needs.registry(), needs.tool("skopeo")
+    name = f"{registry.replace('127.0.0.1', 'localhost')}/render-test"
+    project.run("build", TARGET, "--only", "base", "--output", "build/base/small")
+    subprocess.run(
+        [skopeo, "copy", "--quiet", "--dest-tls-verify=false",
+         f"oci:{project.folder}/build/base/small", f"docker://{registry}/render-test:base"],
+        check=True,
+    )  # fmt: skip
+    folder = tmp_path / "online"
+    project.run("render", TARGET, "--online", "--registry", name, "--output", str(folder))
+    tag = f"imgbuild-online-{os.getpid()}"
+    command = [docker, "buildx", "build", "--network", "none", "--no-cache", "--load", "--tag", tag]
+    subprocess.run([*command, str(folder)], check=True)
+    try:
+        ran = subprocess.run(
+            [docker, "run", "--rm", "--network", "none", tag, "python", "-c", LOOK],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    finally:
+        subprocess.run([docker, "image", "rm", "--force", tag], capture_output=True, check=True)
+    assert ran.stdout.split() == ["42", "/opt/venv"]
+
+
+@pytest.mark.engine
+def test_apptainer_builds_the_definition_file(project, tmp_path):
+    apptainer = needs.apptainer()
+    project.run("build", TARGET, "--only", "base", "--output", "build/base/small")
+    project.run("render", TARGET, "--format", "apptainer", "--output", "small.def")
+    image = tmp_path / "small.sif"
+    bind = f"{project.folder}/build/wheels/small:/mnt"
+    subprocess.run(
+        [apptainer, "build", "--bind", bind, image, "small.def"], cwd=project.folder, check=True
+    )
+    command = [apptainer, "--quiet", "run", "--no-privs", "--cleanenv", image]
+    ran = subprocess.run(
+        [*command, "python", "-c", LOOK], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == ["42", "/opt/venv"]
+    shown = subprocess.run(
+        [apptainer, "inspect", "--labels", image], capture_output=True, text=True, check=True
+    )
+    assert f"dev.imgbuild.target: {TARGET}" in shown.stdout
+
+
+def test_lock_renders_and_check_tells_what_is_stale(project, tmp_path):
+    project.run("render", TARGET, "--check")
+    dockerfile = project.folder / "images" / TARGET / "Dockerfile"
+    text = dockerfile.read_text()
+    dockerfile.write_text(text.replace("no-deps", "with-deps"))
+    stray = project.folder / "images" / TARGET / "files/stray"
+    stray.write_text("")
+    try:
+        refused = project.run("render", TARGET, "--check", status=5).stderr
+        assert f"{dockerfile} does not follow from the lock" in refused
+        assert "files/stray belongs to no step" in refused
+        assert "imgbuild render --all" in refused
+    finally:
+        project.run("render", TARGET)
+    assert dockerfile.read_text() == text
+    assert not stray.exists()
+    project.run("render", TARGET, "--check")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--online"], "--output FOLDER"),
+        (["--registry", "host/name"], "--registry says where --online finds the base"),
+        (["--check", "--online", "--output", "x"], "--check looks at what is kept"),
+        (["--format", "script", "--check"], "not of --format script"),
+        (["--arch", "x86_64"], "is of all its architectures"),
+        (["--online", "--output", "x"], "no registry has its base"),
+    ],
+)
+def test_flags_that_contradict_each_other(project, words, said):
+    assert said in project.run("render", TARGET, *words, status=2).stderr
+
+
+def test_an_installed_imgbuild_has_the_templates(tmp_path):
+    """Installed from a wheel, outside any checkout, and a project has none of its own."""
+    root = Path(__file__).parents[2]
+    source = Path(shutil.copytree(root / "builder", tmp_path / "source/builder"))
+    shutil.copy(root / "pyproject.toml", source.parent)
+    shutil.copy(root / "README.md", source.parent)
+    shutil.copy(root / "LICENSE", source.parent)
+    build = [find_uv_bin(), "build", "--quiet", "--wheel", "--out-dir", tmp_path / "dist"]
+    subprocess.run([*build, source.parent], check=True)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    packed = {name.rpartition("/")[2] for name in names if "imgbuild/data/templates/" in name}
+    assert packed == {path.name for path in (root / "images/templates").iterdir()}
