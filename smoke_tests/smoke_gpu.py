@@ -142,7 +142,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(20)
+            process.wait(10)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -1,0 +1,140 @@
+"""The GPU tiers' own machinery, on a machine that need not have a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+SCRIPTS = REPOSITORY / "smoke_tests"
+
+TURNS = """\
+import sys
+import time
+from pathlib import Path
+import smoke_gpu
+smoke_gpu.turn()
+log = Path(sys.argv[1])
+for word in ("begins", "ends"):
+    with log.open("a") as stream:
+        stream.write(f"{sys.argv[2]} {word}\\n")
+    time.sleep(0.2)
+"""
+SERVER = """\
+import http.server
+import json
+import sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def _answer(self, status, text):
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(text.encode())
+    def do_GET(self):
+        self._answer(200, "")
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self._answer(200 if "good" in asked else 422, json.dumps({"got": asked}))
+if sys.argv[2] == "fails":
+    raise RuntimeError("no room for the model")
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+ASKS = """\
+import sys
+import smoke_gpu
+port = smoke_gpu.free_port()
+with smoke_gpu.server([sys.executable, "server.py", str(port), sys.argv[1]],
+                      f"http://127.0.0.1:{port}/health", 30):
+    print(smoke_gpu.post(f"http://127.0.0.1:{port}/x", {"good": 1})["got"])
+    smoke_gpu.post(f"http://127.0.0.1:{port}/x", {"bad": 1})
+"""
+
+
+def python(
+    folder: Path, script: str, *words: object, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script that imports what the smoke tests do."""
+    return subprocess.run(
+        [sys.executable, "-c", script, *map(str, words)],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SCRIPTS), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def run(folder: Path, tier: str, *words: str, packages: dict[str, str] | None = None) -> Any:
+    """The report of a tier for a lock of `packages`, by this Python."""
+    expect = {"packages": packages or {}, "debian": [], "prefix": "/", "cache": str(folder)}
+    (folder / "expect.json").write_text(json.dumps(expect))
+    command = [sys.executable, SCRIPTS / "run.py", "--json", f"--tier={tier}", *words]
+    done = subprocess.run(
+        [*command, f"--expect={folder}/expect.json"],
+        env={"PATH": os.environ["PATH"], "HOME": str(folder), "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("tier", ["gpu", "multi-gpu"])
+def test_no_gpu_is_never_a_pass(tier, tmp_path):
+    report = run(tmp_path, tier, f"--report={tmp_path}/report.json", packages={"torch": "2.6.0"})
+    first, *rest = report["cases"]
+    assert (first["name"][:6], first["outcome"]) == ("device", "failed")
+    assert {(case["outcome"], case["message"]) for case in rest} == {
+        ("skipped", f"{first['name']} did not pass")
+    }
+    assert json.loads((tmp_path / "report.json").read_text()) == report
+
+
+def test_a_case_without_its_gate_fails_as_well(tmp_path):
+    only = "--only=[!d]*"
+    cases = run(tmp_path, "gpu", only, "--jobs=2", packages={"torch": "1", "vllm": "1"})["cases"]
+    named = {case["name"]: case for case in cases}
+    assert named["cuda"]["outcome"] == "failed"
+    assert named["vllm graphs"]["outcome"] == "skipped"
+    assert named["vllm graphs"]["message"] == "the lock has no transformers"
+    assert named["grpo step, verl"]["message"] == "the lock has no verl, ray"
+
+
+def test_cases_take_turns(tmp_path):
+    log, turn = tmp_path / "log", tmp_path / "turn"
+
+    def _one(name: str) -> None:
+        done = python(tmp_path, TURNS, log, name, SMOKE_TURN=str(turn))
+        assert done.returncode == 0, done.stderr
+
+    threads = [threading.Thread(target=_one, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows = [row.split() for row in log.read_text().splitlines()]
+    assert len(rows) == 6
+    for begins, ends in zip(rows[::2], rows[1::2], strict=True):
+        assert (begins[0], begins[1], ends[1]) == (ends[0], "begins", "ends")
+
+
+def test_a_server_answers_and_ends(tmp_path):
+    (tmp_path / "server.py").write_text(SERVER)
+    done = python(tmp_path, ASKS, "works", http_proxy="http://127.0.0.1:9")
+    assert "{'good': 1}" in done.stdout
+    assert 'answered 422: {"got": {"bad": 1}}' in done.stderr
+    assert "--- server-" in done.stdout  # its log is the case's, where the case fails
+
+
+def test_a_server_that_ends_tells_why(tmp_path):
+    (tmp_path / "server.py").write_text(SERVER)
+    done = python(tmp_path, ASKS, "fails")
+    assert done.returncode == 1
+    assert "ended with status 1: RuntimeError: no room for the model (" in done.stderr
