@@ -74,7 +74,7 @@ def run(folder: Path, tier: str, *words: str, packages: dict[str, str] | None = 
     """The report of a tier for a lock of `packages`, by this Python."""
     expect = {"packages": packages or {}, "debian": [], "prefix": "/", "cache": str(folder)}
     (folder / "expect.json").write_text(json.dumps(expect))
-    command = [sys.executable, SCRIPTS / "run.py", "--json", f"--tier={tier}", *words]
+    command = [sys.executable, str(SCRIPTS / "run.py"), "--json", f"--tier={tier}", *words]
     done = subprocess.run(
         [*command, f"--expect={folder}/expect.json"],
         env={"PATH": os.environ["PATH"], "HOME": str(folder), "CUDA_VISIBLE_DEVICES": ""},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild import driver, smoke
+from imgbuild import driver, run, smoke
 from imgbuild.errors import WorkFailed
 
 LISTED = """\
@@ -26,9 +26,9 @@ def _folder(tmp_path, monkeypatch):
     monkeypatch.setattr(driver, "PLACES", ())
 
     def _answer(*_words, **_more):
-        return driver.run.Result(0, LISTED.format(tmp_path), "")
+        return run.Result(0, LISTED.format(tmp_path), "")
 
-    monkeypatch.setattr(driver.run, "run", _answer)
+    monkeypatch.setattr(run, "run", _answer)
     return folder
 
 
