@@ -36,7 +36,12 @@ def main(arguments: list[str]) -> int:
     """Run what `arguments` ask for; the exit status."""
     options = read_options(arguments)
     packages = json.loads(options.expect.read_text("utf-8"))["packages"]
-    chosen = [case for case in TIERS[options.tier] if fnmatch.fnmatchcase(case.name, options.only)]
+    patterns = options.only.split("|")
+    chosen = [
+        case
+        for case in TIERS[options.tier]
+        if any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)
+    ]
     cases: list[dict[str, Any]] = []
     telling = threading.Lock()
     with tempfile.TemporaryDirectory(prefix="smoke-", ignore_cleanup_errors=True) as folder:
@@ -80,7 +85,7 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
         default=HERE / "allowed.json",
         help="JSON: failures that are accepted, with reasons",
     )
-    parser.add_argument("--only", default="*", help="shell pattern of case names")
+    parser.add_argument("--only", default="*", help="shell patterns of case names: nccl|vllm*")
     parser.add_argument(
         "--patience",
         type=float,
@@ -152,7 +157,9 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
         end_group(process)
         stream.seek(0)
         log = stream.read().decode(errors="replace")
-    seconds = round(time.monotonic() - started, 3)
+    waited = work.with_suffix(".waited")
+    idle = float(waited.read_text("ascii")) if waited.exists() else 0.0
+    seconds = round(time.monotonic() - started - idle, 3)
     outcome, message = verdict(status, log, limit)
     cases = read_reported(reported)
     kept = PASSED_LOG if outcome == "passed" else FAILED_LOG
@@ -183,6 +190,7 @@ def environment(
         kept["SMOKE_MODEL"] = str(options.model.resolve())
     return kept | {
         "SMOKE_TURN": str(folder / "turn"),
+        "SMOKE_WAITED": str(work.with_suffix(".waited")),
         "SMOKE_EXPECT": str(options.expect.resolve()),
         "SMOKE_ALLOWED": str(options.allowed.resolve()),
         "SMOKE_CASES": str(reported),

@@ -98,7 +98,7 @@ def test_no_gpu_is_never_a_pass(tier, tmp_path):
 
 
 def test_a_case_without_its_gate_fails_as_well(tmp_path):
-    only = "--only=[!d]*"
+    only = "--only=cuda|[!cd]*"
     cases = run(tmp_path, "gpu", only, "--jobs=2", packages={"torch": "1", "vllm": "1"})["cases"]
     named = {case["name"]: case for case in cases}
     assert named["cuda"]["outcome"] == "failed"
@@ -111,8 +111,10 @@ def test_cases_take_turns(tmp_path):
     log, turn = tmp_path / "log", tmp_path / "turn"
 
     def _one(name: str) -> None:
-        done = python(tmp_path, TURNS, log, name, SMOKE_TURN=str(turn))
+        waited = tmp_path / name
+        done = python(tmp_path, TURNS, log, name, SMOKE_TURN=str(turn), SMOKE_WAITED=str(waited))
         assert done.returncode == 0, done.stderr
+        assert float(waited.read_text()) >= 0
 
     threads = [threading.Thread(target=_one, args=(name,)) for name in "abc"]
     for thread in threads:
