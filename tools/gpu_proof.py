@@ -132,7 +132,11 @@ def libraries(driver: Path) -> Path | None:
     """The folder below `driver`, or of the system, that holds libcuda.so.1."""
     usual = [Path(f"/usr/lib/{platform.machine()}-linux-gnu"), Path("/usr/lib64")]
     for place in (driver, *usual):
-        found = sorted(path.parent for path in place.rglob("libcuda.so.1") if wide(path))
+        found = sorted(
+            path.parent
+            for path in place.rglob("libcuda.so.1")
+            if wide(path) and not {"stubs", "compat"} & set(path.parts)
+        )
         if found:
             return found[0]
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import math
 import tarfile
 from pathlib import Path
 from types import ModuleType
@@ -188,6 +189,26 @@ def test_a_tier_for_gpus_starts_nothing_without_its_gate(tier, monkeypatch):
     first, *rest = script("run", monkeypatch).TIERS[tier]
     assert first.gate
     assert not any(case.gate for case in rest)
+
+
+def test_verls_own_figures_are_read(monkeypatch):
+    logged = script("gpu_verl", monkeypatch).logged
+    log = (
+        "(TaskRunner pid=9) step:1 - actor/grad_norm:np.float64(1.5) - actor/pg_loss:-2.5e-05"
+        " - critic/score/mean:0.25 - actor/entropy:nan - perf/total_num_tokens:300\n"
+    )
+    keys = ("actor/grad_norm", "actor/pg_loss", "critic/score/mean", "perf/total_num_tokens")
+    assert [logged(log, key) for key in keys] == [1.5, -2.5e-05, 0.25, 300]
+    assert math.isnan(logged(log, "actor/entropy"))
+    assert logged(log, "actor/loss") is None
+
+
+def test_verl_is_told_what_this_version_needs(monkeypatch):
+    module = script("gpu_verl", monkeypatch)
+    words = module.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"))
+    assert "++actor_rollout_ref.model.override_config.attn_implementation=sdpa" in words
+    assert "++actor_rollout_ref.rollout.load_format=safetensors" in words
+    assert "++trainer.use_v1=False" in words  # transfer_queue is not installed here
 
 
 def test_allowed_failures_carry_reasons():
