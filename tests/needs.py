@@ -98,7 +98,9 @@ def podman() -> str:
 
 def apptainer() -> str:
     """The `apptainer` command, where it may build: it asks for every capability that there is."""
-    path = tool("apptainer")
+    path = shutil.which("apptainer")
+    if path is None:
+        missing("apptainer is not installed", "install the package apptainer of Debian unstable, or of its makers")
     if os.geteuid() == 0:
         status = Path("/proc/self/status").read_text(encoding="ascii")
         bounding = next(line for line in status.splitlines() if line.startswith("CapBnd:"))

@@ -199,7 +199,7 @@ def test_docker_builds_the_online_variant_from_its_folder_alone(project, tmp_pat
     assert ran.stdout.split() == ["42", "/opt/venv"]
 
 
-@pytest.mark.engine
+@pytest.mark.apptainer
 def test_apptainer_builds_the_definition_file(project, tmp_path):
     apptainer = needs.apptainer()
     project.run("build", TARGET, "--only", "base", "--output", "build/base/small")
