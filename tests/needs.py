@@ -100,7 +100,7 @@ def apptainer() -> str:
     """The `apptainer` command, where it may build: it asks for every capability that there is."""
     path = shutil.which("apptainer")
     if path is None:
-        missing("apptainer is not installed", "install the package apptainer of Debian unstable, or of its makers")
+        missing("apptainer is not installed", "install Debian unstable's package")
     if os.geteuid() == 0:
         status = Path("/proc/self/status").read_text(encoding="ascii")
         bounding = next(line for line in status.splitlines() if line.startswith("CapBnd:"))
