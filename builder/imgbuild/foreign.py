@@ -16,11 +16,12 @@ from typing import Literal
 
 import msgspec
 
-from imgbuild import buildkit, contexts, podman, sealing
+from imgbuild import buildkit, contexts, podman, sealing, upkeep
 from imgbuild import seal as seals
 from imgbuild.building import Built
 from imgbuild.console import console
 from imgbuild.errors import InputError
+from imgbuild.inputs import Inputs
 from imgbuild.lock import Lock
 from imgbuild.matrix.select import Selected
 from imgbuild.oci import archive, layout
@@ -83,9 +84,10 @@ def build(
 ) -> Built:
     """Leave the image of `target` that the chosen builder makes in the layout `place`."""
     lock, sealed = sealing.read_current(session.project, session.matrix, target)
+    inputs = session.inputs()
     title = f"building {target} for {', '.join(arches)} with {choice.name}"
     with console.step(title), _scratch(place) as scratch:
-        order = _order(session, lock, sealed, arches, scratch, choice)
+        order = _order(session, inputs, (lock, sealed), arches, scratch, choice)
         if choice.name == "docker":
             buildkit.build(order, scratch / "layout")
         else:
@@ -93,6 +95,7 @@ def build(
         found = layout.read(scratch / "layout")
         notes = {BUILDER: choice.name, SEALED: sealed.digest}
         digest = layout.write(place, _images(found, arches), target, notes=notes)
+    upkeep.trim(inputs.store)
     built = _built(layout.read(place), digest)
     console.info(
         f"{target}: {built.size / 1e9:.2f} GB in {place}, {built.digest}; the files are those of"
@@ -136,13 +139,13 @@ def _scratch(place: Path) -> Iterator[Path]:
 
 def _order(
     session: Session,
-    lock: Lock,
-    sealed: Seal,
+    inputs: Inputs,
+    locked: tuple[Lock, Seal],
     arches: Sequence[Arch],
     scratch: Path,
     choice: Choice,
 ) -> buildkit.Order:
-    project, inputs = session.project, session.inputs()
+    project, (lock, sealed) = session.project, locked
     context = _context(session, lock, sealed, scratch / "context")
     processes = session.options.jobs
     base = contexts.base(lock, sealed, arches, scratch / "base", inputs, processes=processes)

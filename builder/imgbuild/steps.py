@@ -39,6 +39,12 @@ class _Step:
         return f"{done / 1e6:.0f} MB" if done > 1 << 20 else ""
 
     @property
+    def doing(self) -> str:
+        """The part that was told last, if it is said in words."""
+        last = next(reversed(self.parts), "")
+        return "" if not last or "sha256:" in last or last.endswith(":") else f": {last[:40]}"
+
+    @property
     def seconds(self) -> float:
         """How long it has run."""
         return time.monotonic() - self.started
@@ -105,8 +111,8 @@ class Steps:
         tree = Tree(f"{escape(self._title)}: {len(self._done)} steps done{kept}")
         running = list(self._running.values())
         for step in running[:SHOWN]:
-            words = " ".join(word for word in (step.amount, f"{step.seconds:.0f} s") if word)
-            tree.add(f"{escape(step.name)} [dim]{words}[/]")
+            words = " ".join(word for word in (f"{step.seconds:.0f} s", step.amount) if word)
+            tree.add(f"[dim]{words}[/] {escape(step.name + step.doing)}")
         if len(running) > SHOWN:
             tree.add(f"[dim]and {len(running) - SHOWN} more[/]")
         return tree

@@ -1,0 +1,82 @@
+"""Whole targets by real Docker, from the committed Dockerfiles and without a network: equal files.
+
+One after the other, since each takes some 25 GB while it is built; then what BuildKit kept goes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.oci import layout
+from tests import needs
+
+ROOT = Path(__file__).parents[2]
+TARGETS = ("cu124-vllm", "cu130-vllm")
+MEMORY = 400  # MB that a comparison may take, whatever the image
+ARCH = ("--arch", "x86_64")
+OURS = 'description~="venv-|exec /bin/sh|local source for (wheels|context)|OCI load|pulled from"'
+# Tells the most memory that it took, on the last line.
+MEASURED = """\
+import resource, sys
+from imgbuild.cli import main
+try:
+    main()
+finally:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000, file=sys.stderr)
+"""
+
+pytestmark = [
+    pytest.mark.engine, pytest.mark.network, pytest.mark.disk(26), pytest.mark.timeout(2400),
+]  # fmt: skip
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    """The committed locks and Dockerfiles in a folder of their own; gone at the end."""
+    docker = needs.buildx()
+    shutil.copytree(ROOT / "images", tmp_path / "images")
+    shutil.copy(ROOT / "matrix.yaml", tmp_path)
+    yield tmp_path
+    shutil.rmtree(tmp_path / "build", ignore_errors=True)
+    subprocess.run(
+        [docker, "buildx", "prune", "--all", "--force", "--filter", OURS],
+        check=True, capture_output=True,
+    )  # fmt: skip
+
+
+def imgbuild(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in `folder`; the last line of its stderr is its memory in MB."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, *words],
+        cwd=folder, env=os.environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_docker_makes_the_same_files_from_the_committed_dockerfile(project, target):
+    built = imgbuild(project, "build", target, *ARCH, "--builder", "docker")
+    assert "does not follow from the lock" not in built.stderr
+    place = project / "build/docker" / target
+    assert layout.read(place).notes["dev.imgbuild.builder"] == "docker"
+    # Built and current, it is only compared now.
+    done = imgbuild(project, "compare", target, *ARCH, "--builders", "embedded,docker", "--json")
+    assert "with docker …" not in done.stderr
+    (answer,) = json.loads(done.stdout)
+    comparison = answer["comparison"]
+    assert (answer["name"], answer["arch"], comparison["equal"]) == (target, "x86_64", True)
+    assert comparison["right"]["digest"] == layout.read(place).digest
+    assert comparison["left"]["paths"] > 40_000
+    assert comparison["left"]["bytes"] > 8e9
+    assert int(done.stderr.split()[-1]) < MEMORY
+    # Of the list only what is for arm64 or for uncommon files has nothing to accept.
+    assert {each["field"] for each in comparison["unused"]} <= {"variant"}
