@@ -136,6 +136,36 @@ def test_a_script_sees_what_cannot_be_imported(project, wheels, with_uv, tmp_pat
     assert "thewheel 1.0, the lock has 1.1" in done.stderr
 
 
+def step(project: Project, wheels: Path, venv: Path) -> subprocess.CompletedProcess[str]:
+    """Install a package as a step of the Dockerfile does, with the variables that stand there."""
+    folder = project.folder / "images" / TARGET
+    places = {"/run/wheels": wheels, "/run/installer": folder, "/opt/venv": venv}
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(venv)}
+    for line in (folder / "Dockerfile").read_text().splitlines():
+        if line.startswith(("ARG UV_", "ARG PYTHON")):
+            name, _, value = line.removeprefix("ARG ").partition("=")
+            for old, new in places.items():
+                value = value.replace(old, str(new))
+            env[name] = value
+    assert len(env) > 10
+    subprocess.run([find_uv_bin(), "venv", "--quiet", "--python", python(), venv], check=True)
+    command = [find_uv_bin(), "pip", "install", "--no-deps", "helper==0.5"]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+def test_a_step_installs_only_what_the_lock_says(project, wheels, tmp_path):
+    done = step(project, wheels, tmp_path / "good")
+    assert done.returncode == 0, done.stderr
+    left = {path.name for path in (tmp_path / "good").rglob("*")}
+    assert "helper.py" in left
+    assert not left & {"INSTALLER", "REQUESTED", "direct_url.json", "__pycache__"}
+    wheel = wheels / "helper-0.5-py3-none-any.whl"
+    wheel.write_bytes(wheel.read_bytes() + b"\0")
+    refused = step(project, wheels, tmp_path / "bad")
+    assert refused.returncode != 0
+    assert "Hash mismatch" in refused.stderr
+
+
 def test_uv_installs_a_pylock(project, tmp_path):
     project.run("render", TARGET, "--format", "pylock", "--output", str(tmp_path / "pylock.toml"))
     venv = tmp_path / "venv"
