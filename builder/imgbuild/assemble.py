@@ -20,6 +20,8 @@ from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.tar import Member
 from imgbuild.plan import (
+    AddedDebsRecipe,
+    AddedFilesRecipe,
     DebianRecipe,
     FilesRecipe,
     Layer,
@@ -61,6 +63,10 @@ def input_size(recipe: Recipe) -> int:
     match recipe:
         case DebianRecipe():
             return sum(deb.size for deb in recipe.debs)
+        case AddedDebsRecipe():
+            return sum(deb.size for deb in (*recipe.base.debs, *recipe.debs))
+        case AddedFilesRecipe():
+            return sum(file.size for file in recipe.files.values())
         case WheelsRecipe():
             return sum(wheel.size for wheel in recipe.wheels)
         case RegistryRecipe():
@@ -74,6 +80,10 @@ def input_hashes(recipe: Recipe) -> tuple[Sha256, ...]:
     match recipe:
         case DebianRecipe():
             return tuple(deb.sha256 for deb in recipe.debs)
+        case AddedDebsRecipe():
+            return tuple(deb.sha256 for deb in (*recipe.base.debs, *recipe.debs))
+        case AddedFilesRecipe():
+            return tuple(file.sha256 for file in recipe.files.values())
         case WheelsRecipe():
             return tuple(wheel.sha256 for wheel in recipe.wheels)
         case _:
@@ -119,6 +129,16 @@ def _members(recipe: Recipe, store: Store, scratch: Path) -> Sequence[Member]:
         case DebianRecipe():
             paths = {deb.sha256: require(store, deb.sha256, deb.file) for deb in recipe.debs}
             return debian_root.members(recipe, paths, scratch)
+        case AddedDebsRecipe():
+            debs = (*recipe.base.debs, *recipe.debs)
+            paths = {deb.sha256: require(store, deb.sha256, deb.file) for deb in debs}
+            return debian_root.added_members(recipe, paths, scratch)
+        case AddedFilesRecipe():
+            contents = {
+                path: require(store, file.sha256, file.file).read_bytes()
+                for path, file in recipe.files.items()
+            }
+            return skeleton.added_members(recipe, contents)
         case WheelsRecipe():
             labels = {wheel.sha256: wheel.file for wheel in recipe.wheels}
             parts = [(wheel.sha256, wheel_members(recipe, wheel, store)) for wheel in recipe.wheels]

@@ -5,6 +5,7 @@ Comes in: a target of the matrix and its resolutions. Goes out: `images/TARGET/l
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -14,8 +15,8 @@ from imgbuild import codec, drift
 from imgbuild.errors import LockStale
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target, User
-from imgbuild.resolution import Resolution
-from imgbuild.values import Arch
+from imgbuild.resolution import Locked, Resolution
+from imgbuild.values import Arch, Digest, Sha256
 
 LOCK_FORMAT = 1
 
@@ -57,8 +58,40 @@ class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
 
 
-class Lock(msgspec.Struct, frozen=True, kw_only=True):
-    """All inputs of one target. The plan follows from it alone, the digests with `layers.json`."""
+class AddedFile(Locked, frozen=True, kw_only=True):
+    """A file of the user's repository; `file` is its path there, `mode` as chmod reads it."""
+
+    mode: str
+
+
+class Added(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a resolution is added to the published image `manifest`: names of packages."""
+
+    manifest: Digest
+    wheels: tuple[str, ...]
+    debs: tuple[str, ...]
+
+
+class Extends(msgspec.Struct, frozen=True, kw_only=True):
+    """The published target that a target stands on, and what is put on top.
+
+    `lock` is the sha256 of its lock.json, `digest` its image; `packages` are Debian's.
+    """
+
+    target: str
+    lock: Sha256
+    digest: Digest
+    packages: tuple[str, ...]
+    files: dict[str, AddedFile]
+    links: dict[str, str]
+    arch: dict[Arch, Added]
+
+
+class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All inputs of one target. The plan follows from it alone, the digests with `layers.json`.
+
+    With `extends`, all of it is the sum: the published target's inputs and what is added.
+    """
 
     format: int
     target: str
@@ -72,6 +105,21 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True):
     layers: Cutting
     drop: tuple[Drop, ...]
     arch: dict[Arch, Resolution]
+    extends: Extends | None = None
+
+
+def published_part(lock: Lock, arch: Arch) -> Lock:
+    """The published target of an extension's lock on `arch`, as far as its layers ask for it."""
+    if lock.extends is None:
+        return lock
+    whole, added = lock.arch[arch], lock.extends.arch[arch]
+    below = msgspec.structs.replace(
+        whole,
+        wheels=tuple(item for item in whole.wheels if item.package not in added.wheels),
+        built=tuple(item for item in whole.built if item.package not in added.wheels),
+        debs=tuple(item for item in whole.debs if item.package not in added.debs),
+    )
+    return msgspec.structs.replace(lock, arch={arch: below}, extends=None)
 
 
 def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) -> Lock:
@@ -145,17 +193,21 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     """
     if lock.target not in matrix.targets:
         return (f"the matrix has no target {lock.target}",)
-    target = matrix.targets[lock.target]
     due = make_lock(matrix, lock.target, lock.arch)
+    return differences(lock, due, matrix.targets[lock.target].arch)
+
+
+def differences(lock: Lock, due: Lock, arches: Collection[Arch]) -> tuple[str, ...]:
+    """What of `lock` is not as in `due`, which follows from the matrix with `arches`."""
     reasons = [
         line
         for field in lock.__struct_fields__
         if field not in ("arch", "format")
         for line in drift.lines(field, getattr(due, field), getattr(lock, field))
     ]
-    if set(lock.arch) != set(target.arch):
+    if set(lock.arch) != set(arches):
         reasons.append(
-            f"arch: the matrix says {', '.join(sorted(target.arch))},"
+            f"arch: the matrix says {', '.join(sorted(arches))},"
             f" the lock has {', '.join(sorted(lock.arch))}"
         )
     for arch, resolution in lock.arch.items():
@@ -177,7 +229,7 @@ def _unsatisfied(due: Lock, resolution: Resolution) -> list[str]:
     debs = {deb.package for deb in resolution.debs}
     texts.extend(
         f"Debian package {package} is not locked"
-        for package in due.base.packages
+        for package in (*due.base.packages, *(due.extends.packages if due.extends else ()))
         if package not in debs
     )
     return texts

@@ -8,14 +8,14 @@ change.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from packaging.specifiers import SpecifierSet
 
 from imgbuild import codec
 from imgbuild.errors import InputError
-from imgbuild.lock import Cutting, Lock
+from imgbuild.lock import AddedFile, Cutting, Lock, published_part
 from imgbuild.matrix.model import Drop, User
 from imgbuild.resolution import Deb, RegistryLayer, Resolution, Wheel
 from imgbuild.values import Arch, Digest, sha256
@@ -24,6 +24,9 @@ DEBIAN_FORMAT = 1
 VENV_FORMAT = 1
 WHEELS_FORMAT = 1
 FILES_FORMAT = 1
+ADDED_DEBS_FORMAT = 1
+ADDED_FILES_FORMAT = 1
+MOST_LAYERS = 120  # of a published image and what is added: engines stack no more than 127
 SYSTEM = ("/usr/", "/bin", "/sbin")  # where a base's own programs are
 
 
@@ -74,7 +77,34 @@ class FilesRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     links: dict[str, str] = {}
 
 
-Recipe = DebianRecipe | RegistryRecipe | VenvRecipe | WheelsRecipe | FilesRecipe
+class AddedDebsRecipe(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="added-debs"
+):
+    """Debian packages on top of a base: what differs in the root of both together."""
+
+    base: DebianRecipe
+    debs: tuple[Deb, ...]
+
+
+class AddedFilesRecipe(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="added-files"
+):
+    """A user's files and links by absolute path, in the folders that imgbuild's own files make."""
+
+    files: dict[str, AddedFile]
+    links: dict[str, str]
+    below: FilesRecipe
+
+
+Recipe = (
+    DebianRecipe
+    | RegistryRecipe
+    | VenvRecipe
+    | WheelsRecipe
+    | FilesRecipe
+    | AddedDebsRecipe
+    | AddedFilesRecipe
+)
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,8 +139,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def plan(lock: Lock, arch: Arch) -> Plan:
     """The image of `lock` on `arch`: a pure function, no file is read.
 
+    The layers of an extension are those of the published target, and above them what is added.
     Raises InputError if the lock's cutting asks for more layers than it allows.
     """
+    recipes = _recipes(published_part(lock, arch), arch)
+    if lock.extends is not None:
+        recipes += _added(lock, arch, recipes)
+    layers = tuple(Layer(name=name, id=layer_id(recipe), recipe=recipe) for name, recipe in recipes)
+    return Plan(target=lock.target, arch=arch, layers=layers, config=_config(lock))
+
+
+def _recipes(lock: Lock, arch: Arch) -> list[tuple[str, Recipe]]:
+    """The named recipes of a target that extends none."""
     resolution = lock.arch[arch]
     settings = lock.settings
     below = _base_layers(lock, arch, resolution)
@@ -126,13 +166,46 @@ def plan(lock: Lock, arch: Arch) -> Plan:
         group=resolution.base_files.get("etc/group", ""),
     )
     installed = installed_wheels(resolution)
-    omit = omitted(lock.drop, installed)
     cut = cut_wheels(installed, lock.layers, taken=len(below) + 2)
-    wheels = [
+    wheels = _wheel_recipes(lock, cut, omitted(lock.drop, installed))
+    return [*below, ("venv", venv), *wheels, ("files", files)]
+
+
+def _added(lock: Lock, arch: Arch, below: Sequence[tuple[str, Recipe]]) -> list[tuple[str, Recipe]]:
+    """The named recipes of what an extension puts on top of `below`: debs, wheels, files."""
+    resolution, extends = lock.arch[arch], lock.extends
+    if extends is None:
+        return []
+    names = extends.arch[arch]
+    recipes: list[tuple[str, Recipe]] = []
+    for _, recipe in below:
+        debs = tuple(deb for deb in resolution.debs if deb.package in names.debs)
+        if isinstance(recipe, DebianRecipe) and debs:
+            recipes.append(("added-debs", AddedDebsRecipe(base=recipe, debs=debs)))
+    installed = installed_wheels(resolution)
+    wheels = [wheel for wheel in installed if wheel.package in names.wheels]
+    rules = msgspec.structs.replace(lock.layers, limit=MOST_LAYERS)
+    cut = cut_wheels(wheels, rules, taken=len(below) + 2)
+    recipes += _wheel_recipes(
+        lock, [(f"added-{name}", group) for name, group in cut], omitted(lock.drop, installed)
+    )
+    if extends.files or extends.links:
+        own = next(recipe for _, recipe in below if isinstance(recipe, FilesRecipe))
+        added = AddedFilesRecipe(files=extends.files, links=extends.links, below=own)
+        recipes.append(("added-files", added))
+    return recipes
+
+
+def _wheel_recipes(
+    lock: Lock,
+    cut: Iterable[tuple[str, tuple[Wheel, ...]]],
+    omit: Mapping[str, tuple[str, ...]],
+) -> list[tuple[str, Recipe]]:
+    return [
         (
             name,
             WheelsRecipe(
-                prefix=settings.prefix,
+                prefix=lock.settings.prefix,
                 python=lock.base.python,
                 wheels=group,
                 omit={
@@ -142,15 +215,17 @@ def plan(lock: Lock, arch: Arch) -> Plan:
         )
         for name, group in cut
     ]
-    recipes: list[tuple[str, Recipe]] = [*below, ("venv", venv), *wheels, ("files", files)]
-    layers = tuple(Layer(name=name, id=layer_id(recipe), recipe=recipe) for name, recipe in recipes)
-    return Plan(target=lock.target, arch=arch, layers=layers, config=_config(lock))
 
 
 def base_of(planned: Plan) -> Plan:
-    """The base's layers of a plan as an image of their own, with a plain configuration."""
+    """The base's layers of a plan as an image of their own, with a plain configuration.
+
+    System packages that an extension adds belong to its base.
+    """
     layers = tuple(
-        layer for layer in planned.layers if isinstance(layer.recipe, DebianRecipe | RegistryRecipe)
+        layer
+        for layer in planned.layers
+        if isinstance(layer.recipe, DebianRecipe | RegistryRecipe | AddedDebsRecipe)
     )
     path = next(item for item in planned.config.env if item.startswith("PATH="))
     plain = path.partition("=")[2].split(":")
@@ -262,8 +337,21 @@ def layer_id(recipe: Recipe) -> Digest:
                     for wheel in recipe.wheels
                     if wheel.package in recipe.omit
                 }
-        case FilesRecipe():  # the last of them, so that every recipe has an id
+        case FilesRecipe():
             inputs = {"format": FILES_FORMAT, **codec.to_builtins(recipe)}
+        case AddedDebsRecipe():
+            inputs = {
+                "format": ADDED_DEBS_FORMAT,
+                "base": layer_id(recipe.base),
+                "debs": sorted(deb.sha256 for deb in recipe.debs),
+            }
+        case AddedFilesRecipe():  # the last of them, so that every recipe has an id
+            inputs = {
+                "format": ADDED_FILES_FORMAT,
+                "files": {path: [file.sha256, file.mode] for path, file in recipe.files.items()},
+                "links": recipe.links,
+                "below": layer_id(recipe.below),
+            }
     kind = type(recipe).__struct_config__.tag
     return f"sha256:{sha256(codec.compact({**inputs, 'kind': kind}))}"
 

@@ -1,14 +1,15 @@
-"""The layers that come from no package: the empty virtual environment, and imgbuild's own files.
+"""The layers that come from no package: the empty virtual environment, imgbuild's files, a user's.
 
 Comes in: their recipes. Goes out: members of a layer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from imgbuild.oci.tar import Kind, Member
-from imgbuild.plan import FilesRecipe, VenvRecipe
+from imgbuild.plan import AddedFilesRecipe, FilesRecipe, VenvRecipe
 
 DATA = Path(__file__).parent / "data" / "image"
 HOME = "opt/imgbuild"
@@ -57,6 +58,29 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
     return tuple(members)
 
 
+def added_members(recipe: AddedFilesRecipe, contents: Mapping[str, bytes]) -> tuple[Member, ...]:
+    """A user's files and links; `contents` has each file's bytes by path.
+
+    Folders of imgbuild's own files come along where something is put into them: they have owners
+    and modes of their own.
+    """
+    members = [
+        _file(path.strip("/"), contents[path], mode=int(file.mode, 8))
+        for path, file in recipe.files.items()
+    ]
+    members.extend(_link(path.strip("/"), to) for path, to in recipe.links.items())
+    placed = [member.path for member in members]
+    return (
+        *(
+            member
+            for member in files_members(recipe.below)
+            if member.kind is Kind.FOLDER
+            and any(path.startswith(f"{member.path}/") for path in placed)
+        ),
+        *members,
+    )
+
+
 def _template(name: str, cache: str) -> str:
     return (DATA / name).read_text(encoding="utf-8").replace("@CACHE@", cache)
 
@@ -71,8 +95,8 @@ def _with_line(text: str, line: str) -> str:
     return "\n".join(kept) + "\n"
 
 
-def _file(path: str, text: str, *, mode: int = 0o644) -> Member:
-    data = text.encode()
+def _file(path: str, text: str | bytes, *, mode: int = 0o644) -> Member:
+    data = text if isinstance(text, bytes) else text.encode()
     return Member(path=path, mode=mode, size=len(data), content=data)
 
 

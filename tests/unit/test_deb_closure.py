@@ -129,3 +129,21 @@ def test_packages_that_exclude_each_other_are_reported(field: str) -> None:
 def test_a_package_may_conflict_with_what_it_provides_itself() -> None:
     server = package("server", Provides="mail", Conflicts="mail")
     assert closed(server, wanted=("server",)) == ["server"]
+
+
+def test_on_top_of_a_base_only_what_it_lacks_is_chosen() -> None:
+    packages = (
+        package("app", Depends="lib, base (>= 1.0)"),
+        package("lib"),
+        package("base", Depends="gone"),  # the base stands: nobody asks again what it needs
+        package("sh", Essential="yes"),
+    )
+    found = close(Archive(packages), ["app"], file="matrix.yaml", have=["base"])
+    assert [one["Package"] for one in found] == ["app", "base", "lib"]
+
+
+def test_a_newer_version_of_a_base_package_is_not_brought() -> None:
+    packages = (package("app", Depends="base (>= 2.0)"), package("base", "1.0"))
+    with pytest.raises(WorldImpossible, match=r"satisfies base \(>= 2.0\)") as caught:
+        close(Archive(packages), ["app"], file="matrix.yaml", have=["base"])
+    assert "app: wanted on top of the base" in caught.value.reasons

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from imgbuild.resolution import Deb
 from imgbuild.values import Arch, sha256
 from tests import debs
 
+REPOSITORY = Path(__file__).parents[2]
 USER = User(name="imgbuild", uid=1000, gid=1000, home="/home/imgbuild")
 POSTINST = "#!/bin/sh\nexit 0\n"
 # What the table of bookworm says that decides bytes, by DEBIAN_FORMAT. A new hash here needs a new
@@ -276,10 +278,19 @@ def test_the_same_layer_whatever_the_order_and_the_folder(
 
 def test_the_table_of_bookworm_is_the_one_of_this_format() -> None:
     reviewed = table.load("bookworm")
+    # Entries of packages that no target's base has, for users to add, change no byte of a base.
+    based = {
+        deb["package"]
+        for path in sorted((REPOSITORY / "images").glob("*/lock.json"))
+        for found in json.loads(path.read_bytes())["arch"].values()
+        for deb in found["debs"]
+    }
     decisive = {
         "exclude": [item.path for item in reviewed.exclude],
         "include": [item.path for item in reviewed.include],
-        "effects": {name: entry.effects for name, entry in reviewed.packages.items()},
+        "effects": {
+            name: entry.effects for name, entry in reviewed.packages.items() if name in based
+        },
     }
     assert sha256(compact(decisive)) == REVIEWED[plan.DEBIAN_FORMAT]
 
@@ -292,3 +303,61 @@ def test_every_entry_of_bookworm_says_why() -> None:
         for script, hashes in entry.scripts.items():
             assert script in (*table.SCRIPTS, "triggers"), name
             assert hashes, (name, script)
+
+
+def added(packages: Packages, tmp_path: Path, *members: object, **fields: str) -> list[Member]:
+    """What a third package of `members` adds to the two."""
+    deb = debs.make(tmp_path / "third.deb", "third", members, **fields)  # type: ignore[arg-type]
+    recipe = plan.AddedDebsRecipe(base=packages.recipe(), debs=(deb,))
+    paths = {**packages.paths, deb.sha256: tmp_path / "third.deb"}
+    return root.added_members(recipe, paths, tmp_path / "spool-of-both")
+
+
+def test_added_packages_bring_what_differs_only(
+    packages: Packages, made: dict[str, Member], tmp_path: Path
+) -> None:
+    members = added(
+        packages,
+        tmp_path,
+        debs.file("./usr/bin/third", b"third", 0o755),
+        debs.hardlink("./usr/bin/third-too", "./usr/bin/third", 0o755),
+        debs.file("./var/mail/note", b"note"),
+        debs.file("./usr/share/doc/third/copyright", b"licence"),
+        debs.file("./usr/share/doc/third/changelog", b"left out"),
+    )
+    found = {member.path: member for member in members}
+    new = {path for path, member in found.items() if made.get(path) != member}
+    assert new == {
+        "usr/bin/third",
+        "usr/bin/third-too",
+        "usr/share/doc/third/copyright",
+        "var/lib/dpkg/info/third.list",
+        "var/lib/dpkg/status",
+        "var/mail/note",
+    }
+    assert "Package: third" in text(found["var/lib/dpkg/status"])
+    assert "Package: base" in text(found["var/lib/dpkg/status"])
+    # A folder of the base comes along as it is there: a layer would give it the common mode.
+    assert found["var/mail"] == made["var/mail"]
+    assert all(found[path].kind is Kind.FOLDER for path in found.keys() - new)
+
+
+def test_the_layer_of_added_packages_is_the_same_in_any_order(
+    packages: Packages, tmp_path: Path
+) -> None:
+    file = debs.file("./usr/bin/third", b"third", 0o755)
+    first = added(packages, tmp_path, file)
+    mixed = Packages(tuple(reversed(packages.debs)), packages.paths)
+    second = added(mixed, tmp_path, file)
+    digests = [write_layer(one, None, advance=lambda _: None) for one in (first, second)]
+    assert digests[0] == digests[1]
+
+
+def test_an_added_script_that_nobody_has_read_is_refused(
+    packages: Packages, tmp_path: Path
+) -> None:
+    deb = debs.make(tmp_path / "third.deb", "third", control={"postinst": POSTINST})
+    recipe = plan.AddedDebsRecipe(base=packages.recipe(), debs=(deb,))
+    paths = {**packages.paths, deb.sha256: tmp_path / "third.deb"}
+    with pytest.raises(IntegrityError, match=r"third 1\.0-1: postinst"):
+        root.added_members(recipe, paths, tmp_path / "other-spool")

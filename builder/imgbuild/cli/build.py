@@ -211,11 +211,13 @@ def _plan_rows(planned: Plan, sealed: SealedImage) -> list[tuple[str, ...]]:
 
 def _contents(recipe: Recipe) -> str:
     """What is in a layer, in a word or two."""
-    from imgbuild.plan import DebianRecipe, WheelsRecipe
+    from imgbuild.plan import AddedDebsRecipe, AddedFilesRecipe, DebianRecipe, WheelsRecipe
 
     match recipe:
-        case DebianRecipe():
+        case DebianRecipe() | AddedDebsRecipe():
             return f"{len(recipe.debs)} packages"
+        case AddedFilesRecipe():
+            return f"{len(recipe.files)} files"
         case WheelsRecipe() if len(recipe.wheels) > 1:
             return f"{len(recipe.wheels)} wheels"
         case WheelsRecipe():

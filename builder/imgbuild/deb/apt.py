@@ -12,7 +12,7 @@ that named those would be dead in weeks. Security fixes come with the point rele
 from __future__ import annotations
 
 import lzma
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from imgbuild import run
@@ -47,6 +47,54 @@ def resolve_debs(base: DebianBase, arch: Arch, store: Store, http: Http) -> tupl
     ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, WorldImpossible
     if a dependency cannot be met.
     """
+    archive = Archive(_packages(base, arch, store, http))
+    return _debs(close(archive, base.packages, file="matrix.yaml"))
+
+
+def added_debs(
+    base: DebianBase,
+    arch: Arch,
+    have: Sequence[Deb],
+    wanted: Sequence[str],
+    control: Callable[[Deb], dict[str, str]],
+    store: Store,
+    http: Http,
+) -> tuple[Deb, ...]:
+    """What `wanted` needs beside the packages that are there already, sorted by name.
+
+    These stay at their versions; `control` reads what one says of itself where the archive has
+    another version by now. Errors as for `resolve_debs`.
+    """
+    listed = list(_packages(base, arch, store, http))
+    newest = Archive(listed).packages
+    kept = {
+        deb.package: known
+        if (known := newest.get(deb.package)) is not None and known["Version"] == deb.version
+        else _used(control(deb))
+        for deb in have
+    }
+    rest = (package for package in listed if package["Package"] not in kept)
+    archive = Archive((*kept.values(), *rest))
+    chosen = close(archive, wanted, file="matrix.yaml", have=tuple(kept))
+    return _debs([package for package in chosen if package["Package"] not in kept])
+
+
+def _debs(chosen: Iterable[Mapping[str, str]]) -> tuple[Deb, ...]:
+    return tuple(
+        Deb(
+            file=package["Filename"].removeprefix("./"),
+            size=int(package["Size"]),
+            sha256=package["SHA256"],
+            package=package["Package"],
+            version=package["Version"],
+            arch=package["Architecture"],
+        )
+        for package in chosen
+    )
+
+
+def _packages(base: DebianBase, arch: Arch, store: Store, http: Http) -> list[dict[str, str]]:
+    """Every package of the suite, as the first mirror that answers lists it."""
     places = mirrors(base)
     if not places:
         message = f"no Debian mirror is known for {base.suite}"
@@ -60,19 +108,7 @@ def resolve_debs(base: DebianBase, arch: Arch, store: Store, http: Http) -> tupl
             console.detail(f"{mirror}: {error.message}")
             failures.append(f"{mirror}: {error.message}")
             continue
-        archive = Archive(_used(paragraph) for text in texts for paragraph in paragraphs(text))
-        chosen = close(archive, base.packages, file="matrix.yaml")
-        return tuple(
-            Deb(
-                file=package["Filename"].removeprefix("./"),
-                size=int(package["Size"]),
-                sha256=package["SHA256"],
-                package=package["Package"],
-                version=package["Version"],
-                arch=package["Architecture"],
-            )
-            for package in chosen
-        )
+        return [_used(paragraph) for text in texts for paragraph in paragraphs(text)]
     message = f"no mirror answers for Debian {base.suite}:\n" + "\n".join(failures)
     raise FetchFailed(
         message, hint="check the network and the proxy, or name a mirror in matrix.yaml"

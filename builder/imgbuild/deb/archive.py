@@ -76,6 +76,17 @@ def read(path: Path, spool: Path, keep: Callable[[str, Kind], bool]) -> Package:
     return Package(about["Package"], about, files, tuple(listing), tuple(members))
 
 
+def control(path: Path) -> dict[str, str]:
+    """What the .deb at `path` says of itself; IntegrityError for a damaged file."""
+    with _tar(path, dict(_parts(path)), "control.tar") as members:
+        for info in members:
+            source = members.extractfile(info) if info.isfile() else None
+            if source is not None and info.name.removeprefix("./") == "control":
+                return fields(source.read().decode())
+    message = f"{path}: control.tar has no control file"
+    raise IntegrityError(message, hint=DAMAGED)
+
+
 def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
     """The members of an `ar` archive by name."""
     with path.open("rb") as file:

@@ -54,8 +54,12 @@ class Archive:
         return [one for one in (*real, *virtual) if _fits(one, relation)]
 
 
-def close(archive: Archive, wanted: Sequence[str], *, file: str) -> list[Paragraph]:
+def close(
+    archive: Archive, wanted: Sequence[str], *, file: str, have: Sequence[str] = ()
+) -> list[Paragraph]:
     """The wanted packages, the essential ones and their dependencies, sorted by name.
+
+    Those that one has already come along; their dependencies are not followed again.
 
     InputError, naming `file`, for a wanted name that the archive has not; WorldImpossible, with its
     reasons, for a dependency that nothing satisfies or for chosen packages that exclude each other.
@@ -64,7 +68,7 @@ def close(archive: Archive, wanted: Sequence[str], *, file: str) -> list[Paragra
     essential = sorted(
         name for name, package in archive.packages.items() if package.get("Essential") == "yes"
     )
-    chosen: dict[str, Paragraph] = {}
+    chosen: dict[str, Paragraph] = {name: archive.packages[name] for name in have}
     because: dict[str, str] = {}
     queue: deque[str] = deque()
 
@@ -75,8 +79,8 @@ def close(archive: Archive, wanted: Sequence[str], *, file: str) -> list[Paragra
             queue.append(name)
 
     for name in wanted:
-        _choose(name, "wanted by the base")
-    for name in essential:
+        _choose(name, "wanted on top of the base" if have else "wanted by the base")
+    for name in () if have else essential:
         _choose(name, "essential")
     while queue:
         name = queue.popleft()

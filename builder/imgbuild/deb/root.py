@@ -28,7 +28,7 @@ from imgbuild.deb.table import (
 from imgbuild.deb.tree import Tree
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.tar import Kind, Member
-from imgbuild.plan import DebianRecipe
+from imgbuild.plan import AddedDebsRecipe, DebianRecipe
 from imgbuild.resolution import Deb
 
 THREADS = min(4, os.cpu_count() or 1)  # lzma works outside Python's lock
@@ -46,6 +46,35 @@ def members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -> lis
     table = load(recipe.suite)
     packages = _unpack(recipe.debs, table, paths, spool)
     check_scripts(table, packages)
+    return _root(recipe, packages, table)
+
+
+def added_members(recipe: AddedDebsRecipe, paths: Mapping[str, Path], spool: Path) -> list[Member]:
+    """What the root of base and added packages has that the base's has not, or has otherwise.
+
+    Folders above a member come with it, since the layer writer would give them the common mode.
+    `paths`, `spool` and errors as for `members`; IntegrityError too if something of the base goes.
+    """
+    table = load(recipe.base.suite)
+    packages = _unpack((*recipe.base.debs, *recipe.debs), table, paths, spool)
+    check_scripts(table, packages)
+    own = {deb.package for deb in recipe.debs}
+    base = [package for package in packages if package.name not in own]
+    before = {member.path: member for member in _root(recipe.base, base, table)}
+    after = {member.path: member for member in _root(recipe.base, packages, table)}
+    if gone := sorted(before.keys() - after.keys()):
+        message = f"with {', '.join(sorted(own))} the base would lose /{', /'.join(gone[:4])}"
+        raise IntegrityError(message, hint="leave the package that does so out of `packages`")
+    changed = [path for path, member in after.items() if before.get(path) != member]
+    kept = {*changed, *(after[path].target for path in changed if after[path].kind is Kind.HARD)}
+    for path in sorted(kept):
+        while path := path.rpartition("/")[0]:
+            kept.add(path)
+    return [member for path, member in after.items() if path in kept]
+
+
+def _root(recipe: DebianRecipe, packages: Sequence[Package], table: Table) -> list[Member]:
+    """The members of the root that `packages` make, all of whose scripts are known."""
     tree = Tree()
     for package in packages:
         for member in package.members:
