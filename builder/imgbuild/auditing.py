@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from imgbuild import codec, constraints, past, sources
 from imgbuild import lock as locks
 from imgbuild.audit import judge
@@ -82,6 +84,8 @@ def audit_lock(
         message = f"the lock of {lock.target} is for {', '.join(lock.arch)}, not for {arch}"
         raise LockStale(message, hint=f"imgbuild lock --target {lock.target}")
     terms = judge.narrowed(terms_of(lock, inputs.matrix, learned), resolution.versions)
+    if lock.extends is not None:
+        terms = msgspec.structs.replace(terms, added=lock.extends.arch[arch].wheels)
     known = [judge.code(), arch, lock.base, resolution, terms, tuple(checks)]
     key = sha256(codec.compact(known))
     kept = inputs.store.fact(KEPT, key)

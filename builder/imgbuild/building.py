@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from imgbuild import extend_layers
 from imgbuild import seal as seals
 from imgbuild.assemble import Job
 from imgbuild.errors import IntegrityError
@@ -93,6 +94,9 @@ def _make_missing(
         for layer in layers.values()
         if verify or inputs.store.blob(known[layer.id].digest) is None
     ]
+    if not verify:
+        extend_layers.take(lock.target, due, known, inputs)
+        due = [layer for layer in due if inputs.store.blob(known[layer.id].digest) is None]
     inputs.fetch(lock, due)
     jobs = [
         Job(layer=layer, record=known[layer.id], keep=True, verify=verify)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from imgbuild import assemble, codec, skeleton, sources
+from imgbuild import assemble, codec, extend_lock, skeleton, sources
 from imgbuild.errors import FetchFailed
 from imgbuild.fetch import Http
 from imgbuild.lock import Lock
@@ -51,6 +51,7 @@ class Inputs:
             if isinstance(layer.recipe, RegistryRecipe)
             and self.store.blob(layer.recipe.layer.digest) is None
         ]
+        due -= extend_lock.bring(lock, due, self.matrix, self.store)
         if not due and not blobs:
             return []
         if self.offline:
@@ -86,11 +87,18 @@ class Inputs:
                 tables["(the environment itself)"] = conflicts.table(own, recipe.prefix.strip("/"))
         return tables
 
+    def read(self, layer: Layer) -> bool:
+        """Whether the files of all wheels in `layer` are known; True where it has none."""
+        recipe = layer.recipe
+        return not isinstance(recipe, WheelsRecipe) or all(
+            self.store.fact(TABLES, _table_key(recipe, wheel)) is not None
+            for wheel in recipe.wheels
+        )
+
     def _table(
         self, lock: Lock, layer: Layer, recipe: WheelsRecipe, wheel: Wheel
     ) -> tuple[conflicts.Entry, ...]:
-        omit = recipe.omit.get(wheel.package, ())
-        key = sha256(codec.compact([wheel.sha256, recipe.prefix, recipe.python, omit]))
+        key = _table_key(recipe, wheel)
         stored = self.store.fact(TABLES, key)
         if stored is not None:
             return msgspec.json.decode(stored, type=tuple[conflicts.Entry, ...])
@@ -114,3 +122,8 @@ def batches(items: Iterable[T], size: Callable[[T], int], *, bounded: bool) -> I
         total += added
     if batch:
         yield batch
+
+
+def _table_key(recipe: WheelsRecipe, wheel: Wheel) -> Sha256:
+    omit = recipe.omit.get(wheel.package, ())
+    return sha256(codec.compact([wheel.sha256, recipe.prefix, recipe.python, omit]))

@@ -20,6 +20,7 @@ from imgbuild import (
     constraints,
     contexts,
     diff,
+    extend,
     history,
     rendering,
     sealing,
@@ -32,7 +33,6 @@ from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, InputError, WorldImpossible
 from imgbuild.fetch import Http
 from imgbuild.inputs import Inputs
-from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected, select
 from imgbuild.oci import archive, layout
@@ -78,7 +78,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 def open_session(matrix: Path | None, options: Options) -> Session:
     """Find and read the matrix; InputError with every problem of it."""
     project = projects.find(matrix)
-    return Session(project=project, matrix=load(project.matrix), options=options)
+    return Session(project=project, matrix=extend.load(project.matrix), options=options)
 
 
 class Locked(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,11 +133,11 @@ def _explained(
     error: WorldImpossible, session: Session, name: str, inputs: Inputs
 ) -> WorldImpossible:
     """`error` as a short chain with the nearest worlds, where one is found; else itself."""
-    from imgbuild import surveys
+    from imgbuild import extend_explain
 
     known = constraints.read(session.project.images)
     for arch in session.matrix.targets[name].arch:
-        better = surveys.explained(
+        better = extend_explain.explained(
             error, session.matrix, name, arch, known, inputs.store, inputs.http
         )
         if better is not error:

@@ -159,7 +159,7 @@ def _context(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> di
     lock, arches = chosen
     made = _dockerfile(project, matrix, lock, arches)
     files = {
-        **current.copied(lock, arches),
+        **current.copied(lock, arches, matrix),
         **{requirements.file_name(arch): requirements.text(lock, arch).encode() for arch in arches},
     }
     if wish.online:

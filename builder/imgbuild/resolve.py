@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from imgbuild import constraints, cuda, freshness, gateway, refusal, uv
-from imgbuild.bases import Below, resolve_base
+from imgbuild import constraints, cuda, extend, extend_base, freshness, gateway, refusal, uv
+from imgbuild.bases import Below
 from imgbuild.console import console
 from imgbuild.constraints import Constraint
 from imgbuild.errors import ImgbuildError, WorldImpossible
@@ -36,9 +37,14 @@ from imgbuild.store import Store
 from imgbuild.values import Arch, normalize
 from imgbuild.wheel.tags import Tags
 
+Named = TypeVar("Named", Wheel, Built)
+
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
-    """A target on one architecture, ready to be asked: its catalogue, and the constraints on it."""
+    """A target on one architecture, ready to be asked: its catalogue, and the constraints on it.
+
+    `kept` is what a published target holds that this one extends: it is locked as it is.
+    """
 
     name: str
     arch: Arch
@@ -47,6 +53,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     workshop: Workshop
     requirements: tuple[str, ...]
     release: cuda.Release
+    kept: Resolution | None = None
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,9 +86,10 @@ def opened(matrix: Matrix, name: str, arch: Arch, store: Store, http: Http) -> I
     target = matrix.targets[name]
     refuse_excluded(matrix, name, arch)
     base = matrix.bases[target.base]
-    below = resolve_base(base, arch, store, http)
+    below = extend_base.resolve(matrix, name, arch, store, http)
     own = host_arch()
-    known = below.debs if own is arch else ()
+    kept = extend.kept(matrix, name, own)
+    known = kept.debs if kept is not None else below.debs if own is arch else ()
     with host_root(base, matrix.image.user, own, store, http, known) as root:
         python = python_of(base, below.debs)
         world = open_world(matrix, name, arch, python, root, store, http)
@@ -130,7 +138,9 @@ def python_of(base: Base, debs: Sequence[Deb]) -> str:
 
 def tell(world: World, chosen: tuple[uv.Chosen, ...]) -> None:
     """Say what of the chosen is old, and why."""
-    freshness.report(world.catalogue, chosen, _offers(world, chosen))
+    kept = world.kept.versions if world.kept is not None else {}
+    new = tuple(item for item in chosen if item.package not in kept)
+    freshness.report(world.catalogue, new, _offers(world, new))
 
 
 def _offers(world: World, chosen: tuple[uv.Chosen, ...]) -> dict[str, Offer]:
@@ -148,6 +158,8 @@ def lock_chosen(
     versions = {item.package: item.version for item in chosen}
     check_cuda(world, versions)
     offers = _offers(world, chosen)
+    kept = world.kept or Resolution(wheels=())
+    offers = {package: offer for package, offer in offers.items() if package not in kept.versions}
     wheels = tuple(
         lock_wheel(
             package,
@@ -164,7 +176,12 @@ def lock_chosen(
         for package, offer in offers.items()
         if offer.sdist is not None
     )
-    return wheels, built
+    return by_package((*kept.wheels, *wheels)), by_package((*kept.built, *built))
+
+
+def by_package(items: Iterable[Named]) -> tuple[Named, ...]:
+    """`items` sorted by package, as locks have them."""
+    return tuple(sorted(items, key=lambda item: item.package))
 
 
 def open_world(
@@ -188,6 +205,10 @@ def open_world(
     own = Catalogue(indexes, host_rules(rules), http, store)
     workshop = Workshop(matrix.sdists, own, release.constraints, root, store, http)
     builders = dict.fromkeys(matrix.sdists, workshop.metadata)
+    published = extend.kept(matrix, name, arch)
+    if published is not None:
+        kept = extend_base.Kept(published, indexes, base.python, root, store, http)
+        builders |= dict.fromkeys(kept.packages, kept.metadata)
     catalogue = Catalogue(indexes, rules, http, store, sdists=builders)
     return World(
         name=name,
@@ -197,6 +218,7 @@ def open_world(
         workshop=workshop,
         requirements=tuple(f"{item}{spec}" for item, spec in requirements(matrix, name).items()),
         release=release,
+        kept=published,
     )
 
 

@@ -154,6 +154,11 @@ def read_seal(images: Path, lock: Lock) -> Seal:
     if not path.exists():
         message = f"{path}: target {lock.target} is locked but not sealed"
         raise LockStale(message, hint=remedy)
+    return read_seal_at(path, lock, hint=remedy)
+
+
+def read_seal_at(path: Path, lock: Lock, *, hint: str) -> Seal:
+    """The seal of `lock` that lies at `path`; LockStale, with `hint`, if it is not of this lock."""
     found = codec.read(path, Seal, what="seal", hint=damaged(lock.target))
     known = sealed_records(found)
     try:
@@ -162,7 +167,7 @@ def read_seal(images: Path, lock: Lock) -> Seal:
         due = None
     if due != found:
         message = f"{path} is not the seal of {lock.target}'s lock"
-        raise LockStale(message, hint=remedy)
+        raise LockStale(message, hint=hint)
     return found
 
 

@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from imgbuild import assemble, codec, constraints, records, requirements
+from imgbuild import (
+    assemble,
+    codec,
+    constraints,
+    extend_layers,
+    extend_lock,
+    records,
+    requirements,
+)
 from imgbuild import lock as locks
 from imgbuild import seal as seals
 from imgbuild.assemble import Job
@@ -49,7 +57,7 @@ def lock_target(
     while True:
         known = constraints.read(project.images)
         settled = settle(matrix, name, arches, inputs.store, inputs.http, known, _keep)
-        lock = locks.make_lock(matrix, name, dict(settled.resolutions))
+        lock = extend_lock.make_lock(matrix, name, settled.resolutions)
         refuse_mode(lock)
         with console.step(f"sealing {name}"):
             layers = _seal_layers(project, lock, inputs, processes=processes, drop=drop).layers
@@ -133,7 +141,7 @@ def requirement_files(lock: Lock) -> dict[str, str]:
 def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Seal]:
     """Lock and seal of `name`; LockStale, with every reason, if the matrix says otherwise."""
     lock = locks.read_lock(project.images, name)
-    reasons = list(locks.stale(lock, matrix))
+    reasons = list(extend_lock.stale(lock, matrix))
     known = constraints.read(project.images)
     for arch, resolution in lock.arch.items():
         for entry in constraints.violations(known, resolution.versions):
@@ -168,8 +176,9 @@ def _seal_layers(
 ) -> Records:
     # What is learned is saved batch by batch: an interrupted run goes on where it stopped.
     known = records.read_records(project.images)
+    given = extend_layers.records(inputs.matrix, lock.target)
     layers = {layer.id: layer for arch in lock.arch for layer in plan(lock, arch).layers}
-    due = [layer for layer in layers.values() if layer.id not in known.layers]
+    due = [layer for layer in layers.values() if layer.id not in {*known.layers, *given}]
     for batch in batches(due, lambda layer: assemble.input_size(layer.recipe), bounded=drop):
         fetched = inputs.fetch(lock, batch)
         jobs = [Job(layer=layer, record=None, keep=False) for layer in batch]
@@ -186,7 +195,14 @@ def _seal_layers(
         if drop:
             read_elves(batch, inputs)
             inputs.drop(fetched)
-    return known
+    unread = [layer for layer in layers.values() if layer.id in given and not inputs.read(layer)]
+    for batch in batches(unread, lambda layer: assemble.input_size(layer.recipe), bounded=drop):
+        fetched = inputs.fetch(lock, batch)
+        inputs.file_tables(lock, batch)
+        if drop:
+            read_elves(batch, inputs)
+            inputs.drop(fetched)
+    return records.merge(known, [Records(layers=given)])
 
 
 def read_elves(layers: Iterable[Layer], inputs: Inputs) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import constraints, past, resolve
+from imgbuild.audit.additions import widened
 from imgbuild.audit.closure import MainPath, main_path
 from imgbuild.audit.judge import Terms, audit
 from imgbuild.audit.library import Library
@@ -107,7 +108,7 @@ def settle_one(
         with Library(store, Blocks(http)) as library:
             shelf = Shelf(asked.world.catalogue, library, store)
             with console.step(f"round {rounds}: auditing"):
-                report = audit_of(resolution, shelf, terms_of(asked))
+                report = audit_of(resolution, shelf, terms_of(asked, resolution))
             errors = [one for one in report.findings if one.severity is Severity.ERROR]
             if not errors:
                 resolve.tell(asked.world, chosen)
@@ -134,10 +135,17 @@ def teach(
         return learn_all(errors, shelf, matrix.targets[name].pins.keys(), known)
 
 
-def terms_of(asked: Asked) -> Terms:
+def terms_of(asked: Asked, resolution: Resolution) -> Terms:
     """What counts for a target beside its packages."""
-    target = asked.world.target
-    return Terms(target=asked.world.name, cuda=target.cuda, gpu=target.gpu, waivers=target.waive)
+    target, kept = asked.world.target, asked.world.kept
+    added = resolution.versions.keys() - kept.versions.keys() if kept is not None else ()
+    return Terms(
+        target=asked.world.name,
+        cuda=target.cuda,
+        gpu=target.gpu,
+        waivers=target.waive,
+        added=tuple(sorted(added)),
+    )
 
 
 def audit_of(resolution: Resolution, shelf: Shelf, terms: Terms) -> Report:
@@ -147,7 +155,8 @@ def audit_of(resolution: Resolution, shelf: Shelf, terms: Terms) -> Report:
     def _past(path: MainPath) -> list[Finding]:
         return past.check(world, path, lambda: shelf)
 
-    return audit(world, terms, checks=READABLE, path=main_path(world), past=_past)
+    path = main_path(world, widened(world, terms.added))
+    return audit(world, terms, checks=READABLE, path=path, past=_past)
 
 
 def world_of(resolution: Resolution, shelf: Shelf) -> World:

@@ -229,7 +229,7 @@ def test_accounts_that_differ_between_architectures_stay_apart():
         for arch, found in lock.arch.items()
     }
     lock = msgspec.structs.replace(lock, arch=arches)
-    files = current.copied(lock, tuple(lock.arch))
+    files = current.copied(lock, tuple(lock.arch), matrix)
     assert files["files-arm64/etc/passwd"].startswith(b"arm64:")
     assert files["files-amd64/etc/passwd"].startswith(b"x86_64:")
     assert b"imgbuild:x:1000:" in files["files/etc/group"]

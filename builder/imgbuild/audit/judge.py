@@ -47,7 +47,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """What counts for a world beside its packages.
 
     `cuda` is the target's release ("12.4"), `gpu` the compute capabilities that it is meant for
-    ("9.0").
+    ("9.0"); `added` are packages that a user puts on top of a published target.
     """
 
     target: str = ""
@@ -55,6 +55,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     gpu: tuple[str, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     waivers: tuple[Waiver, ...] = ()
+    added: tuple[str, ...] = ()
 
 
 def audit(
@@ -114,9 +115,10 @@ class _Bench:
     def path(self) -> MainPath:
         """The main path of the world, and its corners unless the caller gave one."""
         if self._path is None:
+            from imgbuild.audit.additions import widened
             from imgbuild.audit.corners import survey
 
-            self._path = survey(self._world)
+            self._path = survey(self._world, widened(self._world, self._terms.added))
         return self._path
 
     def _metadata(self) -> list[Finding]:

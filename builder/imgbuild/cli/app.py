@@ -18,6 +18,7 @@ from imgbuild.cli import (
     compare,
     doctor,
     image,
+    init,
     lock,
     matrix,
     options,
@@ -93,6 +94,7 @@ def root(
 app.command("build", rich_help_panel=MAKE)(build.build)
 app.command("lock", rich_help_panel=MAKE)(lock.lock)
 app.command("render", rich_help_panel=MAKE)(render.render)
+app.command("init", rich_help_panel=MAKE)(init.init)
 app.command("audit", rich_help_panel=LOOK)(audit.audit)
 app.command("matrix", rich_help_panel=LOOK)(matrix.matrix)
 app.command("resolve", rich_help_panel=LOOK)(resolve.resolve)

@@ -266,7 +266,7 @@ def glibc_of(python: str, matrix: Path | None) -> str:
     """The glibc of the matrix's base that has this Python; any where there is no matrix."""
     from imgbuild import project, wishes
     from imgbuild.audit.pinned import ANY_GLIBC
-    from imgbuild.matrix.load import load
+    from imgbuild.extend import load
 
     try:
         found = project.find(matrix)

@@ -65,7 +65,7 @@ def _refuse(
     arches: Sequence[Arch],
 ) -> NoReturn:
     """Say why: the matrix knows no such target or architecture, or it has no lock yet."""
-    from imgbuild.matrix.load import load
+    from imgbuild.extend import load
     from imgbuild.matrix.select import select
 
     known = select(load(project.matrix), patterns, everything=everything, arches=arches)

@@ -70,19 +70,18 @@ def matrix(
 
         imgbuild matrix cu130-vllm --json
     """
-    from imgbuild import states
+    from imgbuild import extend, states
     from imgbuild.matrix import table
-    from imgbuild.matrix.load import load
     from imgbuild.matrix.select import select
     from imgbuild.project import find
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     project = find(matrix)
-    read = load(project.matrix)
+    read = extend.load(project.matrix)
     wanted = options.wanted(names, target)
     selected = select(read, wanted, everything=everything or not wanted, arches=arch or [])
     rows = []
-    for row in table.rows(read, selected):
+    for row in table.rows(read, extend.shown(read, selected)):
         if cuda is not None and cuda not in (row.cuda, row.cuda.split(".")[0]):
             continue
         found = states.state(project, read, row.target)
@@ -106,6 +105,10 @@ def schema(
             show_default=False,
         ),
     ] = None,
+    extension: Annotated[
+        bool,
+        typer.Option("--extension", help="That of a matrix which extends published targets."),
+    ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -118,15 +121,18 @@ def schema(
     Example:
 
         imgbuild schema --output matrix.schema.json
+
+        imgbuild schema --extension --output matrix.schema.json
     """
     from imgbuild import codec
     from imgbuild.console import console
-    from imgbuild.matrix.schema import published
+    from imgbuild.matrix.schema import published, published_extension
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
+    data = published_extension() if extension else published()
     if output is None:
-        options.put(published().decode())
+        options.put(data.decode())
         return
-    changed = codec.write_bytes(output, published())
+    changed = codec.write_bytes(output, data)
     console.info(f"wrote {output}" if changed else f"{output} is current")
     options.answer({"output": output, "changed": changed}, [], json=json)

@@ -106,7 +106,7 @@ def render(
     """
     from imgbuild import project, rendering
     from imgbuild.cli import locked
-    from imgbuild.matrix.load import load
+    from imgbuild.extend import load
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     wish = rendering.Wish(form=form.value, online=online, registry=registry)

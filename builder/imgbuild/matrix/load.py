@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -19,6 +20,8 @@ from imgbuild.matrix.document import parse
 from imgbuild.matrix.model import Index, Matrix
 from imgbuild.matrix.targets import check_targets
 from imgbuild.matrix.walk import walk
+
+AnyMatrix = TypeVar("AnyMatrix", bound=Matrix)
 
 
 def load(path: Path) -> Matrix:
@@ -32,7 +35,7 @@ def load(path: Path) -> Matrix:
     return located(loads(data, str(path)), path.resolve().parent)
 
 
-def located(matrix: Matrix, folder: Path) -> Matrix:
+def located(matrix: AnyMatrix, folder: Path) -> AnyMatrix:
     """The matrix with folders of wheels that it names relative to itself (`file:wheels`) found."""
     indexes = {name: _found(index, folder) for name, index in matrix.indexes.items()}
     return msgspec.structs.replace(matrix, indexes=indexes)
@@ -50,21 +53,22 @@ def loads(data: bytes, file: str) -> Matrix:
     """Read a matrix from `data`; `file` is its name in problems."""
     document = parse(data, file)
     if document.root is None:
-        raise _refusal(file, document.problems)
+        raise refusal(file, document.problems)
     walked = walk(document.root, inspect.type_info(Matrix), file)
     notes = Notes(walked, file)
     check_shared(notes)
     check_targets(notes)
     problems = (*document.problems, *walked.problems, *notes.problems)
     if problems:
-        raise _refusal(file, problems)
+        raise refusal(file, problems)
     try:
         return msgspec.convert(walked.value, Matrix)
     except msgspec.ValidationError as error:  # a rule of the model that the walk does not know
-        raise _refusal(file, (Problem(file=file, message=str(error)),)) from error
+        raise refusal(file, (Problem(file=file, message=str(error)),)) from error
 
 
-def _refusal(file: str, problems: tuple[Problem, ...]) -> InputError:
+def refusal(file: str, problems: tuple[Problem, ...]) -> InputError:
+    """The error that holds `problems`, in the order of the file."""
     ordered = sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))
     count = f"{len(ordered)} problem" + "s" * (len(ordered) != 1)
     return InputError(f"{file} has {count}", problems=tuple(ordered))

@@ -1,7 +1,8 @@
-"""The JSON Schema of `matrix.yaml`, made from the model: editors complete and check by it.
+"""The JSON Schemas of `matrix.yaml`, made from the models: editors complete and check by them.
 
-Comes in: the types of model.py. Goes out: JSON Schema 2020-12. It says what a file's shape must be;
-whether its names exist and its parts agree is for `load` to say.
+Comes in: the types of model.py, and of extension.py for a matrix that extends published targets.
+Goes out: JSON Schema 2020-12. It says what a file's shape must be; whether its names exist and its
+parts agree is for `load` to say.
 """
 
 from __future__ import annotations
@@ -11,27 +12,50 @@ from typing import Any
 
 import msgspec
 
+from imgbuild.matrix.extension import Extensions
 from imgbuild.matrix.model import Matrix
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 ID = "urn:imgbuild:matrix:1"
+EXTENSION_ID = "urn:imgbuild:extension:1"
 FILE = "matrix.schema.json"
+EXTENSION_FILE = "extension.schema.json"
 
 
 def schema() -> dict[str, Any]:
     """The schema as JSON's own types, its definitions sorted by name."""
-    (root,), definitions = msgspec.json.schema_components((Matrix,), ref_template="#/$defs/{name}")
-    named = {name: _tidy(definitions[name]) for name in sorted(definitions)}
+    found = _of(Matrix, ID, "imgbuild matrix")
     # msgspec says nothing of the keys of a mapping whose keys are an enumeration.
-    named["Target"]["properties"]["exclude"]["propertyNames"] = {"$ref": "#/$defs/Arch"}
-    # The root is a definition like any other; editors show best what stands at the top.
-    top = named.pop(root["$ref"].rsplit("/", 1)[1])
-    return {"$schema": DIALECT, "$id": ID, **top, "title": "imgbuild matrix", "$defs": named}
+    exclude = found["$defs"]["Target"]["properties"]["exclude"]
+    exclude["propertyNames"] = {"$ref": "#/$defs/Arch"}
+    return found
+
+
+def extension_schema() -> dict[str, Any]:
+    """The schema of a matrix that extends published targets."""
+    return _of(Extensions, EXTENSION_ID, "imgbuild extension")
 
 
 def published() -> bytes:
     """The schema as `matrix.schema.json` holds it."""
-    return (json.dumps(schema(), indent=2, ensure_ascii=False) + "\n").encode()
+    return _bytes(schema())
+
+
+def published_extension() -> bytes:
+    """The other schema as `extension.schema.json` holds it."""
+    return _bytes(extension_schema())
+
+
+def _bytes(found: dict[str, Any]) -> bytes:
+    return (json.dumps(found, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _of(kind: type[msgspec.Struct], name: str, title: str) -> dict[str, Any]:
+    (root,), definitions = msgspec.json.schema_components((kind,), ref_template="#/$defs/{name}")
+    named = {key: _tidy(definitions[key]) for key in sorted(definitions)}
+    # The root is a definition like any other; editors show best what stands at the top.
+    top = named.pop(root["$ref"].rsplit("/", 1)[1])
+    return {"$schema": DIALECT, "$id": name, **top, "title": title, "$defs": named}
 
 
 def _tidy(node: Any) -> Any:

@@ -47,13 +47,13 @@ def check_targets(notes: Notes) -> None:
         if isinstance(target, dict):
             _references(notes, path, target, matrix)
             _architectures(notes, path, target)
-            _versions(notes, path, target)
+            versions(notes, path, target)
             _cuda(notes, path, target, matrix)
             _flashinfer(notes, path, target)
-            _configuration(notes, path, target)
+            configuration(notes, path, target)
     _drops(notes, (), matrix.get("drop"))
     for package, wanted in table(matrix.get("requires")).items():
-        _specifier(notes, ("requires", package, "spec"), table(wanted).get("spec"))
+        specifier(notes, ("requires", package, "spec"), table(wanted).get("spec"))
 
 
 def _references(
@@ -85,7 +85,8 @@ def _architectures(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
         notes.form(here, capability, r"[0-9]+\.[0-9]", 'a compute capability, such as "9.0"')
 
 
-def _versions(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
+def versions(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
+    """Check the versions that a target pins and requires."""
     pins = table(target.get("pins"))
     for package, version in pins.items():
         if not isinstance(version, str):
@@ -106,10 +107,11 @@ def _versions(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
             line = notes.walked.keys.get((*path, "pins", package), ("?",))[0]
             message = f"{package} is pinned in line {line} and required here"
             notes.note(here, message, key=True, expected="one of the two")
-        _specifier(notes, (*here, "spec"), table(wanted).get("spec"))
+        specifier(notes, (*here, "spec"), table(wanted).get("spec"))
 
 
-def _specifier(notes: Notes, path: Path, spec: Any) -> None:
+def specifier(notes: Notes, path: Path, spec: Any) -> None:
+    """Note it if `spec` is no version specifier."""
     if not isinstance(spec, str):
         return
     try:
@@ -215,7 +217,8 @@ def _compiled(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
             notes.note(here, message, value="jit", expected="prebuilt, or no such index")
 
 
-def _configuration(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
+def configuration(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
+    """Check variables, labels, dropped files and links of a target."""
     environment(notes, (*path, "env"), target.get("env"))
     labels(notes, (*path, "labels"), target.get("labels"))
     _drops(notes, path, target.get("drop"))
@@ -232,7 +235,7 @@ def _drops(notes: Notes, path: Path, drops: Any) -> None:
         if dropping.count(dropping[number]) > 1 and dropping.index(dropping[number]) < number:
             message = f"{dropping[number]} stands here twice"
             notes.note((*here, "package"), message, expected="one entry with all paths")
-        _specifier(notes, (*here, "versions"), table(drop).get("versions"))
+        specifier(notes, (*here, "versions"), table(drop).get("versions"))
         if table(drop).get("paths") == []:
             notes.note((*here, "paths"), "no path is dropped", expected="at least one path")
         for place, item in enumerate(texts(table(drop).get("paths"))):

@@ -25,17 +25,18 @@ def files(project: Project, matrix: Matrix, lock: Lock, sealed: Seal) -> dict[st
     """Path beside the lock → content of everything that is kept there of one target."""
     made = dockerfile.dockerfile(lock, sealed, matrix)
     text = templates.render("dockerfile.j2", made, images=project.images)
-    return {DOCKERFILE: text.encode(), **copied(lock, tuple(lock.arch))}
+    return {DOCKERFILE: text.encode(), **copied(lock, tuple(lock.arch), matrix)}
 
 
-def copied(lock: Lock, arches: Sequence[Arch]) -> dict[str, bytes]:
+def copied(lock: Lock, arches: Sequence[Arch], matrix: Matrix) -> dict[str, bytes]:
     """The files that a Dockerfile copies into the image."""
     plans = {arch: plan(lock, arch) for arch in arches}
     found: dict[str, bytes] = {}
     for kind in (VenvRecipe, FilesRecipe):
         own = {arch: dockerfile.members(planned, kind) for arch, planned in plans.items()}
         found |= tree.sources(own)
-    return found
+    added = {arch: dockerfile.added(lock, planned, matrix) for arch, planned in plans.items()}
+    return found | tree.sources(added)
 
 
 def write(project: Project, target: str, due: dict[str, bytes]) -> bool:

@@ -13,14 +13,15 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from imgbuild import codec, requirements, skeleton
+from imgbuild import codec, extend_lock, requirements, skeleton
 from imgbuild import seal as seals
 from imgbuild.errors import InputError
 from imgbuild.lock import Lock
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import Matrix
-from imgbuild.oci.tar import Member
+from imgbuild.oci.tar import Kind, Member
 from imgbuild.plan import (
+    AddedFilesRecipe,
     FilesRecipe,
     Plan,
     VenvRecipe,
@@ -163,7 +164,10 @@ def dockerfile(
     plans = {arch: plan(lock, arch) for arch in arches or lock.arch}
     one = next(iter(plans.values()))
     venvs = {arch: members(planned, VenvRecipe) for arch, planned in plans.items()}
-    own = {arch: members(planned, FilesRecipe) for arch, planned in plans.items()}
+    own = {
+        arch: (*members(planned, FilesRecipe), *added(lock, planned, matrix))
+        for arch, planned in plans.items()
+    }
     target = matrix.targets.get(lock.target)
     config = one.config
     return Dockerfile(
@@ -200,6 +204,25 @@ def members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequence[Mem
     if isinstance(recipe, VenvRecipe):
         return skeleton.venv_members(recipe)
     return skeleton.files_members(recipe)
+
+
+def added(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[Member, ...]:
+    """A user's own files and links, in folders that are there; IntegrityError if one has changed.
+
+    InputError for a file that is no text: what is rendered is.
+    """
+    found: list[Member] = []
+    for layer in planned.layers:
+        if isinstance(layer.recipe, AddedFilesRecipe):
+            contents = extend_lock.contents(lock, matrix)
+            found += skeleton.added_members(layer.recipe, contents)
+    for member in found:
+        try:
+            _ = member.content.decode() if isinstance(member.content, bytes) else ""
+        except UnicodeDecodeError as error:
+            message = f"/{member.path} is not UTF-8, so it cannot stand beside a Dockerfile"
+            raise InputError(message, hint="imgbuild's own builder takes any file") from error
+    return tuple(member for member in found if member.kind is not Kind.FOLDER)
 
 
 def base_digest(sealed: Seal, plans: Iterable[Plan]) -> Digest:

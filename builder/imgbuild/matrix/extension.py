@@ -1,0 +1,221 @@
+"""What the `matrix.yaml` of a user's own repository says: published targets, and what is added.
+
+Comes in: a walked document. Goes out: frozen values, and notes of what is wrong in them. A row says
+only what it adds; all else is the published target's, as its lock has it (see `imgbuild.extend`).
+The JSON Schema is generated from these types.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from imgbuild.matrix.check import DEBIAN_PACKAGE, Notes, folder, table, texts
+from imgbuild.matrix.model import (
+    Drop,
+    Index,
+    Link,
+    Name,
+    Package,
+    Sdist,
+    Variable,
+    Version,
+    Waiver,
+    Wanted,
+)
+from imgbuild.matrix.targets import configuration, versions
+from imgbuild.matrix.walk import Path
+from imgbuild.values import Arch
+
+# Folders that are links in a Debian root, that have a mode of their own, or that a runtime covers.
+TAKEN = (
+    *("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/var/run", "/var/lock"),
+    *("/tmp", "/var/tmp", "/run", "/dev", "/proc", "/sys"),  # noqa: S108  (nothing is written there)
+    *("/root", "/var/mail", "/var/spool"),
+)
+
+
+class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all values here: keyword-only, unknown keys are errors."""
+
+
+class Published(Strict, frozen=True, rename={"origin": "from"}):
+    """A target that others published: what it is, and where its layers are."""
+
+    lock: Annotated[
+        str,
+        msgspec.Meta(
+            min_length=1,
+            description="folder with its lock.json and digests.json, relative to this file",
+        ),
+    ]
+    origin: Annotated[
+        str,
+        msgspec.Meta(
+            description="where that folder was copied from: an address or a path;"
+            " `imgbuild init --refresh` copies it anew"
+        ),
+    ] = ""
+    image: Annotated[
+        str,
+        msgspec.Meta(
+            description="where its layers are: HOST/REPOSITORY, or oci:FOLDER; without it they are"
+            " made again from the lock, byte for byte"
+        ),
+    ] = ""
+
+
+class Added(Strict, frozen=True, rename={"source": "from"}):
+    """A file of the user's repository that is put into the image; it belongs to root."""
+
+    source: Annotated[
+        str, msgspec.Meta(min_length=1, description="path of the file, relative to this file")
+    ]
+    mode: Annotated[
+        str, msgspec.Meta(pattern="^0[0-7]{3}$", description='permissions, in quotes: "0755"')
+    ] = "0644"
+
+
+class Extension(Strict, frozen=True):
+    """One row: a published target and what is added on top of it."""
+
+    extends: Annotated[Name, msgspec.Meta(description="a target of `published`")]
+    summary: Annotated[str, msgspec.Meta(description="one line for tables")]
+    arch: Annotated[
+        tuple[Arch, ...], msgspec.Meta(description="empty: all that the published target has")
+    ] = ()
+    as_of: Annotated[
+        datetime.date | None,
+        msgspec.Meta(
+            description="what is added was uploaded before this day, 00:00 UTC;"
+            " without it the published target's day counts"
+        ),
+    ] = None
+    pins: Annotated[
+        dict[Package, Version], msgspec.Meta(description="added packages and exact versions")
+    ] = {}
+    requires: Annotated[
+        dict[Package, Wanted], msgspec.Meta(description="added packages, and why")
+    ] = {}
+    packages: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(description="added Debian packages; their dependencies follow"),
+    ] = ()
+    files: Annotated[
+        dict[str, Added], msgspec.Meta(description="added files, by absolute path in the image")
+    ] = {}
+    links: Annotated[
+        dict[str, Link], msgspec.Meta(description="added symbolic links, by absolute path")
+    ] = {}
+    indexes: Annotated[
+        dict[Package, Name],
+        msgspec.Meta(description="added packages that come from another index than the default"),
+    ] = {}
+    drop: tuple[Drop, ...] = ()
+    env: Annotated[
+        dict[str, Variable], msgspec.Meta(description="variables that are added or changed")
+    ] = {}
+    labels: dict[str, str] = {}
+    entrypoint: Annotated[
+        tuple[str, ...] | None, msgspec.Meta(description="instead of the published target's")
+    ] = None
+    cmd: Annotated[
+        tuple[str, ...] | None, msgspec.Meta(description="instead of the published target's")
+    ] = None
+    waive: Annotated[
+        tuple[Waiver, ...], msgspec.Meta(description="findings of the audit that are accepted")
+    ] = ()
+    proof: Annotated[str, msgspec.Meta(description="what is known to have run, in words")] = ""
+
+
+class Extensions(Strict, frozen=True):
+    """The whole of a `matrix.yaml` that extends published targets."""
+
+    version: Literal[1]
+    published: dict[Name, Published]
+    targets: dict[Name, Extension]
+    indexes: Annotated[
+        dict[Name, Index],
+        msgspec.Meta(description="indexes beside the default one, which is this machine's"),
+    ] = {}
+    mirrors: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(description="Debian archives tried after the machine's own apt mirror"),
+    ] = ()
+    sdists: dict[Package, Sdist] = {}
+
+
+def check_extensions(notes: Notes) -> None:
+    """Check what can be told without the published targets' locks."""
+    matrix = table(notes.walked.value)
+    if "published" in matrix and matrix["published"] == {}:
+        message = "there is no published target"
+        notes.note(("published",), message, expected="at least one published target")
+    for name, published in table(matrix.get("published")).items():
+        _image(notes, ("published", name, "image"), table(published).get("image"))
+    for name, index in table(matrix.get("indexes")).items():
+        if isinstance(index, dict) and not index.get("url"):
+            message = "only the default index may have no url, and that one is not named here"
+            notes.note(("indexes", name), message, key=True, expected="url: https://…")
+    for name, row in table(matrix.get("targets")).items():
+        if isinstance(row, dict):
+            _row(notes, ("targets", name), row, matrix)
+
+
+def _row(notes: Notes, path: Path, row: Mapping[str, Any], matrix: Mapping[str, Any]) -> None:
+    if len(str(path[-1])) > 128:
+        expected = "at most 128 letters"
+        notes.note(path, "the name is too long for a tag", key=True, expected=expected)
+    if path[-1] in table(matrix.get("published")):
+        message = "the published target has this name: two images of one name are mixed up"
+        notes.note(path, message, key=True, expected="a name of your own")
+    published = table(matrix.get("published"))
+    notes.known((*path, "extends"), row.get("extends"), published, "published target")
+    notes.once((*path, "arch"), row.get("arch"))
+    for package, index in table(row.get("indexes")).items():
+        here = (*path, "indexes", package)
+        notes.known(here, index, table(matrix.get("indexes")), "index")
+    versions(notes, path, row)
+    configuration(notes, path, row)
+    notes.once((*path, "packages"), row.get("packages"))
+    for number, package in enumerate(texts(row.get("packages"))):
+        expected = "a Debian package name, such as rsync"
+        notes.form((*path, "packages", number), package, DEBIAN_PACKAGE, expected)
+    links = table(row.get("links"))
+    for place in (*table(row.get("files")), *links):
+        field = "links" if place in links else "files"
+        _place(notes, (*path, field, place), place)
+    for place in table(row.get("files")):
+        if place in links:
+            message = "a link stands at this path too"
+            notes.note((*path, "files", place), message, key=True, expected="one of the two")
+    for number, word in enumerate(texts(row.get("entrypoint"))[:1]):
+        folder(notes, (*path, "entrypoint", number), word)
+
+
+def _place(notes: Notes, path: Path, place: str) -> None:
+    """Note a path of the image where an added layer would spoil what is there."""
+    if path[-2] == "files":
+        folder(notes, path, place)
+    for taken in TAKEN:
+        if place == taken or place.startswith(f"{taken}/"):
+            near = f"/usr{place}" if taken.startswith(("/bin", "/sbin", "/lib")) else None
+            message = f"{taken} is no plain folder of the image"
+            expected = "a path such as /opt/team/train.sh"
+            notes.note(path, message, key=True, value=place, expected=expected, near=near)
+
+
+def _image(notes: Notes, path: Path, image: Any) -> None:
+    if not isinstance(image, str) or not image or image.startswith("oci:"):
+        return
+    expected = "HOST/REPOSITORY, without a tag, or oci:FOLDER"
+    if re.search(r":[^/]*$", image.partition("@")[0]):
+        message = "the lock says which image it is, so a tag says nothing"
+        notes.note(path, message, value=image, expected=expected)
+    else:
+        form = r"[a-z0-9.\[\]:-]+(/[a-z0-9._-]+)+(@sha256:[0-9a-f]{64})?"
+        notes.form(path, image, form, expected)

@@ -1,0 +1,282 @@
+"""A user's own repository on a published target: begun, locked, built and run, as a user does it.
+
+The published target is a small one on real Debian packages, made by imgbuild itself. Its Debian
+packages come to the user's own cache, so that only a first run downloads.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imgbuild.oci import layout
+from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.values import Arch
+from tests import needs, smallproject
+from tests.servers import Site, serve
+from tests.smallproject import TARGET, Project
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+DEBIAN = {
+    "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
+    "packages": ["python3", "usr-is-merged"],
+}  # fmt: skip
+OWN = "ours"
+SCRIPT = """\
+#!/bin/sh
+jq --version
+python -c 'import gadget, thewheel; print(gadget.VALUE, thewheel.VERSION)'
+echo "$TEAM"
+"""
+SAID = "jq-1.6\n42 1.0\nrl\n"
+OFFICIAL = "published/small"
+
+
+@dataclass
+class Shelf:
+    """The index that everybody uses, and a project that publishes a target."""
+
+    site: Site
+    published: Project
+    image: Path
+
+    def user(self, folder: Path, *words: str, image: str = "") -> Project:
+        """A repository of a user's own, begun with `words`."""
+        folder.mkdir(parents=True)
+        (folder / "train.sh").write_text(SCRIPT)
+        (folder / "train.sh").chmod(0o755)
+        project = Project(folder, self.site.url("simple"), cache=None)
+        place = ("--image", image) if image else ()
+        project.run(
+            "init", OWN, "--extends", TARGET, "--lock", str(self.published.folder), *place, *words
+        )
+        return project
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
+    index = smallproject.index()
+    index.wheel("gadget", "1.0", ["helper"], files={"gadget.py": b"from helper import VALUE\n"})
+    index.published = [item for item in index.published if item.package != "torch"]
+    for torch, runtime in (("2.6.0", "12.4.127"), ("2.7.0", "12.6.77")):
+        index.wheel("torch", torch, [f"nvidia-cuda-runtime-cu12=={runtime}"])
+        index.wheel("nvidia-cuda-runtime-cu12", runtime)
+    for version in ("3.0", "3.1"):
+        index.wheel("newer", version, ["torch>=2.7"])
+    index.wheel("broken", "1.0", ["helper"], files={"broken.py": b"from helper import GONE\n"})
+    index.wheel("late", "1.0", uploaded="2025-08-01")
+    folder = tmp_path_factory.mktemp("published")
+    with serve(Site(files=index.site_files())) as site:
+        project = Project(folder / "project", site.url("simple"), cache=None)
+        project.write(DEBIAN)
+        project.run("lock", TARGET, "--keep")
+        project.run("build", TARGET, "--output", str(folder / "image"))
+        yield Shelf(site=site, published=project, image=folder / "image")
+
+
+@pytest.fixture(scope="module")
+def user(shelf: Shelf, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A package, a system package and a file on top; the published layers come from a layout."""
+    folder = tmp_path_factory.mktemp("user") / "ours"
+    project = shelf.user(
+        folder, "--add", "gadget", "--system", "jq", "--file", "train.sh:/opt/team/train.sh",
+        image=f"oci:{shelf.image}",
+    )  # fmt: skip
+    edit(project, "    # env:\n    #   WANDB_MODE: {value: offline, reason: nodes have no network}",
+         "    env:\n      TEAM: {value: rl, reason: scripts ask for it}")  # fmt: skip
+    project.run("lock", OWN)
+    return project
+
+
+def edit(project: Project, old: str, new: str) -> None:
+    path = project.folder / "matrix.yaml"
+    text = path.read_text()
+    assert text.count(old) == 1, text
+    path.write_text(text.replace(old, new))
+
+
+def layers(project: Project, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = project.read(f"{name}/digests.json")["arch"]["x86_64"]["layers"]
+    return found
+
+
+def paths(folder: Path, digest: str) -> dict[str, int]:
+    """Path → mode of a layer of a layout."""
+    blob = layout.read(folder).blob(digest)
+    with inflated(blob) as stream:
+        return {entry.path.rstrip("/"): entry.mode for entry in Reader(stream, str(blob))}
+
+
+def test_what_is_published_stays_as_it_is(shelf: Shelf, user: Project) -> None:
+    below = layers(shelf.published, TARGET)
+    own = layers(user, OWN)
+    assert own[: len(below)] == below
+    names = [layer["name"] for layer in own[len(below) :]]
+    assert names[0] == "added-debs"
+    assert names[-1] == "added-files"
+    assert len(names) == 3
+    lock, published = user.read(f"{OWN}/lock.json"), shelf.published.read(f"{TARGET}/lock.json")
+    assert lock["extends"]["digest"] == shelf.published.read(f"{TARGET}/digests.json")["digest"]
+    assert lock["extends"]["arch"]["x86_64"]["wheels"] == ["gadget"]
+    assert "jq" in lock["extends"]["arch"]["x86_64"]["debs"]
+    for kind in ("wheels", "debs"):
+        old = published["arch"]["x86_64"][kind]
+        assert [item for item in lock["arch"]["x86_64"][kind] if item in old] == old
+    assert "gadget==1.0" in (user.folder / f"images/{OWN}/requirements-x86_64.txt").read_text()
+
+
+def test_only_added_layers_are_made_and_the_image_runs(
+    shelf: Shelf, user: Project, tmp_path: Path
+) -> None:
+    needs.user_namespaces()
+    fresh = Project(user.folder, user.index_url, cache=tmp_path / "cache")
+    shelf.site.requests.clear()
+    said = fresh.run("build", OWN, "--output", str(tmp_path / "image")).stderr
+    assert "3 layers assembled" in said
+    assert shelf.site.asked("packages/gadget-1.0-py3-none-any.whl")
+    assert not shelf.site.asked("packages/thewheel-1.0-py3-none-any.whl")
+    digest = user.run("digest", OWN).stdout.strip()
+    built = layout.verify(tmp_path / "image")
+    assert built.digest == digest
+    ran = fresh.run(
+        "run",
+        OWN,
+        "--layout",
+        str(tmp_path / "image"),
+        "--through",
+        "root",
+        "--",
+        "/opt/team/train.sh",
+    )
+    assert ran.stdout == SAID
+    assert "nothing to do" in fresh.run("build", OWN, "--output", str(tmp_path / "image")).stderr
+
+
+def test_without_an_image_the_same_bytes_are_made_from_the_lock(
+    user: Project, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(user.folder, copy, ignore=shutil.ignore_patterns("build"))
+    other = Project(copy, user.index_url, cache=None)
+    text = (copy / "matrix.yaml").read_text().splitlines(keepends=True)
+    (copy / "matrix.yaml").write_text("".join(line for line in text if " image: " not in line))
+    other.run("build", OWN, "--output", str(tmp_path / "image"))
+    assert layout.verify(tmp_path / "image").digest == user.run("digest", OWN).stdout.strip()
+
+
+def test_layers_are_taken_from_a_registry_too(shelf: Shelf, user: Project, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(user.folder, copy, ignore=shutil.ignore_patterns("build"))
+    name = smallproject.serve_image(shelf.site, shelf.image, "team/small")
+    other = Project(copy, user.index_url, cache=tmp_path / "cache")
+    edit(other, f"image: oci:{shelf.image} ", f"image: {name.partition('@')[0]} ")
+    assert "3 layers assembled" in other.run("build", OWN).stderr
+    built = layout.verify(copy / "build" / OWN)
+    assert built.digest == user.run("digest", OWN).stdout.strip()
+
+
+def test_the_layer_of_system_packages_has_what_differs_only(
+    shelf: Shelf, user: Project, tmp_path: Path
+) -> None:
+    user.run("build", OWN, "--output", str(tmp_path / "image"))
+    (own,) = [layer for layer in layers(user, OWN) if layer["name"] == "added-debs"]
+    base = next(layer for layer in layers(user, OWN) if layer["name"] == "below")
+    added = paths(tmp_path / "image", own["digest"])
+    before = paths(tmp_path / "image", base["digest"])
+    changed = {path for path in added if path in before and added[path] & 0o40000 == 0}
+    assert {"usr/bin/jq", "var/lib/dpkg/info/jq.list"} <= added.keys() - before.keys()
+    assert {"etc/ld.so.cache", "var/lib/dpkg/status"} <= changed
+    assert "usr/bin/python3.11" not in added
+    assert {path: mode for path, mode in added.items() if path in before} == {
+        path: before[path] for path in added if path in before
+    }, "no folder or file of the base gets another mode"
+
+
+def test_a_file_that_changed_makes_the_lock_stale(user: Project, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(user.folder, copy, ignore=shutil.ignore_patterns("build"))
+    other = Project(copy, user.index_url, cache=None)
+    assert other.run("lock", "--check", OWN).returncode == 0
+    (copy / "train.sh").write_text("#!/bin/sh\necho other\n")
+    for verb in (("lock", "--check", OWN), ("build", OWN)):
+        told = other.run(*verb, status=5).stderr
+        assert "train.sh has changed: sha256" in told
+        assert f"imgbuild lock --target {OWN}" in told
+    (copy / "train.sh").unlink()
+    assert "train.sh: No such file" in other.run("build", OWN, status=5).stderr
+
+
+def test_another_published_lock_makes_it_stale(user: Project, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(user.folder, copy, ignore=shutil.ignore_patterns("build"))
+    other = Project(copy, user.index_url, cache=None)
+    path = copy / OFFICIAL / "lock.json"
+    path.write_bytes(path.read_bytes().replace(b"small world", b"small  world"))
+    path.write_bytes(path.read_bytes() + b"\n")
+    told = other.run("build", OWN, status=5).stderr
+    assert "it stands on small sha256:" in told
+    told = other.run("init", "--refresh").stdout
+    assert told.startswith("small sha256:")
+    assert other.run("lock", "--check", OWN).returncode == 0
+
+
+def test_a_package_that_needs_another_torch_is_refused(shelf: Shelf, tmp_path: Path) -> None:
+    project = shelf.user(tmp_path / "newer", "--add", "newer==3.0")
+    told = project.run("lock", OWN, status=8).stderr
+    assert "newer cannot be added to small" in told
+    assert "small has torch 2.6.0" in told
+    assert "you asked for newer==3.0" in told
+    assert "newer 3.0 requires torch>=2.7 (its METADATA)" in told
+    assert "small stays as it is" in told
+    assert not (project.folder / "images" / OWN).exists()
+
+
+def test_a_range_of_which_no_version_fits_is_refused(shelf: Shelf, tmp_path: Path) -> None:
+    project = shelf.user(tmp_path / "range", "--add", "newer>=3")
+    told = project.run("lock", OWN, status=8).stderr
+    assert "of which 3.1 is the newest" in told
+    assert "nor does any other of 2 versions of newer fit" in told
+
+
+def test_the_audit_covers_what_is_added(shelf: Shelf, tmp_path: Path) -> None:
+    project = shelf.user(tmp_path / "broken", "--add", "broken")
+    told = project.run("lock", OWN, status=8).stderr
+    assert "GONE" in told
+    assert "broken.py:1" in told
+
+
+def test_the_published_cut_off_counts_unless_the_row_says_another(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    project = shelf.user(tmp_path / "late", "--add", "late")
+    assert "late" in project.run("lock", OWN, status=8).stderr
+    edit(project, "    # as_of: 2025-06-20\n", "    as_of: 2025-09-01\n")
+    project.run("lock", OWN)
+    assert project.read(f"{OWN}/lock.json")["as_of"] == "2025-09-01"
+    below = layers(shelf.published, TARGET)
+    assert layers(project, OWN)[: len(below)] == below
+
+
+def test_a_script_that_nobody_has_read_is_refused(shelf: Shelf, tmp_path: Path) -> None:
+    project = shelf.user(tmp_path / "scripts", "--system", "mariadb-common")
+    told = project.run("lock", OWN, status=9).stderr
+    assert "maintainer scripts that nobody has reviewed" in told
+    assert "mariadb-common" in told
+
+
+def test_verbs_that_show_know_an_extension(user: Project) -> None:
+    (row,) = json.loads(user.run("matrix", "--json").stdout)
+    assert (row["target"], row["state"]) == (OWN, "locked")
+    assert row["pins"] == {"thewheel": "1.0", "torch": "2.6.0"}
+    rows = user.run("plan", OWN).stdout
+    assert "added-debs" in rows
+    assert "1 files" in rows
+    report = json.loads(user.run("audit", OWN, "--json").stdout)
+    assert report
+    assert Arch.X86_64 in Arch

@@ -1,0 +1,103 @@
+"""An extension of the real thing: packages, system packages and a file on cu124-vllm's lock.
+
+It uses this user's cache, so only the first run downloads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild import lock as locks
+from imgbuild import seal as seals
+from imgbuild.oci import layout
+from imgbuild.values import Arch
+from tests import needs
+
+ROOT = Path(__file__).parents[2]
+TARGET = "cu124-vllm"
+OWN = "ours"
+SCRIPT = """\
+#!/bin/sh
+jq --version
+python -c 'import einx, einops, torch; print(einx.__name__, torch.__version__)'
+"""
+
+pytestmark = [pytest.mark.network, pytest.mark.disk(25), pytest.mark.timeout(1800)]
+
+
+def imgbuild(folder: Path, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user does."""
+    done = subprocess.run(
+        [sys.executable, "-m", "imgbuild", *arguments],
+        cwd=folder,
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A repository that adds einx, jq and a script; locked."""
+    folder = tmp_path_factory.mktemp("extend")
+    (folder / "train.sh").write_text(SCRIPT)
+    (folder / "train.sh").chmod(0o755)
+    imgbuild(
+        folder, "init", OWN, "--extends", TARGET, "--lock", str(ROOT), "--add", "einx",
+        "--system", "jq", "--file", "train.sh:/opt/team/train.sh",
+    )  # fmt: skip
+    imgbuild(folder, "lock", OWN)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_the_published_layers_keep_their_digests(ours: Path) -> None:
+    lock = locks.read_lock(ROOT / "images", TARGET)
+    below = seals.read_seal(ROOT / "images", lock).arch[Arch.X86_64].layers
+    own = locks.read_lock(ours / "images", OWN)
+    layers = seals.read_seal(ours / "images", own).arch[Arch.X86_64].layers
+    assert layers[: len(below)] == below
+    assert sum(layer.size for layer in layers[len(below) :]) < 2_000_000
+    added = own.extends.arch[Arch.X86_64] if own.extends is not None else None
+    assert added is not None
+    assert added.wheels == ("einx", "frozendict")
+    assert "jq" in added.debs
+
+
+def test_the_sum_is_audited(ours: Path) -> None:
+    (report,) = json.loads(imgbuild(ours, "audit", OWN, "--json").stdout)
+    assert report["target"] == OWN
+    assert [one for one in report["findings"] if one["severity"] == "error"] == []
+
+
+def test_it_runs(ours: Path) -> None:
+    needs.user_namespaces()
+    out = ours / "image"
+    imgbuild(ours, "build", OWN, "--output", str(out))
+    assert layout.verify(out).digest == imgbuild(ours, "digest", OWN).stdout.strip()
+    ran = imgbuild(
+        ours, "run", OWN, "--layout", str(out), "--through", "root", "--", "/opt/team/train.sh"
+    )
+    assert ran.stdout == "jq-1.6\neinx 2.6.0+cu124\n"
+
+
+def test_what_needs_another_torch_is_refused(tmp_path: Path) -> None:
+    imgbuild(
+        tmp_path, "init", OWN, "--extends", TARGET, "--lock", str(ROOT), "--add",
+        "torch-tensorrt==2.7.0",
+    )  # fmt: skip
+    told = imgbuild(tmp_path, "lock", OWN, status=8).stderr
+    assert "torch-tensorrt cannot be added to cu124-vllm" in told
+    assert "cu124-vllm has torch 2.6.0" in told
+    assert "torch-tensorrt 2.7.0 requires torch<2.8.0,>=2.7.0 (its METADATA)" in told
