@@ -127,13 +127,21 @@ def test_a_script_never_touches_what_is_there(project, wheels, with_uv, tmp_path
     assert [path.name for path in (tmp_path / "venv").iterdir()] == ["mine"]
 
 
-def test_a_script_sees_what_cannot_be_imported(project, wheels, with_uv, tmp_path):
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"thewheel": "1.0"', '"thewheel": "1.1"', "thewheel 1.0, the lock has 1.1"),
+        ('f"import {module}"', 'f"import {module}, no_such"', "No module named 'no_such'"),
+    ],
+)
+def test_a_script_sees_what_is_wrong(project, wheels, with_uv, tmp_path, old, new, said):
     text = (project.folder / "small.sh").read_text()
-    (tmp_path / "small.sh").write_text(text.replace('"thewheel": "1.0"', '"thewheel": "1.1"'))
+    assert text.count(old) == 1
+    (tmp_path / "small.sh").write_text(text.replace(old, new))
     changed = Project(tmp_path, project.index_url, cache=None)
     done = run_script(changed, with_uv, tmp_path / "venv", wheels)
     assert done.returncode == 1
-    assert "thewheel 1.0, the lock has 1.1" in done.stderr
+    assert said in done.stderr
 
 
 def step(project: Project, wheels: Path, venv: Path) -> subprocess.CompletedProcess[str]:

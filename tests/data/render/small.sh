@@ -80,9 +80,9 @@ END
 
 # Every package has its version, and those that the target names can be imported.
 cat > "$spool/check.py" <<'END'
-import importlib
 import importlib.metadata as metadata
 import re
+import subprocess
 import sys
 
 VERSIONS = {
@@ -115,10 +115,11 @@ for module, owners in metadata.packages_distributions().items():
 for package in WANTED:
     for module in modules.get(package, ()):
         if module.isidentifier() and not module.startswith("_"):
-            try:
-                importlib.import_module(module)
-            except Exception as error:
-                faults.append(f"import {module} of {package}: {type(error).__name__}: {error}")
+            # In a process of its own: pip and setuptools do not bear each other in one.
+            done = subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True)
+            if done.returncode:
+                last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+                faults.append(f"import {module} of {package}: {''.join(last) or done.returncode}")
 print("\n".join(faults) or f"{len(VERSIONS)} packages as the lock has them", file=sys.stderr)
 sys.exit(bool(faults))
 END
