@@ -1,0 +1,48 @@
+"""An extension built by Docker from its Dockerfile: the files that imgbuild itself makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import dockerworld, needs
+from tests.smallproject import TARGET, Project
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+OWN = "ours"
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Iterator[Project]:
+    """A package, a system package, a file and a link on a small published target; locked."""
+    with dockerworld.project(tmp_path / "published") as published:
+        folder = tmp_path / OWN
+        folder.mkdir()
+        (folder / "train.sh").write_text("#!/bin/sh\njq --version\n")
+        (folder / "train.sh").chmod(0o755)
+        made = Project(folder, published.index_url, cache=None)
+        made.run(
+            "init", OWN, "--extends", TARGET, "--lock", str(published.folder), "--add", "another",
+            "--system", "jq", "--file", "train.sh:/opt/team/train.sh",
+        )  # fmt: skip
+        with (folder / "matrix.yaml").open("a", encoding="utf-8") as matrix:
+            matrix.write("    links:\n      /opt/team/go: {to: train.sh, reason: the old name}\n")
+        made.run("lock", OWN)
+        yield made
+
+
+def test_docker_makes_the_same_files(ours: Project) -> None:
+    needs.buildx()
+    assert (ours.folder / f"images/{OWN}/Dockerfile").is_file()
+    ours.run("render", OWN, "--check")
+    (answer,) = json.loads(
+        ours.run("compare", OWN, "--builders", "embedded,docker", "--json").stdout
+    )
+    assert answer["comparison"]["equal"], answer["comparison"]["differences"]
+    assert answer["comparison"]["left"]["paths"] > 1000
+    said = ours.run("run", OWN, "--layout", f"build/docker/{OWN}", "--through", "root", "--",
+                    "/opt/team/go").stdout  # fmt: skip
+    assert said == "jq-1.6\n"
