@@ -22,7 +22,8 @@ import yaml
 from imgbuild.errors import InputError
 
 FILE = "data/compare.yaml"
-KEPT_LIMIT = 16 << 20  # bytes of one file whose text is compared
+# Bytes of one file whose text is compared; of a larger one nothing is kept, and it is not alike.
+LIMITS = {"record": 16 << 20, "launcher": 16 << 10}
 
 Like = Literal["", "record", "launcher"]
 
@@ -102,14 +103,24 @@ class Acceptor:
     def watch(self, side: int) -> Callable[[str], Callable[[bytes], object] | None]:
         """Whether somebody wants the content of a path of `side` (0 or 1), for `Merged.add`."""
         asked = [
-            path for path, entry in zip(self._paths, self._accepted, strict=True) if entry.like
+            (path, LIMITS[entry.like])
+            for path, entry in zip(self._paths, self._accepted, strict=True)
+            if entry.like
         ]
 
         def _wants(path: str) -> Callable[[bytes], object] | None:
-            if not any(each.fullmatch(path) for each in asked):
+            limit = max((limit for each, limit in asked if each.fullmatch(path)), default=0)
+            if not limit:
                 return None
             kept = self._texts[side][path] = bytearray()
-            return lambda chunk: kept.extend(chunk[: KEPT_LIMIT - len(kept)])
+
+            def _keep(chunk: bytes) -> None:
+                if path in self._texts[side]:
+                    kept.extend(chunk)
+                    if len(kept) > limit:
+                        del self._texts[side][path]
+
+            return _keep
 
         return _wants
 
@@ -157,7 +168,7 @@ class Acceptor:
 
     def _alike(self, like: Like, found: Difference, known: Mapping[str, Difference]) -> bool:
         left, right = (bytes(texts.get(found.path, b"")) for texts in self._texts)
-        if not left or not right or KEPT_LIMIT in (len(left), len(right)):
+        if not left or not right:
             return False
         if like == "launcher":
             return _launched(left) is not None and _launched(left) == _launched(right)

@@ -138,9 +138,10 @@ def command(order: Order, out: Path, buildx: Buildx) -> list[str]:
         for platform, notes in order.annotations.items()
         for name, value in notes.items()
     ]
-    # Layers of the base stay as they are; times of files that are newer become the image's own.
-    kind = f"type=oci,dest={out},tar=false,rewrite-timestamp=true,compression=gzip"
-    return [*words, f"--output={kind},oci-mediatypes=true", str(order.context)]
+    # Layers of the base stay as they are; times of files that are newer become the image's own. For
+    # that BuildKit compresses each layer twice, with one thread each: hence the lowest level.
+    kind = f"type=oci,dest={out},tar=false,oci-mediatypes=true,rewrite-timestamp=true"
+    return [*words, f"--output={kind},compression=gzip,compression-level=1", str(order.context)]
 
 
 def _error(order: Order, failure: Failure, told: list[str]) -> ImgbuildError:

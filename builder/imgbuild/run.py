@@ -8,7 +8,8 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -101,18 +102,22 @@ def follow(
 ) -> int:
     """Run `command`, each line that it writes given to `line` as it comes; its status.
 
-    An interrupt is passed on once, so that the command can clean up, and then goes on as it came.
+    An interrupt is passed on once, so that the command can clean up, and then goes on as it came;
+    what would end this process (SIGTERM) is one meanwhile.
     """
     console.detail(f"$ {pasted(command)}")
-    with subprocess.Popen(
-        command,
-        env={**os.environ, **env} if env else None,
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,  # else the terminal interrupts it too, and twice means at once
-    ) as process:
+    with (
+        _interrupted_by(signal.SIGTERM),
+        subprocess.Popen(
+            command,
+            env={**os.environ, **env} if env else None,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # else the terminal interrupts it too, and twice means at once
+        ) as process,
+    ):
         try:
             for raw in process.stdout or ():
                 line(raw.decode(errors="replace").rstrip("\n"))
@@ -120,6 +125,19 @@ def follow(
         except BaseException:
             _stop(process)
             raise
+
+
+@contextlib.contextmanager
+def _interrupted_by(sign: signal.Signals) -> Iterator[None]:
+    """Let `sign` interrupt as Ctrl-C does, where signals can be taken: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(sign, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(sign, before)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -178,7 +178,8 @@ def test_a_secret_is_seen_by_its_step_and_by_no_layer(project, template, tmp_pat
     assert seen == 1, found
 
 
-def test_an_interrupt_cancels_the_build_and_leaves_nothing(project, template):
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_cancels_the_build_and_leaves_nothing(project, template, sign):
     needs.buildx()
     mark = str(3600 + uuid.uuid4().int % 10**6)
     step(template, f"echo started && sleep {mark}")
@@ -193,7 +194,7 @@ def test_an_interrupt_cancels_the_build_and_leaves_nothing(project, template):
         for line in process.stderr:
             if line.endswith(": started\n"):
                 break
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sign)
         told = process.stderr.read()
     assert process.returncode == 130, told
     assert "Traceback" not in told

@@ -273,6 +273,16 @@ def test_launchers_are_alike_if_they_call_the_same(tmp_path, script, equal):
     assert compared(tmp_path, [[one]], [[other]], entries).equal is equal
 
 
+def test_of_a_large_file_no_text_is_kept(tmp_path):
+    entries = entry("/**/bin/*", like="launcher")
+    large = "#" * 100_000
+    one, other = (
+        images.text("opt/bin/tool", PLAIN + large),
+        images.text("opt/bin/tool", OTHER + large),
+    )
+    assert not compared(tmp_path, [[one]], [[other]], entries).equal
+
+
 def test_the_builders_list_is_read_and_needed_nowhere_else():
     entries = accepting.builders()
     assert len(entries) == len({(each.path, each.field) for each in entries})
