@@ -48,7 +48,7 @@ def _block(value: Any, indent: str) -> str:
     if isinstance(value, dict):
         rows = [f"{_scalar(key)}: {_block(item, inner)}" for key, item in value.items()]
         opening, closing, flat = "{", "}", _flat(value.values())
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):  # msgspec leaves tuples as they are
         rows = [_block(item, inner) for item in value]
         opening, closing, flat = "[", "]", _flat(value)
     else:
@@ -59,7 +59,7 @@ def _block(value: Any, indent: str) -> str:
 
 
 def _flat(items: Any) -> bool:
-    return not any(isinstance(item, (dict, list)) and item for item in items)
+    return not any(isinstance(item, dict | list | tuple) and item for item in items)
 
 
 def _scalar(value: Any) -> str:

@@ -37,9 +37,11 @@ def test_the_order_of_keys_does_not_matter(value):
     assert codec.compact(turned) == codec.compact(value)
 
 
-def test_a_changed_item_changes_one_line():
-    before = codec.encode({"things": [Thing("a", 1), Thing("b", 2), Thing("c", 3)]}).splitlines()
-    after = codec.encode({"things": [Thing("a", 1), Thing("b", 9), Thing("c", 3)]}).splitlines()
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_changed_item_changes_one_line(kind):
+    old, new = (kind([Thing("a", 1), Thing("b", size), Thing("c", 3)]) for size in (2, 9))
+    before = codec.encode({"things": old}).splitlines()
+    after = codec.encode({"things": new}).splitlines()
     assert len(before) == len(after) == 7
     assert sum(one != other for one, other in zip(before, after, strict=True)) == 1
 
