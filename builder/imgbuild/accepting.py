@@ -25,7 +25,7 @@ FILE = "data/compare.yaml"
 # Bytes of one file whose text is compared; of a larger one nothing is kept, and it is not alike.
 LIMITS = {"record": 16 << 20, "launcher": 16 << 10}
 
-Like = Literal["", "record", "launcher"]
+Like = Literal["", "record", "launcher", "folder"]
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,7 +37,8 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     must be the same:
 
     - record: the same rows in any order, but for files whose own difference is accepted;
-    - launcher: the same interpreter, which calls the same function.
+    - launcher: the same interpreter, which calls the same function;
+    - folder: of presence: a folder, in which all that differs is accepted by itself.
     """
 
     path: str
@@ -105,7 +106,7 @@ class Acceptor:
         asked = [
             (path, LIMITS[entry.like])
             for path, entry in zip(self._paths, self._accepted, strict=True)
-            if entry.like
+            if entry.like in LIMITS
         ]
 
         def _wants(path: str) -> Callable[[bytes], object] | None:
@@ -126,12 +127,14 @@ class Acceptor:
 
     def judge(self, differences: Iterable[Difference]) -> tuple[Difference, ...]:
         """The differences in the same order, with a reason where an entry accepts them."""
-        judged = [self._judged(each, plain=True, known={}) for each in differences]
-        # RECORD speaks of other files, whose own differences must be judged first.
-        known = {each.path: each for each in judged if each.reason}
-        return tuple(
-            each if each.reason else self._judged(each, plain=False, known=known) for each in judged
-        )
+        judged = [self._judged(each, ("", "launcher"), {}) for each in differences]
+        # Folders and RECORD speak of other files, whose own differences must be judged first.
+        for like in ("folder", "record"):
+            known = _by_path(judged)
+            judged = [
+                each if each.reason else self._judged(each, (like,), known) for each in judged
+            ]
+        return tuple(judged)
 
     def unused(self) -> tuple[Accepted, ...]:
         """The entries that accepted nothing, but for those of other builders."""
@@ -143,10 +146,10 @@ class Acceptor:
         )
 
     def _judged(
-        self, found: Difference, *, plain: bool, known: Mapping[str, Difference]
+        self, found: Difference, ways: tuple[str, ...], known: Mapping[str, Difference]
     ) -> Difference:
         for place, entry in enumerate(self._accepted):
-            if plain and entry.like == "record":
+            if entry.like not in ways:
                 continue
             if not self._paths[place].fullmatch(found.path):
                 continue
@@ -167,12 +170,35 @@ class Acceptor:
         return self._names[0] if found.right is None else None
 
     def _alike(self, like: Like, found: Difference, known: Mapping[str, Difference]) -> bool:
+        if like == "folder":
+            return _is_harmless_folder(found, known)
         left, right = (bytes(texts.get(found.path, b"")) for texts in self._texts)
         if not left or not right:
             return False
         if like == "launcher":
             return _launched(left) is not None and _launched(left) == _launched(right)
         return _same_record(found.path, left, right, known)
+
+
+def _by_path(judged: Iterable[Difference]) -> dict[str, Difference]:
+    """For each path one of its differences: one that nothing accepts, if there is one."""
+    known: dict[str, Difference] = {}
+    for each in judged:
+        if each.path not in known or not each.reason:
+            known[each.path] = each
+    return known
+
+
+def _is_harmless_folder(found: Difference, known: Mapping[str, Difference]) -> bool:
+    """Whether a folder that one side lacks holds only what is accepted, or such folders."""
+    if not _is_folder(found):
+        return False
+    below = (each for path, each in known.items() if path.startswith(f"{found.path}/"))
+    return all(each.reason or _is_folder(each) for each in below)
+
+
+def _is_folder(found: Difference) -> bool:
+    return found.field == "presence" and (found.left or found.right or "").startswith("folder ")
 
 
 def pattern(text: str) -> re.Pattern[str]:
@@ -199,7 +225,8 @@ def _same_record(path: str, left: bytes, right: bytes, known: Mapping[str, Diffe
     site = posixpath.dirname(posixpath.dirname(path))
     for name in mine.keys() | theirs.keys():
         place = posixpath.normpath(posixpath.join(site, name))
-        if mine.get(name) != theirs.get(name) and place not in known and place != path:
+        accepted = place == path or (place in known and bool(known[place].reason))
+        if mine.get(name) != theirs.get(name) and not accepted:
             return False
     return True
 

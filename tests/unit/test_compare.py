@@ -273,6 +273,20 @@ def test_launchers_are_alike_if_they_call_the_same(tmp_path, script, equal):
     assert compared(tmp_path, [[one]], [[other]], entries).equal is equal
 
 
+def test_an_empty_folder_is_accepted_and_nothing_in_it(tmp_path):
+    entries = entry("/**", "presence", only=["docker"], like="folder")
+    folders = [Member(path=path, kind=Kind.FOLDER, mode=0o755) for path in ("a", "a/b", "c")]
+    one = [images.text("x", "x")]
+    answer = compared(tmp_path, [one], [[*folders, *one]], entries)
+    assert (answer.equal, len(answer.differences)) == (True, 3)
+    file = images.text("a/b/file", "y")
+    answer = compared(tmp_path / "file", [one], [[*folders, file, *one]], entries)
+    assert [each.path for each in answer.refused] == ["/a", "/a/b", "/a/b/file"]
+    leave = entry("/a/b/file", "presence")
+    answer = compared(tmp_path / "leave", [one], [[*folders, file, *one]], entries, leave)
+    assert answer.equal
+
+
 def test_of_a_large_file_no_text_is_kept(tmp_path):
     entries = entry("/**/bin/*", like="launcher")
     large = "#" * 100_000
@@ -285,7 +299,7 @@ def test_of_a_large_file_no_text_is_kept(tmp_path):
 
 def test_the_builders_list_is_read_and_needed_nowhere_else():
     entries = accepting.builders()
-    assert len(entries) == len({(each.path, each.field) for each in entries})
+    assert len(entries) == len({(each.path, each.field, each.like) for each in entries})
     assert all(len(each.reason) > 40 for each in entries)
     # Content is never waved through: it must be alike.
     assert all(each.like for each in entries if each.field == "content")
