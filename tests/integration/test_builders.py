@@ -87,7 +87,8 @@ def test_another_builder_makes_the_same_files(project, builder):
     assert comparison["left"]["paths"] > 1000
     assert comparison["left"]["digest"] != comparison["right"]["digest"] == found.digest
     assert all(each["reason"] for each in comparison["differences"])
-    assert [each["field"] for each in comparison["unused"]] == ["variant"]  # which is arm64's
+    # What only large targets have: whole targets need every entry, arm64's variant aside.
+    assert {each["like"] for each in comparison["unused"]} <= {"", "folder"}
 
 
 @pytest.mark.parametrize("builder", ["docker", "podman"])

@@ -78,5 +78,5 @@ def test_docker_makes_the_same_files_from_the_committed_dockerfile(project, targ
     assert comparison["left"]["paths"] > 40_000
     assert comparison["left"]["bytes"] > 8e9
     assert int(done.stderr.split()[-1]) < MEMORY
-    # Of the list only what is for arm64 or for uncommon files has nothing to accept.
-    assert {each["field"] for each in comparison["unused"]} <= {"variant"}
+    # The variant is arm64's, and cu130-vllm alone has a RECORD that is marked as a program.
+    assert {each["field"] for each in comparison["unused"]} <= {"variant", "mode"}
