@@ -10,7 +10,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from imgbuild.errors import IntegrityError, WorkFailed
@@ -101,8 +101,18 @@ def on_disk(root: Path) -> dict[str, tuple[object, ...]]:
     return found
 
 
-@settings(max_examples=400, deadline=None)
+# A folder that gave way to a link, and one that is named by way of that link.
+GONE = [("a/a", "folder", "", 0o700), ("a", "link", "b", 0o755), ("a/a/a", "folder", "", 0o755)]
+BEHIND = [("a", "link", "b", 0o755), ("a/c", "folder", "", 0o700), ("a", "file", "", 0o644)]
+# A whiteout after the folder that its own layer writes: what was below goes, the folder stays.
+LATE = [[("a/a", "folder", "", 0o755)], [("a", "folder", "", 0o755), (".wh.a", "file", "", 0o644)]]
+
+
+@settings(max_examples=400)
 @given(layers)
+@example([GONE])
+@example([BEHIND])
+@example(LATE)
 def test_a_tree_in_memory_is_the_tree_on_disk(stack: list[list[Given]]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -33,13 +33,15 @@ def config(plan: Plan, diff_ids: Sequence[Digest]) -> bytes:
         {"created": settings.created, "created_by": f"imgbuild layer {layer.name}"}
         for layer, _ in zip(plan.layers, diff_ids, strict=True)
     ]
-    return codec.compact({
-        **platform(plan.arch),
-        "created": settings.created,
-        "config": {key: value for key, value in running.items() if value},
-        "rootfs": {"type": "layers", "diff_ids": diff_ids},
-        "history": history,
-    })
+    return codec.compact(
+        {
+            **platform(plan.arch),
+            "created": settings.created,
+            "config": {key: value for key, value in running.items() if value},
+            "rootfs": {"type": "layers", "diff_ids": diff_ids},
+            "history": history,
+        }
+    )
 
 
 def manifest(
@@ -55,32 +57,36 @@ def manifest(
     the layers of a registry base.
     """
     types = media_types or {}
-    return codec.compact({
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "config": descriptor(CONFIG, config),
-        "layers": [
-            {
-                "mediaType": types.get(layer.digest, LAYER_GZIP),
-                "digest": layer.digest,
-                "size": layer.size,
-            }
-            for layer in layers
-        ],
-        **({"annotations": dict(annotations)} if annotations else {}),
-    })
+    return codec.compact(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": descriptor(CONFIG, config),
+            "layers": [
+                {
+                    "mediaType": types.get(layer.digest, LAYER_GZIP),
+                    "digest": layer.digest,
+                    "size": layer.size,
+                }
+                for layer in layers
+            ],
+            **({"annotations": dict(annotations)} if annotations else {}),
+        }
+    )
 
 
 def index(manifests: Mapping[Arch, bytes]) -> bytes:
     """The index of one image on several architectures, in their alphabetical order."""
-    return codec.compact({
-        "schemaVersion": 2,
-        "mediaType": INDEX,
-        "manifests": [
-            {**descriptor(MANIFEST, data), "platform": platform(arch)}
-            for arch, data in sorted(manifests.items())
-        ],
-    })
+    return codec.compact(
+        {
+            "schemaVersion": 2,
+            "mediaType": INDEX,
+            "manifests": [
+                {**descriptor(MANIFEST, data), "platform": platform(arch)}
+                for arch, data in sorted(manifests.items())
+            ],
+        }
+    )
 
 
 def descriptor(media_type: str, data: bytes) -> dict[str, object]:

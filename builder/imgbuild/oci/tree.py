@@ -67,9 +67,21 @@ class Tree:
             os.close(self._open.popitem(last=False)[1])
         return descriptor
 
-    def remove(self, parts: tuple[str, ...], *, make: bool = True) -> None:
-        """Remove whatever lies at `parts`, with all that is in it; nothing if nothing does."""
+    def place(self, parts: tuple[str, ...], *, make: bool = True) -> tuple[str, ...]:
+        """Where `parts` leads: links among its folders are followed, its last part is not."""
+        folder = Path(f"/proc/self/fd/{self.folder(parts[:-1], make=make)}").readlink()
+        root = Path(f"/proc/self/fd/{self._root}").readlink()
+        return (*folder.relative_to(root).parts, *parts[-1:])
+
+    def is_folder(self, parts: tuple[str, ...]) -> bool:
+        """Whether a folder lies at `parts`, and no link to one."""
+        parent = self.folder(parts[:-1], make=False)
+        return stat.S_ISDIR(os.stat(parts[-1], dir_fd=parent, follow_symlinks=False).st_mode)
+
+    def remove(self, parts: tuple[str, ...], *, make: bool = True) -> bool:
+        """Remove whatever lies at `parts`, with all that is in it; whether it was a folder."""
         parent, name = self.folder(parts[:-1], make=make), parts[-1]
+        kind = 0
         with contextlib.suppress(FileNotFoundError):
             kind = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
             if stat.S_ISDIR(kind):
@@ -78,6 +90,7 @@ class Tree:
                 os.unlink(name, dir_fd=parent)
             if stat.S_ISDIR(kind) or stat.S_ISLNK(kind):
                 self._forget()
+        return stat.S_ISDIR(kind)
 
     def names(self, parts: tuple[str, ...]) -> list[str]:
         """The names in the folder at `parts`; none if there is no such folder."""

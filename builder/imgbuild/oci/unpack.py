@@ -263,15 +263,18 @@ class _Writer:
             if name.startswith(WHITEOUT):
                 self._white_out(parts)
                 continue
-            self._own.update(parts[:length] for length in range(len(parts), 0, -1))
             if entry.type == tarfile.DIRTYPE:
                 self._folder(parts, entry)
             elif parts:
                 try:
                     self._make(parts, entry, reader)
                 except FileExistsError:
-                    self._tree.remove(parts)
+                    self._remove(parts)
                     self._make(parts, entry, reader)
+            place = self._tree.place(parts) if parts else ()
+            while place and place not in self._own:
+                self._own.add(place)
+                place = place[:-1]
 
     def _white_out(self, parts: tuple[str, ...]) -> None:
         parent, name = parts[:-1], parts[-1]
@@ -281,15 +284,29 @@ class _Writer:
             return
         else:
             hidden = [(*parent, *self._tree.parts(name.removeprefix(WHITEOUT)))]
-        for path in hidden:
-            if path != parent and path not in self._own:
-                with contextlib.suppress(FileNotFoundError):
-                    self._tree.remove(path, make=False)
+        with contextlib.suppress(FileNotFoundError):
+            for path in hidden:
+                if path != parent:
+                    self._hide(self._tree.place(path, make=False))
+
+    def _hide(self, place: tuple[str, ...]) -> None:
+        """Take away what lower layers have there; what this layer wrote stays."""
+        if place not in self._own:
+            self._remove(place, make=False)
+        elif self._tree.is_folder(place):
+            for child in self._tree.names(place):
+                self._hide((*place, child))
+
+    def _remove(self, parts: tuple[str, ...], *, make: bool = True) -> None:
+        """Remove what lies there; modes and times of folders in it are not those of a later one."""
+        place = self._tree.place(parts, make=make)
+        if self._tree.remove(parts, make=make):
+            for gone in [folder for folder in self._folders if folder[: len(place)] == place]:
+                del self._folders[gone]
 
     def _folder(self, parts: tuple[str, ...], entry: Entry) -> None:
-        # Mode and time are set at the end: it may forbid writing, and writing moves its time.
-        self._folders[parts] = (entry.mode, entry.mtime)
         if not parts:
+            self._folders[parts] = (entry.mode, entry.mtime)
             return
         parent, name = self._tree.folder(parts[:-1]), parts[-1]
         try:
@@ -301,10 +318,11 @@ class _Writer:
                 parent = self._tree.folder(parts[:-1])
                 os.mkdir(name, 0o700, dir_fd=parent)
         self._chown(name, parent, entry)
+        # Mode and time are set at the end: it may forbid writing, and writing moves its time.
+        self._folders[self._tree.place(parts)] = (entry.mode, entry.mtime)
 
     def _make(self, parts: tuple[str, ...], entry: Entry, reader: Reader) -> None:
         parent, name = self._tree.folder(parts[:-1]), parts[-1]
-        self._folders.pop(parts, None)
         if entry.type in _FILES:
             self._file(name, parent, entry, reader)
             return
