@@ -30,6 +30,7 @@ from smoke_tiers import TIERS, Case
 FORMAT = 1
 FAILED_LOG = 60_000  # characters kept of a failed case's log: its head and its tail
 PASSED_LOG = 2_000
+REMARK = re.compile(r"(\[rank\d+\]:)?\[[IW]\d{4} ")  # of torch's C++ code, on stderr
 
 
 def main(arguments: list[str]) -> int:
@@ -245,8 +246,9 @@ def read_reported(path: Path) -> list[dict[str, Any]]:
 
 
 def last_line(log: str) -> str:
-    """The last line that says anything."""
-    return next((row.strip() for row in reversed(log.splitlines()) if row.strip()), "")
+    """The last line that says anything; torch's own remarks at exit come after a case's word."""
+    said = (row.strip() for row in reversed(log.splitlines()))
+    return next((row for row in said if row and not REMARK.match(row)), "")
 
 
 def clip(log: str, kept: int) -> str:

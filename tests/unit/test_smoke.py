@@ -89,6 +89,14 @@ def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module(name)
 
 
+def test_what_a_case_said_is_not_what_torch_remarks_at_exit(monkeypatch):
+    remark = "[rank0]:[W1121 14:49:44.912411769 ProcessGroupNCCL.cpp:1496] Warning: not destroyed"
+    assert script("run", monkeypatch).last_line(f"25 of 25 tensors changed\n{remark}\n\n") == (
+        "25 of 25 tensors changed"
+    )
+    assert script("run", monkeypatch).last_line(remark) == ""
+
+
 @pytest.mark.parametrize(
     ("log", "cause"),
     [
