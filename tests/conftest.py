@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -21,6 +22,10 @@ from tests import needs
 # No test is judged by its time: another process may keep the machine busy.
 hypothesis.settings.register_profile("imgbuild", deadline=None)
 hypothesis.settings.load_profile("imgbuild")
+
+# A shell's background job ignores interrupts, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 UNIT = Path(__file__).parent / "unit"
 UNIT_SECONDS = 60
