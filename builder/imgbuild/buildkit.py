@@ -21,7 +21,7 @@ from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, InputError, ToolMissing, WorkFailed
 from imgbuild.values import Digest
 
-LEAST = (0, 10)  # of buildx: layouts as contexts and as results
+LEAST = (0, 12)  # of buildx: layouts as contexts and as results, annotations
 JSON_FROM = (0, 13)  # since when buildx tells its progress as JSON
 REMEDY = (
     "install Docker's buildx plugin (Debian: docker-buildx), or use --builder podman; the embedded"

@@ -369,7 +369,7 @@ def demand(package: str, spec: str, words: str | None = None) -> Demand:
 
 def _exact(spec: str) -> str | None:
     """The one version of a specifier such as `==2.6.0`; None for any other."""
-    if spec.startswith("==") and "," not in spec and "*" not in spec:
+    if spec.startswith("==") and not spec.startswith("===") and "," not in spec and "*" not in spec:
         return spec.removeprefix("==").strip()
     return None
 

@@ -213,7 +213,7 @@ def _union(one: str, other: str) -> str | None:
         f"{'>' if low[1] else '>='}{low[0]}" if low else "",
         f"{'<=' if high[1] else '<'}{high[0]}" if high else "",
     )
-    return ",".join(part for part in parts if part)
+    return ",".join(part for part in parts if part) or None
 
 
 def _reaches(first: _Span, second: _Span) -> bool:

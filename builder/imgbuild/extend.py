@@ -245,16 +245,34 @@ def _check_row(notes: Notes, path: tuple[str, ...], row: Extension, found: Below
     if row.packages and lock.base.kind != "debian":
         message = f"{found.name} stands on an image of a registry, not on Debian packages"
         notes.note((*path, "packages"), message, expected="no system packages")
-    for place in (*row.files, *row.links):
-        if place.startswith((f"{lock.settings.prefix}/", "/opt/imgbuild/")):
-            field = "files" if place in row.files else "links"
-            message = "what is below this folder comes from packages"
-            notes.note((*path, field, place), message, key=True, expected="another folder")
+    _check_places(notes, path, row, found)
     own = f"{lock.settings.prefix}/bin"
     path_ = row.env.get("PATH")
     if path_ is not None and path_.value.split(":")[0] != own:
         message = "the environment's commands do not come first"
         notes.note((*path, "env", "PATH"), message, expected=f"{own}:…")
+
+
+def _check_places(notes: Notes, path: tuple[str, ...], row: Extension, found: Below) -> None:
+    """Note files and links of a row that would take the place of something that is needed."""
+    lock = found.lock
+    for place in (*row.files, *row.links):
+        field = "files" if place in row.files else "links"
+        if place.startswith((f"{lock.settings.prefix}/", "/opt/imgbuild/")):
+            message = "what is below this folder comes from packages"
+            notes.note((*path, field, place), message, key=True, expected="another folder")
+        elif any(f"{kept}/".startswith(f"{place}/") for kept in _kept(lock)):
+            message = f"{found.name} has this, or something it needs below it"
+            notes.note((*path, field, place), message, key=True, expected="another path")
+
+
+def _kept(lock: Lock) -> tuple[str, ...]:
+    """What no file or link of a row may stand for, nor any folder above it."""
+    settings = lock.settings
+    own = (settings.prefix, settings.workdir, settings.cache, settings.user.home, "/opt/imgbuild")
+    base = ("/etc/passwd", "/etc/group", "/usr/bin", "/usr/lib", "/usr/sbin", "/usr/local/bin")
+    top = ("bin", "lib", "lib64", "sbin", "dev", "proc", "run", "sys", "tmp", "var/lib")
+    return (*own, lock.base.interpreter, *base, *(f"/{name}" for name in top))
 
 
 def _versions(lock: Lock) -> dict[str, str]:

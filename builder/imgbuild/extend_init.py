@@ -180,7 +180,9 @@ def refresh(path: Path, http: Http) -> list[Renewed]:
             raise InputError(message, hint="add `from:`, an address or a path")
         folder = path.parent / item.lock
         before = _digest(folder)
-        place = item.origin if REMOTE.match(item.origin) else str(path.parent / item.origin)
+        place = item.origin
+        if not REMOTE.match(place):
+            place = str(path.parent / Path(place).expanduser())
         after = copied(place, name, folder, http)
         found.append(Renewed(target=name, before=before, after=after.digest))
     return found

@@ -180,6 +180,10 @@ def test_junit_has_a_case_for_each_check(folder: Path, imgbuild: Command) -> Non
         (("--requirements", "loose.txt", "--python", "3.11", "--arch", "arm64"), "loose.txt:2"),
         (("--requirements", "loose.txt", "--python", "3", "--arch", "arm64"), "--python 3: "),
         ((*LOOSE, "--keep"), "--keep: no wheel of --requirements loose.txt is downloaded"),
+        (
+            (*LOOSE, "--check", "elf"),
+            "--check elf: no shared object of --requirements loose.txt is read",
+        ),
         ((*LOOSE, "--drop"), "--drop: no wheel of --requirements loose.txt is downloaded"),
         (
             (*LOOSE[2:], "--requirements", "pins.txt", "--matrix", "no.yaml"),

@@ -247,3 +247,8 @@ def test_the_target_with_most_of_the_wishes_is_the_nearest():
         "the target other on x86_64: CUDA 12.6, torch 2.7.0, vllm 0.9",
     )
     assert nearest.targets(matrix, wishes, "12.6", Arch.ARM64) == ()
+
+
+def test_one_exact_version_is_told_from_other_specifiers():
+    exact = {"==2.6.0": "2.6.0", "== 2.6.0": "2.6.0", "===2.6.0": None, "==2.*": None, "<3": None}
+    assert {spec: chain._exact(spec) for spec in exact} == exact

@@ -79,6 +79,10 @@ def test_what_asks_more_of_the_same_versions_takes_the_place_of_the_other():
     assert set(constraints.merge([tight], [below])) == {tight, below}
 
 
+def test_two_entries_that_leave_no_version_out_stay_two():
+    assert len(constraints.merge([entry("<3")], [entry(">2")])) == 2
+
+
 def test_a_widened_entry_swallows_what_it_then_covers():
     known = [entry("==0.28.0"), entry("==1.0.0"), entry("==1.9.2")]
     (one,) = constraints.merge(known, [entry(">=0.27,<=1.16.0", file="trl/a.py", line=4)])

@@ -100,6 +100,18 @@ PROBLEMS = {
         "files./opt/venv/bin/train",
         "comes from packages",
     ),
+    "the place of the environment": (
+        "/opt/team/train.sh: {",
+        "§/opt/venv: {",
+        "files./opt/venv",
+        "has this, or something it needs below it",
+    ),
+    "the interpreter's folder": (
+        "/opt/team/start: {",
+        "§/usr/bin: {",
+        "links./usr/bin",
+        "has this, or something it needs below it",
+    ),
     "no absolute path": (
         "/opt/team/train.sh: {",
         "§train.sh: {",

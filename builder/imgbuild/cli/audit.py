@@ -130,6 +130,7 @@ def audit(
     wanted = options.wanted(names, target)
     checks = tuple(each.value for each in check or Check)
     if requirements is not None:
+        checks = _readable(requirements, check)
         _refuse(requirements, wanted, arch, python, everything=everything)
         _refuse_kept(requirements, keep=keep)
         each = (arch or [])[0]
@@ -167,6 +168,19 @@ def _refuse(
     if python is None or len(arch or []) != 1:
         message = f"--requirements {requirements} is audited for one Python and one architecture"
         raise InputError(message, hint="name them: --python 3.11 --arch x86_64")
+
+
+def _readable(requirements: Path, check: Sequence[Check] | None) -> tuple[str, ...]:
+    """The checks that need no whole wheel; InputError if another one is asked for."""
+    from imgbuild.settle import READABLE
+
+    for each in check or ():
+        if each.value not in READABLE:
+            message = (
+                f"--check {each.value}: no shared object of --requirements {requirements} is read"
+            )
+            raise InputError(message, hint="lock a target of these packages, and audit that")
+    return tuple(each.value for each in check) if check else READABLE
 
 
 def _refuse_kept(requirements: Path, *, keep: bool | None) -> None:

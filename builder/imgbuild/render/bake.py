@@ -37,6 +37,8 @@ def _target(one: Dockerfile) -> dict[str, Any]:
         "contexts": contexts(one),
         "args": {"SOURCE_DATE_EPOCH": str(one.epoch)},
         "network": "none",
+        # A provenance holds the time of the build, and would move the digest.
+        "attest": ["type=provenance,disabled=true"],
         "platforms": [stage.platform for stage in one.stages],
         "tags": [f"imgbuild:{one.target}"],
         "output": [f"type=oci,dest=build/{one.target}.oci.tar,rewrite-timestamp=true"],
