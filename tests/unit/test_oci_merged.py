@@ -106,6 +106,11 @@ GONE = [("a/a", "folder", "", 0o700), ("a", "link", "b", 0o755), ("a/a/a", "fold
 BEHIND = [("a", "link", "b", 0o755), ("a/c", "folder", "", 0o700), ("a", "file", "", 0o644)]
 # A whiteout after the folder that its own layer writes: what was below goes, the folder stays.
 LATE = [[("a/a", "folder", "", 0o755)], [("a", "folder", "", 0o755), (".wh.a", "file", "", 0o644)]]
+# A hard link to what the same layer's whiteout takes away: of two names one stays.
+SHARED = [
+    [("a", "link", "b", 0o755), ("b", "folder", "", 0o755)],
+    [("b/a", "hard", "a", 0o755), (".wh.a", "file", "", 0o644)],
+]
 
 
 @settings(max_examples=400)
@@ -113,6 +118,7 @@ LATE = [[("a/a", "folder", "", 0o755)], [("a", "folder", "", 0o755), (".wh.a", "
 @example([GONE])
 @example([BEHIND])
 @example(LATE)
+@example(SHARED)
 def test_a_tree_in_memory_is_the_tree_on_disk(stack: list[list[Given]]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -62,6 +62,8 @@ class Merged:
     def __init__(self) -> None:
         self.root = Node("folder", 0)
         self._layers = 0
+        # Names that the current layer wrote, by the folder's children: two names may share a node.
+        self._own: dict[int, tuple[dict[str, Node], set[str]]] = {}
 
     def add(
         self,
@@ -76,6 +78,7 @@ class Merged:
         path ("/etc/passwd") whether somebody else wants to be fed its content.
         """
         self._layers += 1
+        self._own.clear()
         for entry in reader:
             parts = _parts(entry.path)
             name = parts[-1] if parts else ""
@@ -132,6 +135,7 @@ class Merged:
     def _place(self, parent: Node, name: str, node: Node) -> None:
         node.layer = self._layers
         children = parent.children if parent.children is not None else {}
+        self._own.setdefault(id(children), (children, set()))[1].add(name)
         old = children.get(name)
         if old is not None and old is not node:
             old.names -= 1
@@ -154,7 +158,11 @@ class Merged:
         node = siblings[name]
         for child in list(node.children or ()):
             self._hide(node.children or {}, child)
-        if node.layer != self._layers:
+        if node.kind == "folder":
+            mine = node.layer == self._layers
+        else:
+            mine = name in self._own.get(id(siblings), (siblings, ()))[1]
+        if not mine:
             node.names -= 1
             del siblings[name]
 
