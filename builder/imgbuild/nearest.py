@@ -58,10 +58,10 @@ class Nearest:
         ]
         near = [text for wish in changeable for text in self._neighbours(wish, cuda)]
         if cuda is not None and (self.found.cuda or not near):
-            near += _other_cuda(self.facts, self.wishes, cuda)
+            near += self._other_cuda(cuda)
         if cuda is not None and not near:
             near = [text for wish in changeable for text in self._neighbours(wish, None)]
-        near = near or _several(self.facts, self.wishes, self.found, self.kept)
+        near = near or self._several()
         return tuple(near[:SHOWN])
 
     def _neighbours(self, wish: Demand, cuda: str | None) -> Iterator[str]:
@@ -72,12 +72,42 @@ class Nearest:
                 if fits is None:
                     break
                 changed = _changed(self.wishes, wish, fits)
-                taught = self.check(chain.pins_of(changed))
-                if not taught:
+                if self._get_along(changed):
                     torch = chain.torch_of(self.facts, changed, cuda)
                     yield _told(f"{wish.package} {fits}", torch)
                     break
-                self.facts = self.facts.knowing((*self.facts.learned, *taught))
+
+    def _other_cuda(self, cuda: str) -> list[str]:
+        """The same wishes on the next CUDA release, if that is all that has to change."""
+        others = {build.cuda for build in self.facts.torches if build.cuda not in (None, cuda)}
+        for other in sorted(filter(None, others), key=lambda text: _apart(text, cuda)):
+            if chain.conflict(self.facts, self.wishes, other) is None:
+                if not self._get_along(self.wishes):
+                    return []  # on no release, since their code is the same on each
+                torch = chain.torch_of(self.facts, self.wishes, other)
+                return [_told(f"CUDA {other} in place of {cuda}", torch)]
+        return []
+
+    def _several(self) -> list[str]:
+        """One world in which several wishes are changed, one after the other, on any CUDA."""
+        for _ in range(ROUNDS):
+            moved = _moved(self.facts, self.wishes, self.kept)
+            if not moved:
+                break
+            changed = list(self.wishes)
+            for wish, version in moved:
+                changed = _changed(changed, wish, version)
+            if self._get_along(changed):
+                text = " and ".join(f"{wish.package} {version}" for wish, version in moved)
+                return [_told(text, chain.torch_of(self.facts, changed, None))]
+        return []
+
+    def _get_along(self, wishes: Sequence[Demand]) -> bool:
+        """Whether the code of what `wishes` pin says nothing against it; what it says is heeded."""
+        taught = self.check(chain.pins_of(wishes))
+        if taught:
+            self.facts = self.facts.knowing((*self.facts.learned, *taught))
+        return not taught
 
     def _first(self, wish: Demand, side: Sequence[Version], cuda: str | None) -> Version | None:
         for start in range(0, len(side), AT_ONCE):
@@ -109,25 +139,19 @@ def _sides(
     return [newer, older] if newer_first else [older, newer]
 
 
-def _several(
-    facts: Facts, wishes: Sequence[Demand], found: Conflict, kept: Sequence[str]
-) -> list[str]:
-    """One world in which several wishes are changed, one after the other, on any CUDA release."""
-    changed, moved = list(wishes), dict[str, Version]()
-    now: Conflict | None = found
-    for _ in range(len(wishes) + 1):
-        now = chain.conflict(facts, changed, None)
-        if now is None:
-            break
-        step = _step(facts, changed, now, [*kept, *moved])
+def _moved(
+    facts: Facts, wishes: Sequence[Demand], kept: Sequence[str]
+) -> list[tuple[Demand, Version]]:
+    """Wishes and the versions to change them to, one after the other; empty if that is no way."""
+    changed, moved = list(wishes), list[tuple[Demand, Version]]()
+    while (now := chain.conflict(facts, changed, None)) is not None:
+        done = [wish.package for wish, _ in moved]
+        step = _step(facts, changed, now, [*kept, *done])
         if step is None:
             return []
         changed = _changed(changed, *step)
-        moved[step[0].package] = step[1]
-    if now is not None or not moved:
-        return []
-    text = " and ".join(f"{package} {version}" for package, version in moved.items())
-    return [_told(text, chain.torch_of(facts, changed, None))]
+        moved.append(step)
+    return moved
 
 
 def _step(
@@ -165,14 +189,8 @@ def _pivot(spec: str) -> Version:
     return min(Version(item.version.removesuffix(".*")) for item in SpecifierSet(spec))
 
 
-def _other_cuda(facts: Facts, wishes: Sequence[Demand], cuda: str) -> list[str]:
-    """The same wishes on the next CUDA release, if that is all that has to change."""
-    others = {build.cuda for build in facts.torches if build.cuda not in (None, cuda)}
-    for other in sorted(filter(None, others), key=lambda text: abs(_number(text) - _number(cuda))):
-        if chain.conflict(facts, wishes, other) is None:
-            torch = chain.torch_of(facts, wishes, other)
-            return [_told(f"CUDA {other} in place of {cuda}", torch)]
-    return []
+def _apart(cuda: str, other: str) -> int:
+    return abs(_number(cuda) - _number(other))
 
 
 def _number(cuda: str) -> int:

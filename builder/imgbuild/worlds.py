@@ -15,6 +15,7 @@ import msgspec
 
 from imgbuild import chain, constraints, pythons, rows, surveys, whys, wishes
 from imgbuild.audit import gpus
+from imgbuild.audit.judge import CHECKS
 from imgbuild.console import console
 from imgbuild.constraints import Constraint
 from imgbuild.errors import WorldImpossible
@@ -24,7 +25,7 @@ from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
 from imgbuild.matrix.model import Base, Flashinfer, Matrix, Target, Wanted
 from imgbuild.remote import FACT
 from imgbuild.resolution import Resolution
-from imgbuild.settle import settle
+from imgbuild.settle import READABLE, settle
 from imgbuild.store import Store
 from imgbuild.surveys import Memory, Survey
 from imgbuild.torches import TORCH, Build
@@ -69,6 +70,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """A world on each architecture that was asked for; `target` and `row` if one is possible.
 
     `driver` is the oldest driver that runs programs of its CUDA release, "" where that is unknown.
+    The world passed the `checks` of the audit; `unchecked` are those for which shared objects have
+    to be read, out of whole wheels.
     """
 
     name: str
@@ -77,6 +80,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     driver: str = ""
     target: Target | None = None
     row: tuple[str, ...] = ()
+    checks: tuple[str, ...] = READABLE
+    unchecked: tuple[str, ...] = tuple(check for check in CHECKS if check not in READABLE)
 
 
 def answer(

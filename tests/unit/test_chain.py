@@ -54,6 +54,7 @@ def small_index() -> LocalIndex:
     made.wheel("dict", "0.6", tag=X86, uploaded="2024-11-01")
     made.wheel("dict", "0.8", tag=X86, uploaded="2025-01-01")
     made.wheel("dict", "0.8", tag=ARM, uploaded="2025-01-01")
+    made.wheel("dict", "0.9", tag=ARM, uploaded="2025-02-01")
     made.wheel("rl", "0.4", uploaded="2024-01-01")
     made.wheel("rl", "0.9", ["vllm==0.7"], uploaded="2025-01-01")
     return made
@@ -196,6 +197,38 @@ def test_no_torch_of_the_cuda_release_on_the_machine(ask):
     )
     (text,) = near(facts, demands, "12.4")
     assert text == "torch 2.11.0 and dict 0.8, with torch 2.11.0 for CUDA 13.0"
+
+
+def test_a_world_with_several_changes_is_checked_and_what_that_teaches_is_heeded(ask):
+    facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
+    asked = []
+
+    def against(*clashing):
+        def check(versions):
+            asked.append(dict(versions))
+            needs = msgspec.structs.replace(
+                LEARNED, package="dict", versions=f"=={versions['dict']}", needs="torch<2.11"
+            )
+            return (needs,) if versions["dict"] in clashing else ()
+
+        return check
+
+    (text,) = near(facts, demands, "12.4", against("0.8"))
+    assert text == "torch 2.11.0 and dict 0.9, with torch 2.11.0 for CUDA 13.0"
+    assert asked == [{"torch": "2.11.0", "dict": "0.8"}, {"torch": "2.11.0", "dict": "0.9"}]
+    assert near(facts, demands, "12.4", against("0.8", "0.9")) == ()
+
+
+def test_wishes_whose_code_does_not_get_along_do_not_on_another_cuda_either(ask):
+    facts, demands = ask(("vllm", "==1.0"), ("trl", "==1.2"))
+    plain = near(facts, demands, "12.4")
+    assert plain[-1] == "CUDA 13.0 in place of 12.4, with torch 2.11.0 for CUDA 13.0"
+
+    def check(versions):
+        clash = msgspec.structs.replace(LEARNED, versions="==1.2", needs="vllm<1.0")
+        return (clash,) if versions == {"vllm": "1.0", "trl": "1.2"} else ()
+
+    assert near(facts, demands, "12.4", check) == plain[:-1]
 
 
 def test_a_prebuilt_wheel_says_its_torch_though_no_index_answers(ask):

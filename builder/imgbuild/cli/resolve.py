@@ -126,9 +126,11 @@ def resolve(
 ) -> None:
     """Find a world that holds what you ask for: its packages, why each version, a row to paste.
 
-    Writes nothing but the cache. An architecture on which the world is impossible is said to be,
-    with the reasons and the nearest possible worlds; the exit status is 8 then. Pages of indexes
-    are never kept, so that `--offline` refuses whatever has to be looked up.
+    No wheel is downloaded: METADATA and Python code are judged where they lie, shared objects (ELF,
+    CUDA) are not; `imgbuild lock` of the row reads these too. Writes nothing but the cache. An
+    architecture on which the world is impossible is said to be, with the reasons and the nearest
+    possible worlds; the exit status is 8 then. Pages of indexes are never kept, so that `--offline`
+    refuses whatever has to be looked up.
 
     Examples:
 

@@ -11,7 +11,7 @@ WHY = 3  # reasons shown for a package; --json has all
 
 
 def lines(answer: Answer) -> list[str]:
-    """The packages of each architecture that is possible, and the row."""
+    """The packages of each architecture that is possible, what was checked, and the row."""
     found: list[str] = []
     for arch, outcome in answer.arch.items():
         if outcome.refused is None:
@@ -23,6 +23,11 @@ def lines(answer: Answer) -> list[str]:
     if answer.driver and answer.target is not None:
         found += [f"# CUDA {answer.target.cuda}: driver {answer.driver} or newer", ""]
     if answer.row:
+        found += [
+            f"# checked: {', '.join(answer.checks)}",
+            f"# not checked: {', '.join(answer.unchecked)}; imgbuild lock reads shared objects",
+            "",
+        ]
         found += ["# a row for matrix.yaml, below targets:", *answer.row]
     return found
 
