@@ -138,10 +138,10 @@ def _texts(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> dict
     name, images = lock.target, project.images
     match wish.form:
         case "requirements":
-            return {f"{name}.txt": requirements.text(lock, _one(chosen))}
+            return {f"{_name(chosen)}.txt": requirements.text(lock, _one(chosen))}
         case "apptainer":
-            made = _dockerfile(project, matrix, lock, arches)
-            return {f"{name}.def": apptainer.text(made, _one(chosen), images)}
+            made, stem = _dockerfile(project, matrix, lock), _name(chosen)
+            return {f"{stem}.def": apptainer.text(made, _one(chosen), stem, images)}
         case "pylock":
             where = _addresses(matrix, chosen)
             return {f"pylock.{templates.slug(name)}.toml": pylock.text(lock, arches, where)}
@@ -149,7 +149,7 @@ def _texts(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> dict
             sealed = seals.read_seal(images, lock)
             where = addresses(lock, matrix, Http())
             built = script.script(lock, sealed, _one(chosen), where)
-            return {f"{name}.sh": script.text(built, images)}
+            return {f"{_name(chosen)}.sh": script.text(built, images)}
         case _:
             return _context(project, matrix, chosen, wish)
 
@@ -163,8 +163,8 @@ def _context(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> di
         **{requirements.file_name(arch): requirements.text(lock, arch).encode() for arch in arches},
     }
     if wish.online:
-        where = _addresses(matrix, chosen)
-        made = online.online(made, lock, wish.registry or matrix.registry, where)
+        reference = online.reference(made, lock, wish.registry or matrix.registry)
+        made = online.online(made, lock, reference, _addresses(matrix, chosen))
         files |= online.build_files(lock, arches)
     text = templates.render("dockerfile.j2", made, images=project.images)
     return {
@@ -207,6 +207,12 @@ def _bake(project: Project, matrix: Matrix) -> bytes | None:
         except ImgbuildError as error:
             console.detail(f"{bake.FILE} is without {name}: {error.message}")
     return codec.encode(bake.bake(made)) if made else None
+
+
+def _name(chosen: Chosen) -> str:
+    """What a text of one architecture is called: with it where its target has several."""
+    lock = chosen[0]
+    return lock.target if len(lock.arch) == 1 else f"{lock.target}-{_one(chosen)}"
 
 
 def _one(chosen: Chosen) -> Arch:

@@ -17,9 +17,12 @@ from imgbuild import lock as locks
 from imgbuild import project as projects
 from imgbuild import rendering, requirements
 from imgbuild.errors import InputError
+from imgbuild.lock import Lock
 from imgbuild.matrix.load import load
+from imgbuild.matrix.model import Drop
 from imgbuild.render import apptainer, bake, current, online, pylock, script, templates
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
+from imgbuild.resolution import Wheel
 from imgbuild.values import Arch
 from tests import renderworld, samples
 
@@ -46,7 +49,7 @@ def text(made: Dockerfile) -> str:
         ("Dockerfile", lambda: text(value())),
         ("Dockerfile.x86_64", lambda: text(value(Arch.X86_64))),
         ("Dockerfile.online", lambda: text(_online())),
-        ("small.def", lambda: apptainer.text(value(), Arch.ARM64, NO_TEMPLATES)),
+        ("small-arm64.def", lambda: _definition(value())),
         ("small.sh", lambda: script.text(_script(), NO_TEMPLATES)),
     ],
 )
@@ -57,7 +60,12 @@ def test_golden_texts(name, made):
 
 def _online() -> Dockerfile:
     lock = renderworld.lock()
-    return online.online(value(), lock, "registry.example/me/images", renderworld.address)
+    reference = online.reference(value(), lock, "registry.example/me/images")
+    return online.online(value(), lock, reference, renderworld.address)
+
+
+def _definition(made: Dockerfile) -> str:
+    return apptainer.text(made, Arch.ARM64, "small-arm64", NO_TEMPLATES)
 
 
 def _script() -> script.Script:
@@ -104,7 +112,7 @@ def test_without_uv_there_is_no_dockerfile():
 
 def test_online_needs_to_know_a_registry():
     with pytest.raises(InputError, match="no registry has its base debian-12") as caught:
-        online.online(value(), renderworld.lock(), None, renderworld.address)
+        online.reference(value(), renderworld.lock(), None)
     assert "--registry" in (caught.value.hint or "")
 
 
@@ -119,13 +127,68 @@ def test_online_has_an_address_of_every_file_and_no_named_context():
     assert "FROM base" not in made
 
 
+def _needing(*wheels: Wheel) -> Lock:
+    """The world's lock, in which `wheels` build what has no wheel."""
+    lock = renderworld.lock()
+    built = msgspec.structs.replace(renderworld.BUILT, requires=wheels)
+    arches = {
+        arch: msgspec.structs.replace(found, built=(built,)) for arch, found in lock.arch.items()
+    }
+    return msgspec.structs.replace(lock, arch=arches)
+
+
+def test_a_build_takes_the_targets_own_wheels_on_each_architecture():
+    """torch that a build imports was locked on the machine that built: x86_64."""
+    other = "torch-2.6.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+    torch = msgspec.structs.replace(samples.wheel("torch", "2.6.0"), file=other, sha256="c" * 64)
+    lock = _needing(torch, samples.wheel("setuptools", "80.9.0"))
+    own = renderworld.wheels(lock)["torch"]
+    files = online.build_files(lock, [Arch.ARM64])
+    (text,) = (data.decode() for data in files.values())
+    assert list(files) == ["build-antlr4-python3-runtime-arm64.txt"]
+    assert f"torch==2.6.0 --hash=sha256:{own.sha256}\n" in text
+    made = script.script(lock, renderworld.seal(lock), Arch.ARM64, renderworld.address)
+    (needs,) = [each.requires for each in made.alone if each.sdist]
+    assert [line.plain.partition("=")[0] for line in needs] == ["setuptools"]  # torch is there
+
+
+def test_a_build_that_needs_another_architectures_wheel_is_refused():
+    file = "ninja-1.11-py3-none-manylinux_2_12_x86_64.manylinux2010_x86_64.whl"
+    lock = _needing(msgspec.structs.replace(samples.wheel("ninja", "1.11"), file=file))
+    assert online.build_files(lock, [Arch.X86_64])
+    with pytest.raises(
+        InputError, match=r"ninja 1\.11, and the lock has ninja-1\.11-py3"
+    ) as caught:
+        online.build_files(lock, [Arch.ARM64])
+    assert "--only wheels" in (caught.value.hint or "")
+
+
+def test_what_is_built_may_lose_files_too():
+    lock = renderworld.lock()
+    drop = Drop(package="antlr4-python3-runtime", paths=("bin/pygrun",), reason="trl ships it too")
+    lock = msgspec.structs.replace(lock, drop=(*lock.drop, drop))
+    made = dockerfile(lock, renderworld.seal(lock), renderworld.matrix())
+    made = online.online(made, lock, "registry.example/base@sha256:0", renderworld.address)
+    steps = text(made).split("\nRUN ")
+    (step,) = [step for step in steps if "PYTHONPATH=/tmp/build" in step and "amd64" in step]
+    places = [
+        step.index(words)
+        for words in (
+            "--prefix /tmp/part antlr4-python3-runtime==4.9.3",
+            "-path /tmp/part/bin/pygrun",
+            "cp -a /tmp/part/. /opt/venv/",
+        )
+    ]
+    assert places == sorted(places)
+    assert "# Without some files of antlr4-python3-runtime==4.9.3: trl ships it too" in text(made)
+
+
 def test_online_takes_a_registry_base_where_it_is():
     lock = renderworld.lock()
     image = f"quay.example/base:1@sha256:{'c' * 64}"
     base = msgspec.structs.replace(lock.base, kind="registry", image=image)
     lock = msgspec.structs.replace(lock, base=base)
-    made = online.online(value(), lock, None, renderworld.address)
-    assert made.base.reference == image
+    assert online.reference(value(), lock, None) == image
 
 
 def test_bake_names_have_no_dots_and_contexts_are_by_digest():
@@ -163,8 +226,9 @@ def test_a_script_moves_the_images_folders():
     assert "PATH" not in made.env
     assert made.links == {"lib/libx.so": "libx.so.1"}
     assert made.env["FLASHINFER_WORKSPACE_BASE"] == '"$cache"'
-    assert [line.partition("=")[0] for line in made.first] == ["fastapi-cli"]
-    assert not any(line.startswith("fastapi-cli=") for line in made.requirements)
+    assert [each.package for each in made.alone] == ["fastapi-cli", "antlr4-python3-runtime"]
+    plain = [line.plain.partition("=")[0] for line in made.requirements]
+    assert plain == ["fastapi", "nvidia-x", "pip", "torch", "trl", "uv"]
 
 
 def test_packages_of_other_indexes_are_in_a_script_by_address():
@@ -173,7 +237,9 @@ def test_packages_of_other_indexes_are_in_a_script_by_address():
     made = script.script(lock, renderworld.seal(lock), Arch.X86_64, renderworld.address)
     trl = renderworld.wheels(lock)["trl"]
     where = f"trl @ https://index.example/trl/{trl.file} --hash=sha256:{trl.sha256}"
-    assert where in made.requirements
+    (line,) = [line for line in made.requirements if line.there]
+    assert line.there == where
+    assert line.plain == f"trl==0.18.2 --hash=sha256:{trl.sha256}"  # as a folder of wheels has it
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_size=30))
@@ -234,8 +300,11 @@ def test_accounts_that_differ_between_architectures_stay_apart():
     assert files["files-amd64/etc/passwd"].startswith(b"x86_64:")
     assert b"imgbuild:x:1000:" in files["files/etc/group"]
     made = text(dockerfile(lock, renderworld.seal(lock), matrix))
-    assert 'install -D -m 0644 /run/context/files-"$TARGETARCH"/etc/passwd /etc/passwd' in made
+    assert 'install -D -T -m 0644 /run/context/files-"$TARGETARCH"/etc/passwd /etc/passwd' in made
     assert "\nARG TARGETARCH\n" in made
+    definition = _definition(dockerfile(lock, renderworld.seal(lock), matrix))
+    assert "install -D -T -m 0644 /imgbuild/files-arm64/etc/passwd /etc/passwd" in definition
+    assert "TARGETARCH" not in definition
 
 
 def test_committed_dockerfiles_are_current():

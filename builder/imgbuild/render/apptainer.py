@@ -15,17 +15,25 @@ from imgbuild.values import Arch
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """What the template takes beside the Dockerfile: all wheels at once, in two groups."""
+    """What the template takes beside the Dockerfile: all wheels at once, in two groups.
 
+    `name` is that of the file, and of the folders that its head names.
+    """
+
+    name: str
     arch: Arch
     requirements: tuple[str, ...]
     omissions: tuple[Omission, ...]
 
 
-def text(made: Dockerfile, arch: Arch, images: Path) -> str:
-    """The definition file of `made` on `arch`."""
+def text(made: Dockerfile, arch: Arch, name: str, images: Path) -> str:
+    """The definition file `name`.def of `made` on `arch`.
+
+    `made` has all architectures of its lock: so it knows which files lie apart for each.
+    """
     stage = next(stage for stage in made.stages if stage.arch == arch.oci)
     found = Definition(
+        name=name,
         arch=arch,
         requirements=tuple(
             sorted(each for install in stage.installs for each in install.requirements)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import posixpath
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -51,6 +52,20 @@ class Omission(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[str, ...]
     reasons: tuple[str, ...]
 
+    def steps(self, folder: str) -> tuple[str, ...]:
+        """The commands that take them out of `folder`, which holds the package and no other.
+
+        A package is installed aside for this: in one folder with others it would replace a file
+        that another one is to keep, and lose it with its own.
+        """
+        paths = " -o ".join(f"-path {shlex.quote(f'{folder}/{path}')}" for path in self.paths)
+        rows = " ".join(f"-e {shlex.quote(f'/{row}/d')}" for row in self.rows)
+        return (
+            f"find {shlex.quote(folder)} \\( {paths} \\) ! -type d -delete",
+            f"find {shlex.quote(folder)} -type d -empty -delete",
+            f"sed -i {rows} {shlex.quote(f'{folder}/{self.record}')}",
+        )
+
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
     """A package built from its sdist; `requires` is the file of what its build needs."""
@@ -58,6 +73,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     requirement: str
     env: dict[str, str]
     requires: str
+    omission: Omission | None = None
 
 
 class Install(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +86,12 @@ class Install(msgspec.Struct, frozen=True, kw_only=True):
     requirements: tuple[str, ...]
     omissions: tuple[Omission, ...] = ()
     builds: tuple[Build, ...] = ()
+
+    @property
+    def without(self) -> tuple[Omission, ...]:
+        """All of them that lose files."""
+        built = (build.omission for build in self.builds)
+        return (*self.omissions, *(omission for omission in built if omission is not None))
 
 
 class Installer(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,18 +13,16 @@ import msgspec
 
 from imgbuild.errors import InputError
 from imgbuild.lock import Lock
+from imgbuild.render import builds
 from imgbuild.render.addresses import Addresses
 from imgbuild.render.dockerfile import Build, Dockerfile, Install, Stage
-from imgbuild.resolution import Built, Resolution
+from imgbuild.resolution import Resolution
 from imgbuild.values import Arch
 
 
-def online(made: Dockerfile, lock: Lock, registry: str | None, addresses: Addresses) -> Dockerfile:
-    """`made` with addresses; InputError if nobody says which registry has the base."""
-    stages = tuple(
-        _stage(stage, lock.arch[Arch.parse(stage.arch)], addresses) for stage in made.stages
-    )
-    reference = _reference(made, lock, registry)
+def online(made: Dockerfile, lock: Lock, reference: str, addresses: Addresses) -> Dockerfile:
+    """`made` with addresses, and FROM the published base `reference`."""
+    stages = tuple(_stage(stage, lock, Arch.parse(stage.arch), addresses) for stage in made.stages)
     base = msgspec.structs.replace(made.base, reference=reference)
     return msgspec.structs.replace(made, base=base, stages=stages)
 
@@ -32,16 +30,17 @@ def online(made: Dockerfile, lock: Lock, registry: str | None, addresses: Addres
 def build_files(lock: Lock, arches: Iterable[Arch]) -> dict[str, bytes]:
     """File name → requirements, with hashes, of the builds of packages that have no wheel."""
     return {
-        _requires_file(built): "".join(
+        builds.file_name(built.package, arch): "".join(
             f"{wheel.package}=={wheel.version} --hash=sha256:{wheel.sha256}\n"
-            for wheel in built.requires
+            for wheel in builds.requires(lock, arch, built)
         ).encode()
         for arch in arches
         for built in lock.arch[arch].built
     }
 
 
-def _reference(made: Dockerfile, lock: Lock, registry: str | None) -> str:
+def reference(made: Dockerfile, lock: Lock, registry: str | None) -> str:
+    """The published base of `made`, by digest; InputError if nobody says which registry has it."""
     if lock.base.kind == "registry":
         return lock.base.image
     if registry is None:
@@ -54,31 +53,35 @@ def _reference(made: Dockerfile, lock: Lock, registry: str | None) -> str:
     return f"{registry}@{made.base.digest}"
 
 
-def _stage(stage: Stage, resolution: Resolution, addresses: Addresses) -> Stage:
+def _stage(stage: Stage, lock: Lock, arch: Arch, addresses: Addresses) -> Stage:
+    resolution = lock.arch[arch]
     urls = {addresses(wheel.package, wheel) for wheel in resolution.wheels}
     for built in resolution.built:
         urls.add(addresses(built.package, built.sdist))
-        urls |= {addresses(wheel.package, wheel) for wheel in built.requires}
+        urls |= {addresses(wheel.package, wheel) for wheel in builds.requires(lock, arch, built)}
     return msgspec.structs.replace(
         stage,
         wheels=f"wheels-{stage.arch}",
         urls=tuple(sorted(urls)),
-        installs=tuple(_install(install, resolution) for install in stage.installs),
+        installs=tuple(_install(install, resolution, arch) for install in stage.installs),
     )
 
 
-def _install(install: Install, resolution: Resolution) -> Install:
+def _install(install: Install, resolution: Resolution, arch: Arch) -> Install:
     built = {f"{item.package}=={item.version}": item for item in resolution.built}
+    less = {omission.requirement: omission for omission in install.omissions}
     return msgspec.structs.replace(
         install,
         requirements=tuple(each for each in install.requirements if each not in built),
+        omissions=tuple(each for each in install.omissions if each.requirement not in built),
         builds=tuple(
-            Build(requirement=each, env=built[each].env, requires=_requires_file(built[each]))
-            for each in install.requirements
+            Build(
+                requirement=each,
+                env=built[each].env,
+                requires=builds.file_name(built[each].package, arch),
+                omission=less.get(each),
+            )
+            for each in (*install.requirements, *less)
             if each in built
         ),
     )
-
-
-def _requires_file(built: Built) -> str:
-    return f"build-{built.package}.txt"

@@ -1,24 +1,52 @@
 """The lock for people without containers: a script that makes its environment and checks it.
 
 Comes in: a lock, its seal, an architecture, and addresses for what no default index has. Goes out:
-the text of a shell script that needs a Python of the right version, and uv or pip.
+the text of a shell script that needs a Python of the right version, and uv or pip. Packages that
+lose files, and those without a wheel, come after all others: each is installed aside or built then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from imgbuild.lock import Lock
 from imgbuild.plan import installed_wheels, omitted
-from imgbuild.render import templates
+from imgbuild.render import builds, templates
 from imgbuild.render.addresses import Addresses
 from imgbuild.render.dockerfile import Omission, omission
+from imgbuild.resolution import Built, Locked, Resolution
 from imgbuild.seal import Seal
 from imgbuild.values import Arch
 
 HOST = ("NVIDIA_", "PATH", "VIRTUAL_ENV")  # variables that only a container or `activate` sets
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """A package as a line of requirements, for the default index or a folder of wheels.
+
+    `there` is the same by its address, for what only another index has.
+    """
+
+    plain: str
+    there: str = ""
+
+
+class Alone(msgspec.Struct, frozen=True, kw_only=True):
+    """A package that is installed by a step of its own.
+
+    It loses files, or has no wheel: then `requires` is what its build needs beside the packages
+    that are installed already, and `env` its environment.
+    """
+
+    package: str
+    line: Line
+    omission: Omission | None = None
+    sdist: str = ""
+    requires: tuple[Line, ...] = ()
+    env: dict[str, str] = {}
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,9 +56,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     arch: Arch
     python: str
     glibc: str
-    first: tuple[str, ...]
-    requirements: tuple[str, ...]
-    omissions: tuple[Omission, ...]
+    requirements: tuple[Line, ...]
+    alone: tuple[Alone, ...]
     versions: dict[str, str]
     wanted: tuple[str, ...]
     env: dict[str, str]
@@ -38,35 +65,80 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def script(lock: Lock, sealed: Seal, arch: Arch, addresses: Addresses) -> Script:
-    """The script of `lock` on `arch`. Packages that lose files come first: no other loses any."""
+    """The script of `lock` on `arch`; InputError if a package cannot be built there."""
     resolution = lock.arch[arch]
-    omit = omitted(lock.drop, installed_wheels(resolution))
-    lines = {}
-    for wheel in resolution.wheels:
-        name = f"{wheel.package}=={wheel.version}"
-        if wheel.package in lock.indexes:
-            name = f"{wheel.package} @ {addresses(wheel.package, wheel)}"
-        lines[wheel.package] = f"{name} --hash=sha256:{wheel.sha256}"
-    for built in resolution.built:
-        hashes = f"--hash=sha256:{built.sdist.sha256} --hash=sha256:{built.wheel.sha256}"
-        lines[built.package] = f"{built.package}=={built.version} {hashes}"
+    omissions = _omissions(lock, resolution)
     floors = sealed.arch[arch].floors
     return Script(
         target=lock.target,
         arch=arch,
         python=lock.base.python,
         glibc=(floors.glibc if floors else "") or lock.base.glibc,
-        first=tuple(lines[package] for package in sorted(omit)),
-        requirements=tuple(lines[package] for package in sorted(lines) if package not in omit),
-        omissions=tuple(
-            omission(lock, wheel, omit[wheel.package], lock.base.python)
-            for wheel in installed_wheels(resolution)
-            if wheel.package in omit
+        requirements=tuple(
+            _line(lock, wheel.package, wheel.version, (wheel,), addresses)
+            for wheel in resolution.wheels
+            if wheel.package not in omissions
+        ),
+        alone=(
+            *(
+                Alone(
+                    package=wheel.package,
+                    line=_line(lock, wheel.package, wheel.version, (wheel,), addresses),
+                    omission=omissions[wheel.package],
+                )
+                for wheel in resolution.wheels
+                if wheel.package in omissions
+            ),
+            *(
+                _built(lock, arch, each, omissions.get(each.package), addresses)
+                for each in resolution.built
+            ),
         ),
         versions=dict(sorted(resolution.versions.items())),
         wanted=tuple(sorted(lock.requirements)),
         env=_environment(lock),
         links=_links(lock),
+    )
+
+
+def _omissions(lock: Lock, resolution: Resolution) -> dict[str, Omission]:
+    """What is left out of which package."""
+    wheels = installed_wheels(resolution)
+    omit = omitted(lock.drop, wheels)
+    return {
+        wheel.package: omission(lock, wheel, omit[wheel.package], lock.base.python)
+        for wheel in wheels
+        if wheel.package in omit
+    }
+
+
+def _line(
+    lock: Lock, package: str, version: str, files: Sequence[Locked], addresses: Addresses
+) -> Line:
+    """A package with the hashes of `files`, of which an index has the first."""
+    hashes = " ".join(f"--hash=sha256:{file.sha256}" for file in files)
+    there = ""
+    if package in lock.indexes:
+        there = f"{package} @ {addresses(package, files[0])} {hashes}"
+    return Line(plain=f"{package}=={version} {hashes}", there=there)
+
+
+def _built(
+    lock: Lock, arch: Arch, built: Built, less: Omission | None, addresses: Addresses
+) -> Alone:
+    versions = lock.arch[arch].versions
+    files = (built.sdist, built.wheel)
+    return Alone(
+        package=built.package,
+        line=_line(lock, built.package, built.version, files, addresses),
+        omission=less,
+        sdist=built.sdist.file,
+        requires=tuple(
+            _line(lock, wheel.package, wheel.version, (wheel,), addresses)
+            for wheel in builds.requires(lock, arch, built)
+            if versions.get(wheel.package) != wheel.version
+        ),
+        env=built.env,
     )
 
 

@@ -48,11 +48,12 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     by_arch: bool = False
 
-    def command(self, context: str) -> str:
-        """The command that copies it; $TARGETARCH is BuildKit's name of the architecture."""
-        folder = f"{context}/{COMMON}" + ('-"$TARGETARCH"' if self.by_arch else "")
+    def command(self, context: str, arch: str | None) -> str:
+        """The command that copies it; $TARGETARCH is what BuildKit says of the architecture."""
+        own = f"-{arch}" if arch else '-"$TARGETARCH"'
+        folder = f"{context}/{COMMON}{own if self.by_arch else ''}"
         source = shlex.quote("/" + self.source.partition("/")[2])
-        return f"install -D -m {self.mode} {folder}{source} {shlex.quote(self.path)}"
+        return f"install -D -T -m {self.mode} {folder}{source} {shlex.quote(self.path)}"
 
 
 class Tree(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,16 +64,20 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[Link, ...]
     files: tuple[File, ...]
 
-    def steps(self, context: str, *, owners: bool = True) -> tuple[str, ...]:
+    def steps(
+        self, context: str, *, owners: bool = True, arch: str | None = None
+    ) -> tuple[str, ...]:
         """The commands that make it, from a folder `context` with the files.
 
-        Without `owners` all belongs to who runs them.
+        Without `owners` all belongs to who runs them. `arch` is the engines' name of the one
+        architecture they are for; without it $TARGETARCH says. Like a layer, they replace files and
+        links; where a folder stands instead they fail, and put nothing into it.
         """
         return (
             *(folder.command(owners=owners) for folder in self.folders),
-            *(file.command(context) for file in self.files),
+            *(file.command(context, arch) for file in self.files),
             *((shlex.join(("mkdir", "-p", *self.parents)),) if self.parents else ()),
-            *(shlex.join(("ln", "-s", link.target, link.path)) for link in self.links),
+            *(shlex.join(("ln", "-sfT", link.target, link.path)) for link in self.links),
         )
 
 

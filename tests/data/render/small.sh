@@ -30,14 +30,9 @@ if [ -z "$python" ] && [ -n "$installer" ]; then
 fi
 [ -n "$python" ] || fail "there is no python3.11" "install Python 3.11, or: uv python install 3.11"
 
-spool=$(mktemp -d)
+spool=$(cd "$(mktemp -d)" && pwd)
 trap 'rm -rf "$spool"' EXIT
-# Files of these give way to another package's, so they come first.
-cat > "$spool/first.txt" <<'END'
-fastapi-cli==1.0 --hash=sha256:4bfb655db69f98e08de3ddeb3f7fbc0c83ee7a42b3f90f546561cad469139bfe
-END
 cat > "$spool/requirements.txt" <<'END'
-antlr4-python3-runtime==4.9.3 --hash=sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa --hash=sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
 fastapi==1.0 --hash=sha256:8ce902797d23830c25dd1a0a0211d12f024fe0c14637ed0e048a7f341919e0a5
 nvidia-x==12.4 --hash=sha256:cfccc0ec589f3242bf1b3312a6f9929b183f116d3e89254f34967c3b5c4b5629
 pip==1.0 --hash=sha256:ba50a427a3fa9dbf0057575a44852c097d56b7a2170f784cd031aca2404b29ac
@@ -45,25 +40,56 @@ torch==2.6.0 --hash=sha256:c864412694024e974ca92eab574f9cd80a44af6e91120bfa84ae9
 trl==0.18.2 --hash=sha256:2f4c4e90398b18a5e65f26525287eee70671b284622c8bf05133dc8156660b96
 uv==0.7.13 --hash=sha256:78f307e6f5d6f51dc29c97f452caa05752d6f386b54bc28e2ffa286dd5b24fc4
 END
-
 if [ -n "$installer" ]; then
   uv venv --quiet --python "$python" "$venv"
   set -- uv pip install --python "$venv/bin/python"
 else
   "$python" -m venv "$venv" || fail "$python makes no environment" "install its venv module (Debian: python3.11-venv), or uv"
-  set -- "$venv/bin/python" -m pip install --disable-pip-version-check
+  set -- "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile --no-warn-script-location
 fi
 [ -z "$wheels" ] || set -- "$@" --no-index --find-links "$wheels"
+set -- "$@" --no-deps --require-hashes
 venv=$(cd "$venv" && pwd)
-"$@" --no-deps --require-hashes -r "$spool/first.txt"
+# Nothing is built on the way: a build would fetch what it needs, and no hash would be asked for.
+"$@" --only-binary :all: -r "$spool/requirements.txt"
+
+cat > "$spool/fastapi-cli.txt" <<'END'
+fastapi-cli==1.0 --hash=sha256:4bfb655db69f98e08de3ddeb3f7fbc0c83ee7a42b3f90f546561cad469139bfe
+END
 # Without some files of fastapi-cli==1.0: fastapi ships the same command
+mkdir -p "$spool/aside/lib"
+ln -s lib "$spool/aside/lib64"
+"$@" --prefix "$spool/aside" --only-binary :all: -r "$spool/fastapi-cli.txt"
+rm "$spool/aside/lib64"
 (
-  cd "$venv"
-  find . \( -path ./bin/fastapi -o -path './lib/python3.11/site-packages/fastapi_cli/extra/*' \) ! -type d -exec rm -f {} +
-  sed -i -e '/^\.\.\/\.\.\/\.\.\/bin\/fastapi,/d' -e '/^fastapi_cli\/extra\/.*,/d' lib/python3.11/site-packages/fastapi_cli-1.0.dist-info/RECORD
+  cd "$spool/aside"
+  find . \( -path ./bin/fastapi -o -path './lib/python3.11/site-packages/fastapi_cli/extra/*' \) ! -type d -delete
+  find . -type d -empty -delete
+  sed -i -e '/^\.\.\/\.\.\/\.\.\/bin\/fastapi,/d' -e '/^fastapi_cli\/extra\/.*,/d' ./lib/python3.11/site-packages/fastapi_cli-1.0.dist-info/RECORD
 )
-"$@" --no-deps --require-hashes -r "$spool/requirements.txt"
-ln -s libx.so.1 "$venv/"lib/libx.so
+cp -a "$spool/aside/." "$venv/"
+rm -r "$spool/aside"
+
+cat > "$spool/antlr4-python3-runtime.txt" <<'END'
+antlr4-python3-runtime==4.9.3 --hash=sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa --hash=sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
+END
+# A folder of wheels has one of antlr4-python3-runtime; an index has its sdist, antlr4-python3-runtime-4.9.3.tar.gz.
+if [ -n "$wheels" ]; then
+  "$@" --only-binary :all: -r "$spool/antlr4-python3-runtime.txt"
+else
+  mkdir "$spool/build"
+cat > "$spool/build.txt" <<'END'
+setuptools==80.9.0 --hash=sha256:0a54ccc8abfb451605dfa270fb66fdec26f1050e0443f35cb58ad771bb48ff10
+END
+  "$@" --only-binary :all: --target "$spool/build" -r "$spool/build.txt"
+  (
+    export PYTHONPATH="$spool/build" QUIET='yes, please'
+    "$@" --no-cache-dir --no-build-isolation -r "$spool/antlr4-python3-runtime.txt"
+  )
+  rm -r "$spool/build"
+fi
+
+ln -sfT libx.so.1 "$venv/"lib/libx.so
 
 # What the image sets for its packages: source this file beside bin/activate.
 cat > "$venv/environment.sh" <<END

@@ -1,0 +1,42 @@
+"""What builds a package that no index has a wheel of: the lock's own files, on any architecture.
+
+Comes in: a built package of a lock. Goes out: the wheels that its build needs, each with a hash.
+"""
+
+from __future__ import annotations
+
+from imgbuild.errors import InputError
+from imgbuild.lock import Lock
+from imgbuild.resolution import Built, Wheel
+from imgbuild.values import Arch
+
+
+def requires(lock: Lock, arch: Arch, built: Built) -> tuple[Wheel, ...]:
+    """What the build of `built` needs, as wheels that run on `arch`.
+
+    A lock names those of the machine that built it. Where the target has the same version, the
+    target's own wheel stands for it; InputError for another architecture's that has no such.
+    """
+    own = {(wheel.package, wheel.version): wheel for wheel in lock.arch[arch].wheels}
+    found = []
+    for wheel in built.requires:
+        fitting = own.get((wheel.package, wheel.version), wheel)
+        if not _runs(fitting, arch):
+            message = (
+                f"{lock.target}: {built.sdist.file} cannot be built on {arch}: its build needs"
+                f" {wheel.package} {wheel.version}, and the lock has {wheel.file} alone"
+            )
+            hint = "take a form that has the wheel built already: imgbuild build --only wheels"
+            raise InputError(message, hint=hint)
+        found.append(fitting)
+    return tuple(found)
+
+
+def file_name(package: str, arch: Arch) -> str:
+    """The name of the file that lists what the build of `package` needs on `arch`."""
+    return f"build-{package}-{arch}.txt"
+
+
+def _runs(wheel: Wheel, arch: Arch) -> bool:
+    platforms = wheel.file.removesuffix(".whl").rpartition("-")[2].split(".")
+    return any(each == "any" or each.endswith(f"_{arch.wheel}") for each in platforms)
