@@ -24,6 +24,21 @@ from imgbuild.errors import InputError
 FILE = "data/compare.yaml"
 # Bytes of one file whose text is compared; of a larger one nothing is kept, and it is not alike.
 LIMITS = {"record": 16 << 20, "launcher": 16 << 10}
+# Every line of the script that imgbuild or uv writes for an entry point. uv's takes off the endings
+# that such a script has on Windows alone.
+LAUNCHER = re.compile(
+    r"""(?P<interpreter>#!\S+)
+(?:# -\*- coding: utf-8 -\*-
+)?import sys
+\n?from (?P<module>[\w.]+) import (?P<name>\w+)
+\n?if __name__ == "__main__":
+(?:    if sys\.argv\[0\]\.endswith\("-script\.pyw"\):
+        sys\.argv\[0\] = sys\.argv\[0\]\[:-11\]
+    elif sys\.argv\[0\]\.endswith\("\.exe"\):
+        sys\.argv\[0\] = sys\.argv\[0\]\[:-4\]
+)?    sys\.exit\((?P<call>[\w.]+)\(\)\)
+"""
+)
 
 Like = Literal["", "record", "launcher", "folder"]
 
@@ -37,7 +52,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     must be the same:
 
     - record: the same rows in any order, but for files whose own difference is accepted;
-    - launcher: the same interpreter, which calls the same function;
+    - launcher: the same interpreter, which calls the same function, and not a line besides;
     - folder: of presence: a folder, in which all that differs is accepted by itself.
     """
 
@@ -209,14 +224,14 @@ def pattern(text: str) -> re.Pattern[str]:
 
 
 def _launched(script: bytes) -> tuple[str, str, str] | None:
-    """Interpreter, module and function of a script that only calls a function; None for others."""
-    text = script.decode("utf-8", "replace")
-    first = text.partition("\n")[0]
-    taken = re.search(r"^from (\S+) import (\w+)$", text, re.MULTILINE)
-    call = re.search(r"^\s*sys\.exit\(([\w.]+)\(\)\)$", text, re.MULTILINE)
-    if not first.startswith("#!") or taken is None or call is None:
+    """Interpreter, module and function of a script that does nothing but call it; None for others.
+
+    No line is passed over: one more, or another one, and the script is an other.
+    """
+    found = LAUNCHER.fullmatch(script.decode("utf-8", "replace"))
+    if found is None or found["call"].partition(".")[0] != found["name"]:
         return None
-    return (first, taken[1], call[1]) if call[1].split(".")[0] == taken[2] else None
+    return found["interpreter"], found["module"], found["call"]
 
 
 def _same_record(path: str, left: bytes, right: bytes, known: Mapping[str, Difference]) -> bool:

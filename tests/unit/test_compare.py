@@ -18,6 +18,7 @@ from imgbuild.oci import image, layout, picture
 from imgbuild.oci.tar import Kind, Member
 from imgbuild.plan import Config
 from imgbuild.values import Arch
+from imgbuild.wheel import scripts
 from tests import images
 
 NAMES = ("embedded", "docker")
@@ -249,11 +250,21 @@ def test_a_row_of_a_file_that_differs_without_leave_is_refused(tmp_path):
     assert {each.path for each in answer.refused} == {f"/{SITE}/demo.py", f"/{INFO}/RECORD"}
 
 
-PLAIN = "#!/opt/venv/bin/python\nimport sys\nfrom demo import main\nsys.exit(main())\n"
-OTHER = (
-    "#!/opt/venv/bin/python\n# -*- coding: utf-8 -*-\nimport sys\nfrom demo import main\n"
-    'if __name__ == "__main__":\n    sys.exit(main())\n'
-)
+PLAIN = scripts.launcher(
+    scripts.EntryPoint(name="tool", module="demo", attribute="main"), "/opt/venv/bin/python"
+).decode()
+OTHER = """\
+#!/opt/venv/bin/python
+# -*- coding: utf-8 -*-
+import sys
+from demo import main
+if __name__ == "__main__":
+    if sys.argv[0].endswith("-script.pyw"):
+        sys.argv[0] = sys.argv[0][:-11]
+    elif sys.argv[0].endswith(".exe"):
+        sys.argv[0] = sys.argv[0][:-4]
+    sys.exit(main())
+"""
 
 
 @pytest.mark.parametrize(
@@ -264,6 +275,12 @@ OTHER = (
         (OTHER.replace("from demo", "from evil"), False),
         (OTHER.replace("main", "other"), False),
         (OTHER.replace("    sys.exit(main())", "    print()"), False),
+        (OTHER.replace("import sys\n", "import sys\nimport os; os.system('x')\n"), False),
+        (OTHER.replace("[:-4]", "[:-4] + 'x'"), False),
+        (OTHER.replace("    sys.exit", "    sys.argv.append('--more')\n    sys.exit"), False),
+        (OTHER.replace("# -*- coding: utf-8 -*-", "# -*- coding: rot13 -*-"), False),
+        (OTHER + "print('more')\n", False),
+        (OTHER + "# more\n", False),
         ("echo\n", False),
     ],
 )

@@ -8,6 +8,7 @@ import os
 import stat
 import tarfile
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 from hypothesis import example, given, settings
@@ -134,3 +135,25 @@ def test_a_tree_in_memory_is_the_tree_on_disk(stack: list[list[Given]]) -> None:
             assert facts(merged(*stack)) == on_disk(folder / "root")
         finally:
             remove(folder / "root")
+
+
+def test_a_path_takes_some_hundred_bytes_whatever_its_content() -> None:
+    """What a comparison of two large images takes is this, for each of their paths."""
+    folders = 50
+    stack = [
+        [(f"opt/venv/lib/python3.11/site-packages/package_{number}/module_{part}.py",
+          "file", f"{number} {part} " * 100, 0o644) for part in range(100)]
+        for number in range(folders)
+    ]  # fmt: skip
+    data = layer([each for part in stack for each in part])
+    tree = Merged()
+    tracemalloc.start()
+    try:
+        tree.add(Reader(io.BytesIO(data), "test"))
+        taken, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    paths = sum(1 for _ in tree.walk())
+    assert paths == folders * 101 + 5
+    assert taken / paths < 700
+    assert most - taken < 2 << 20  # what is read passes by
