@@ -9,7 +9,7 @@ the sum, in which nothing of the published target is changed.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -166,6 +166,7 @@ def _extended(document: Document, path: Path) -> Extended:
         _check_published(notes, value, each)
     for name, row in value.targets.items():
         _check_row(notes, ("targets", name), row, found[row.extends])
+        _check_sources(notes, ("targets", name, "files"), row, folder)
     if notes.problems:
         raise matrices.refusal(file, tuple(notes.problems))
     return matrices.located(_matrix(value, found, folder), folder)
@@ -266,6 +267,16 @@ def _check_places(notes: Notes, path: tuple[str, ...], row: Extension, found: Be
             notes.note((*path, field, place), message, key=True, expected="another path")
 
 
+def _check_sources(notes: Notes, path: tuple[str, ...], row: Extension, folder: Path) -> None:
+    """Note files of a row that links lead out of the repository to."""
+    for place, file in row.files.items():
+        led = (folder / file.source).resolve()
+        if not led.is_relative_to(folder):
+            message = f"a link leads to {led}, outside the repository, where nobody reviews it"
+            expected = "a file of the repository itself: copy it there"
+            notes.note((*path, place, "from"), message, value=file.source, expected=expected)
+
+
 def _kept(lock: Lock) -> tuple[str, ...]:
     """What no file or link of a row may stand for, nor any folder above it."""
     settings = lock.settings
@@ -285,15 +296,16 @@ def _versions(lock: Lock) -> dict[str, str]:
 
 def _matrix(value: Extensions, found: Mapping[str, Below], folder: Path) -> Extended:
     first = next(iter(found.values())).lock
+    bases = _bases(found.values(), value.mirrors)
     settings, cutting = first.settings, first.layers
     built = {item.package: item for each in found.values()
              for arch in each.lock.arch.values() for item in arch.built}  # fmt: skip
-    default = default_index(first)
+    defaults = {default_index(each.lock): Index() for each in found.values()}
     return Extended(
         version=1,
-        indexes={default: Index(), **value.indexes},
-        default_index=default,
-        bases={each.lock.base.name: _base(each.lock, value.mirrors) for each in found.values()},
+        indexes={**defaults, **value.indexes},
+        default_index=default_index(first),
+        bases=dict(bases.values()),
         image=Image(
             prefix=settings.prefix,
             user=settings.user,
@@ -306,15 +318,34 @@ def _matrix(value: Extensions, found: Mapping[str, Below], folder: Path) -> Exte
         ),
         layers=Layers(**msgspec.structs.asdict(cutting)),
         requires={},
-        targets={name: _target(row, found[row.extends]) for name, row in value.targets.items()},
+        targets={
+            name: _target(row, found[row.extends], bases[row.extends][0])
+            for name, row in value.targets.items()
+        },
         sdists={
             **{package: Sdist(reason=_of(first), env=item.env) for package, item in built.items()},
             **value.sdists,
         },
+        registry=value.registry,
         folder=folder,
         rows=value.targets,
         below=dict(found),
     )
+
+
+def _bases(found: Iterable[Below], mirrors: tuple[str, ...]) -> dict[str, tuple[str, Base]]:
+    """Published target → its base and the name of that here.
+
+    Publishers name bases as they like: where two have another base by one name, both are kept.
+    """
+    named: dict[str, Base] = {}
+    bases = {}
+    for each in found:
+        base, name = _base(each.lock, mirrors), each.lock.base.name
+        if named.setdefault(name, base) != base:
+            name = f"{name} of {each.name}"
+        bases[each.name] = (name, base)
+    return bases
 
 
 def _base(lock: Lock, mirrors: tuple[str, ...]) -> Base:
@@ -332,14 +363,14 @@ def _base(lock: Lock, mirrors: tuple[str, ...]) -> Base:
     )
 
 
-def _target(row: Extension, found: Below) -> Target:
-    """A row as a whole target: what is published stands in it as pins."""
+def _target(row: Extension, found: Below, base: str) -> Target:
+    """A row as a whole target on `base`: what is published stands in it as pins."""
     lock = found.lock
     gpu = lock.settings.labels.get("dev.imgbuild.gpu", "").split()
     pins = {**_versions(lock), **row.pins}
     return Target(
         summary=row.summary,
-        base=lock.base.name,
+        base=base,
         cuda=lock.cuda,
         arch=row.arch or tuple(lock.arch),
         as_of=row.as_of or datetime.date.fromisoformat(lock.as_of),

@@ -18,6 +18,7 @@ from imgbuild import codec, extend
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.extend import LOCK, SEAL, Below
 from imgbuild.fetch import Http
+from imgbuild.matrix.extension import leads_out
 from imgbuild.wishes import Wish
 
 FOLDER = "published"  # where copies lie, beside the matrix
@@ -206,5 +207,8 @@ def files_of(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
         if not Path(here).is_file():
             message = f"--file {word}: there is no file {here} here"
             raise InputError(message, hint="make it first; it may be empty")
+        if leads_out(here) or not Path(here).resolve().is_relative_to(Path.cwd()):
+            message = f"--file {word}: {here} lies outside this folder, where nobody reviews it"
+            raise InputError(message, hint="copy it here: it is part of your repository")
         found.append((Path(here), there))
     return tuple(found)

@@ -124,6 +124,30 @@ PROBLEMS = {
         "files./opt/team/train.sh",
         "a link stands at this path too",
     ),
+    "a file used as a folder": (
+        "/opt/team/start: {",
+        "§/opt/team/train.sh/start: {",
+        "links./opt/team/train.sh/start",
+        "/opt/team/train.sh is an added file, and nothing can lie below it",
+    ),
+    "a link used as a folder": (
+        "/opt/team/train.sh: {",
+        "§/opt/team/start/train.sh: {",
+        "files./opt/team/start/train.sh",
+        "/opt/team/start is an added link, and nothing can lie below it",
+    ),
+    "a file of another folder": (
+        "from: train.sh",
+        "from: §a/../../train.sh",
+        "files./opt/team/train.sh.from",
+        "the file lies outside the repository",
+    ),
+    "a file of this machine": (
+        "from: train.sh",
+        "from: §/etc/passwd",
+        "files./opt/team/train.sh.from",
+        "the file lies outside the repository",
+    ),
     "no permissions": ('"0755"', "§rwxr-xr-x", "files./opt/team/train.sh.mode", "another form"),
     "no package of Debian's": ("[rsync]", "[§Rsync_]", "packages[0]", "another form"),
     "a package twice": ("[rsync]", "[rsync, §rsync]", "packages[1]", "rsync stands here twice"),
@@ -203,6 +227,56 @@ def test_an_image_that_is_not_the_published_one(image: str, message: str, tmp_pa
 def test_places_of_an_image(image: str, tmp_path: Path) -> None:
     text = extended.MATRIX.replace("    from: ../project", f"    image: {image}")
     assert extended.read(extended.repository(tmp_path, text)).below["small"].image == image
+
+
+def test_a_link_that_leads_out_of_the_repository(tmp_path: Path) -> None:
+    path = extended.repository(tmp_path / "ours")
+    (path.parent / "train.sh").rename(path.parent / "other.sh")
+    (path.parent / "train.sh").symlink_to("other.sh")
+    extended.read(path)  # one that stays inside is as good as the file
+    (path.parent / "other.sh").rename(tmp_path / "other.sh")
+    (path.parent / "train.sh").unlink()
+    (path.parent / "train.sh").symlink_to("../other.sh")
+    with pytest.raises(InputError) as caught:
+        extend.load(path)
+    (problem,) = caught.value.problems
+    assert f"a link leads to {tmp_path}/other.sh, outside the repository" in problem.message
+    assert problem.path == "targets.ours.files./opt/team/train.sh.from"
+    assert (problem.line, problem.value) == (16, "train.sh")
+    assert problem.expected == "a file of the repository itself: copy it there"
+
+
+def test_two_published_targets_keep_their_own_bases(tmp_path: Path) -> None:
+    """Two publishers call their bases alike, and their default indexes not."""
+    lock = extended.published()
+    base = msgspec.structs.replace(lock.base, suite="trixie", python="3.13", glibc="2.41")
+    wheels = tuple(
+        msgspec.structs.replace(wheel, index="mirror") for wheel in lock.arch[Arch.X86_64].wheels
+    )
+    other = msgspec.structs.replace(
+        lock,
+        target="other",
+        base=base,
+        indexes={"torch": "mirror"},
+        arch={Arch.X86_64: msgspec.structs.replace(lock.arch[Arch.X86_64], wheels=wheels)},
+    )
+    extended.publish(tmp_path / "published/other", other)
+    text = extended.MATRIX.replace("targets:\n", "  other: {lock: published/other}\ntargets:\n")
+    text += "  theirs: {extends: other, summary: on the other one}\n"
+    matrix = extended.read(extended.repository(tmp_path, text))
+    found = {name: matrix.bases[target.base] for name, target in matrix.targets.items()}
+    assert (found["ours"].glibc, found["theirs"].glibc) == ("2.36", "2.41")
+    assert matrix.indexes.keys() >= set(matrix.targets["theirs"].indexes.values())
+
+
+def test_a_registry_of_ones_own(tmp_path: Path) -> None:
+    text = extended.MATRIX + "registry: registry.example.org/team/images\n"
+    path = extended.repository(tmp_path, text)
+    assert extended.read(path).registry == "registry.example.org/team/images"
+    path.write_text(text.replace("/team/images", ""), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        extend.load(path)
+    assert caught.value.problems[0].path == "registry"
 
 
 def test_an_index_whose_address_the_lock_does_not_tell(tmp_path: Path) -> None:

@@ -138,11 +138,18 @@ def test_a_copy_is_renewed_from_where_it_came(tmp_path: Path) -> None:
         ("train.sh", "a path here and an absolute one"),
         ("train.sh:opt/train.sh", "a path here and an absolute one"),
         ("gone.sh:/opt/train.sh", r"there is no file gone\.sh here"),
+        ("../train.sh:/opt/train.sh", r"\.\./train\.sh lies outside this folder"),
+        ("/etc/passwd:/opt/passwd", "/etc/passwd lies outside this folder"),
+        ("linked.sh:/opt/train.sh", r"linked\.sh lies outside this folder"),
     ],
 )
 def test_words_for_files(word: str, message: str, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "ours"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "train.sh").touch()
     (tmp_path / "train.sh").touch()
+    (folder / "linked.sh").symlink_to("../train.sh")
     with pytest.raises(InputError, match=message):
         extend_init.files_of([word])
 

@@ -8,6 +8,7 @@ The JSON Schema is generated from these types.
 from __future__ import annotations
 
 import datetime
+import posixpath
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -21,10 +22,12 @@ from imgbuild.matrix.model import (
     Link,
     Name,
     Package,
+    Proof,
+    Registry,
     Sdist,
     Variable,
     Version,
-    Waiver,
+    Waivers,
     Wanted,
 )
 from imgbuild.matrix.targets import configuration, versions
@@ -126,10 +129,8 @@ class Extension(Strict, frozen=True):
     cmd: Annotated[
         tuple[str, ...] | None, msgspec.Meta(description="instead of the published target's")
     ] = None
-    waive: Annotated[
-        tuple[Waiver, ...], msgspec.Meta(description="findings of the audit that are accepted")
-    ] = ()
-    proof: Annotated[str, msgspec.Meta(description="what is known to have run, in words")] = ""
+    waive: Waivers = ()
+    proof: Proof = ""
 
 
 class Extensions(Strict, frozen=True):
@@ -147,6 +148,7 @@ class Extensions(Strict, frozen=True):
         msgspec.Meta(description="Debian archives tried after the machine's own apt mirror"),
     ] = ()
     sdists: dict[Package, Sdist] = {}
+    registry: Registry = None
 
 
 def check_extensions(notes: Notes) -> None:
@@ -185,16 +187,35 @@ def _row(notes: Notes, path: Path, row: Mapping[str, Any], matrix: Mapping[str, 
     for number, package in enumerate(texts(row.get("packages"))):
         expected = "a Debian package name, such as rsync"
         notes.form((*path, "packages", number), package, DEBIAN_PACKAGE, expected)
-    links = table(row.get("links"))
-    for place in (*table(row.get("files")), *links):
-        field = "links" if place in links else "files"
-        _place(notes, (*path, field, place), place)
-    for place in table(row.get("files")):
+    _places(notes, path, table(row.get("files")), table(row.get("links")))
+    for number, word in enumerate(texts(row.get("entrypoint"))[:1]):
+        folder(notes, (*path, "entrypoint", number), word)
+
+
+def _places(notes: Notes, path: Path, files: Mapping[str, Any], links: Mapping[str, Any]) -> None:
+    """Note paths of the image that cannot be, alone or beside each other, and what files are of."""
+    for place in (*files, *links):
+        here = (*path, "links" if place in links else "files", place)
+        _place(notes, here, place)
+        for other in (*files, *links):
+            if place.startswith(f"{other}/"):
+                what = "link" if other in links else "file"
+                message = f"{other} is an added {what}, and nothing can lie below it"
+                notes.note(here, message, key=True, value=place, expected="another path")
+    for place, file in files.items():
         if place in links:
             message = "a link stands at this path too"
             notes.note((*path, "files", place), message, key=True, expected="one of the two")
-    for number, word in enumerate(texts(row.get("entrypoint"))[:1]):
-        folder(notes, (*path, "entrypoint", number), word)
+        source = table(file).get("from")
+        if isinstance(source, str) and leads_out(source):
+            message = "the file lies outside the repository, where nobody reviews it"
+            expected = "a path below the folder of this file: copy the file there"
+            notes.note((*path, "files", place, "from"), message, value=source, expected=expected)
+
+
+def leads_out(source: str) -> bool:
+    """Whether a path relative to a matrix's folder leaves that folder."""
+    return source.startswith("/") or posixpath.normpath(source).split("/")[0] == ".."
 
 
 def _place(notes: Notes, path: Path, place: str) -> None:

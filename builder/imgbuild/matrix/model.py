@@ -251,6 +251,16 @@ class Waiver(Strict, frozen=True):
     reason: Reason
 
 
+# What a row of either kind of matrix says in the same words.
+Waivers = Annotated[
+    tuple[Waiver, ...], msgspec.Meta(description="findings of the audit that are accepted")
+]
+Proof = Annotated[str, msgspec.Meta(description="what is known to have run, in words")]
+Registry = Annotated[
+    Repository | None, msgspec.Meta(description="where the images and their bases are published")
+]
+
+
 class Target(Strict, frozen=True):
     """One row of the matrix: one image, on one or more architectures."""
 
@@ -292,10 +302,8 @@ class Target(Strict, frozen=True):
     ] = {}
     env: dict[str, Variable] = {}
     labels: dict[str, str] = {}
-    waive: Annotated[
-        tuple[Waiver, ...], msgspec.Meta(description="findings of the audit that are accepted")
-    ] = ()
-    proof: Annotated[str, msgspec.Meta(description="what is known to have run, in words")] = ""
+    waive: Waivers = ()
+    proof: Proof = ""
 
 
 class Matrix(Strict, frozen=True):
@@ -315,7 +323,4 @@ class Matrix(Strict, frozen=True):
     drop: Annotated[
         tuple[Drop, ...], msgspec.Meta(description="files left out of every target that has them")
     ] = ()
-    registry: Annotated[
-        Repository | None,
-        msgspec.Meta(description="where the images and their bases are published"),
-    ] = None
+    registry: Registry = None
