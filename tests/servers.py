@@ -112,6 +112,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
         if compress:
             self.send_header("Content-Encoding", "gzip")
+        if self.path.endswith("/"):
+            self.send_header("Content-Type", "text/html")  # without which pip and uv read no page
         if self.site.announce:
             self.send_header("Content-Length", str(end - start))
         else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import zipfile
@@ -19,6 +21,8 @@ from imgbuild.plan import FilesRecipe, VenvRecipe
 from imgbuild.render import tree
 from imgbuild.values import Arch
 from tests import dockerworld, needs
+from tests.localindex import wheel_bytes
+from tests.servers import Site
 from tests.smallproject import TARGET, Project
 
 PYTHON = "3.11"
@@ -26,10 +30,16 @@ LOOK = "import thewheel, sys; print(thewheel.VALUE, sys.prefix)"
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def site() -> Site:
+    """The index of the project."""
+    return Site()
+
+
+@pytest.fixture(scope="module")
+def project(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A locked project with its wheels in a folder, while its index is there."""
     needs.network()  # for Debian's packages
-    with dockerworld.project(tmp_path_factory.mktemp("render")) as made:
+    with dockerworld.project(tmp_path_factory.mktemp("render"), sdist=True, site=site) as made:
         made.run("build", TARGET, "--only", "wheels", "--output", "build/wheels/small")
         made.run("render", TARGET, "--format", "script", "--output", "small.sh")
         yield made
@@ -46,11 +56,17 @@ def python() -> str:
     return needs.tool(f"python{PYTHON}")
 
 
-def run_script(project: Project, path: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run the script with nothing but `path` to find programs."""
+def run_script(
+    project: Project, path: str, folder: Path, *words: Path, index: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Let the script make `folder`; it has `path` to find programs, and `index` if it may ask one.
+
+    Its home is a new one, so that nothing stands in a cache.
+    """
+    places = {"UV_DEFAULT_INDEX": index, "PIP_INDEX_URL": index} if index else {}
     return subprocess.run(
-        ["/bin/sh", project.folder / "small.sh", *words],
-        env={"PATH": path, "HOME": str(project.folder)},
+        ["/bin/sh", project.folder / "small.sh", folder, *words],
+        env={"PATH": path, "HOME": str(folder.parent), "NO_PROXY": "*", **places},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -85,7 +101,12 @@ def checked(venv: Path) -> None:
     )
     assert found.stdout.strip() == f"42 {venv}"
     assert (venv / "share/tools/x.txt").read_bytes() == b"x\n"  # not the rival's
+    assert (venv / "share/common.txt").read_bytes() == b"of winner\n"  # not that of tools
     site = venv / f"lib/python{PYTHON}/site-packages"
+    assert "common.txt" not in (site / "tools-3.0.dist-info/RECORD").read_text()
+    assert (site / "made.py").read_text() == "WORD = 'two words'\n"
+    first = (venv / "bin/ascript").read_text().splitlines()[0]
+    assert first in (f"#!{venv}/bin/python", "#!/bin/sh")  # where the path has a space
     assert "share/tools" not in (site / "rival-1.0.dist-info/RECORD").read_text()
     assert (site / "rival/__init__.py").exists()
 
@@ -107,6 +128,36 @@ def test_a_script_makes_an_environment_with_pip(project, wheels, with_pip, tmp_p
     done = run_script(project, with_pip, tmp_path / "venv", wheels)
     assert done.returncode == 0, done.stderr
     checked(tmp_path / "venv")
+
+
+@pytest.mark.parametrize("path", ["with_uv", "with_pip"])
+def test_a_script_builds_what_its_index_has_no_wheel_of(project, path, request, tmp_path):
+    """As imgbuild does: under the environment of the matrix, by what the lock has for the build."""
+    done = run_script(
+        project, request.getfixturevalue(path), tmp_path / "venv", index=project.index_url
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    checked(tmp_path / "venv")
+
+
+@pytest.mark.parametrize("path", ["with_uv", "with_pip"])
+def test_what_builds_a_package_is_held_against_its_hash(
+    project, site, path, request, monkeypatch, tmp_path
+):
+    """The index has another maker by the same name: nothing of it runs."""
+    code = f"open({str(tmp_path / 'ran')!r}, 'w')\n".encode() + dockerworld.MAKER
+    wheel, page = "packages/maker-1.0-py3-none-any.whl", "simple/maker/"
+    other = wheel_bytes("maker", "1.0", files={"maker.py": code})
+    old, new = (hashlib.sha256(data).hexdigest().encode() for data in (site.files[wheel], other))
+    assert old in site.files[page]
+    monkeypatch.setitem(site.files, page, site.files[page].replace(old, new))
+    monkeypatch.setitem(site.files, wheel, other)
+    done = run_script(
+        project, request.getfixturevalue(path), tmp_path / "venv", index=project.index_url
+    )
+    assert done.returncode != 0
+    assert re.search(r"maker(.|\n)*hash|hash(.|\n)*maker", (done.stdout + done.stderr).lower())
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("path", ["with_uv", "with_pip"])
