@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from imgbuild import chain, extend, surveys
+from imgbuild import chain, extend, surveys, wishes
 from imgbuild.chain import Conflict, Demand, Facts
 from imgbuild.constraints import Constraint
 from imgbuild.errors import ImgbuildError, WorldImpossible
@@ -21,9 +21,10 @@ from imgbuild.nearest import Nearest
 from imgbuild.store import Store
 from imgbuild.surveys import Memory
 from imgbuild.values import Arch
-from imgbuild.wishes import Ask, Wish
+from imgbuild.wishes import Wish
 
 TRIED = 24  # versions of a package for which a range was asked
+UNREAD = "by METADATA; its code was not looked at"
 
 
 def explained(
@@ -49,15 +50,8 @@ def explained(
     plain = WorldImpossible(error.message, reasons=error.reasons, hint=hint)
     target = matrix.targets[name]
     demands = _demands(found, matrix, name, arch)
-    ask = Ask(
-        wishes=tuple(Wish(package=item.package, spec=item.spec) for item in demands),
-        arches=(arch,),
-        cuda=target.cuda,
-        as_of=target.as_of,
-        base=target.base,
-        indexes=target.indexes,
-        name=name,
-    )
+    asked = tuple(Wish(package=item.package, spec=item.spec) for item in demands)
+    ask = msgspec.structs.replace(wishes.of_target(name, target, arch), wishes=asked, row="")
     try:
         with surveys.opened(ask, matrix, arch, None, Memory(known), store, http) as facts:
             conflict = _conflict(facts, demands, target.cuda, found.name)
@@ -123,8 +117,13 @@ def _near(
     found: Below,
     arch: Arch,
 ) -> tuple[str, ...]:
+    """What could be added instead, as METADATA says.
+
+    To hold its code against all that is published would be an audit of the whole target.
+    """
     kept = tuple(found.lock.arch[arch].versions)
-    return Nearest(facts, demands, conflict, lambda versions: (), kept).worlds(cuda)
+    looked = Nearest(facts, demands, conflict, lambda versions: (), kept)
+    return tuple(f"{text} ({UNREAD})" for text in looked.worlds(cuda))
 
 
 def _added(conflict: Conflict, found: Below, arch: Arch) -> list[str]:

@@ -67,6 +67,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
     for torch, runtime in (("2.6.0", "12.4.127"), ("2.7.0", "12.6.77")):
         index.wheel("torch", torch, [f"nvidia-cuda-runtime-cu12=={runtime}"])
         index.wheel("nvidia-cuda-runtime-cu12", runtime)
+    index.wheel("newer", "2.9", ["torch>=2.6"])
     for version in ("3.0", "3.1"):
         index.wheel("newer", version, ["torch>=2.7"])
     index.wheel("broken", "1.0", ["helper"], files={"broken.py": b"from helper import GONE\n"})
@@ -233,6 +234,7 @@ def test_a_package_that_needs_another_torch_is_refused(shelf: Shelf, tmp_path: P
     assert "small has torch 2.6.0" in told
     assert "you asked for newer==3.0" in told
     assert "newer 3.0 requires torch>=2.7 (its METADATA)" in told
+    assert "nearest: newer 2.9, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code" in told
     assert "small stays as it is" in told
     assert not (project.folder / "images" / OWN).exists()
 
