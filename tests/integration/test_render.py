@@ -340,7 +340,9 @@ def test_lock_renders_and_check_tells_what_is_stale(project, tmp_path):
     ],
 )
 def test_flags_that_contradict_each_other(project, words, said):
-    assert said in project.run("render", TARGET, *words, status=2).stderr
+    """Said at once: no index is asked before, and here none would answer."""
+    alone = Project(project.folder, "http://127.0.0.1:1/simple", cache=None)
+    assert said in alone.run("render", TARGET, *words, status=2).stderr
 
 
 def test_an_installed_imgbuild_has_the_templates(tmp_path):

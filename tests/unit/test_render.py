@@ -204,7 +204,11 @@ def test_bake_names_have_no_dots_and_contexts_are_by_digest():
 
 def test_pylock_is_read_by_packaging_and_has_every_hash():
     lock = renderworld.lock()
-    document = tomllib.loads(pylock.text(lock, tuple(lock.arch), renderworld.address))
+    text = pylock.text(lock, tuple(lock.arch), renderworld.address)
+    assert (
+        "\n# Built from its sdist on installing, with QUIET='yes, please'.\n[[packages]]\n" in text
+    )
+    document = tomllib.loads(text)
     read = Pylock.from_dict(document)
     read.validate()
     by_name = {str(package.name): package for package in read.packages}

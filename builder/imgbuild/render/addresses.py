@@ -45,6 +45,7 @@ def _public(url: str, locked: Locked) -> str:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https"):
         message = f"{locked.file} comes from a folder of this machine, others cannot fetch it"
-        raise InputError(message, hint="render without --online, and give the wheels as a folder")
+        hint = "take a form that wants a folder of wheels: a Dockerfile without --online"
+        raise InputError(message, hint=hint)
     host = parts.netloc.rpartition("@")[2]
     return urllib.parse.urlunsplit(parts._replace(netloc=host, fragment=""))

@@ -8,6 +8,7 @@ architecture, behind a marker.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Sequence
 
 import imgbuild
@@ -47,11 +48,17 @@ def _package(
     addresses: Addresses,
 ) -> list[str]:
     package, version = key
+    built = [item for item in items.values() if isinstance(item, Built)]
     lines = ["", "[[packages]]", f"name = {_string(package)}", f"version = {_string(version)}"]
+    if built:
+        words = " ".join(f"{name}={shlex.quote(text)}" for name, text in built[0].env.items())
+        lines.insert(
+            1, f"# Built from its sdist on installing{f', with {words}' if words else ''}."
+        )
     if set(items) != arches:
         lines.append(f"marker = {_string(_marker(sorted(items)))}")
     wheels = {item.sha256: item for item in items.values() if isinstance(item, Wheel)}
-    sdists = {item.sdist.sha256: item.sdist for item in items.values() if isinstance(item, Built)}
+    sdists = {item.sdist.sha256: item.sdist for item in built}
     lines += [f"sdist = {_file(package, one, addresses)}" for one in sdists.values()]
     if wheels:
         rows = [f"  {_file(package, wheels[sha], addresses)}," for sha in sorted(wheels)]
