@@ -153,8 +153,12 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     for arch, resolution in lock.arch.items():
         old = found.lock.arch.get(arch, Resolution(wheels=()))
         for field in ("wheels", "built", "debs", "base_layers"):
-            less = set(getattr(old, field)) - set(getattr(resolution, field))
-            reasons += [f"{arch}: {_word(item)} of {found.name} is not locked" for item in less]
+            locked = {_word(item): item for item in getattr(resolution, field)}
+            reasons += [
+                f"{arch}: {_word(item)} of {found.name} is not locked"
+                for item in getattr(old, field)
+                if locked.get(_word(item)) != item
+            ]
     return (*reasons, *locks.differences(lock, due, matrix.targets[lock.target].arch))
 
 

@@ -23,7 +23,7 @@ from imgbuild.plan import (
 from imgbuild.resolution import Wheel
 from imgbuild.store import Store
 from imgbuild.values import Arch, sha256
-from tests import extended, samples
+from tests import extended, renderworld, samples
 
 REPOSITORY = Path(__file__).parents[2]
 GOLDEN = """\
@@ -196,6 +196,21 @@ def test_a_published_package_that_is_gone_is_told(path: Path) -> None:
     assert "x86_64: numpy 2.2.6 of small is not locked" in extend_lock.stale(
         broken, extended.read(path)
     )
+
+
+def test_a_published_package_that_was_built_stays_what_it_is(tmp_path: Path) -> None:
+    lock = extended.published()
+    old = msgspec.structs.replace(lock.arch[Arch.X86_64], built=(renderworld.BUILT,))
+    lock = msgspec.structs.replace(lock, arch={Arch.X86_64: old})
+    path = extended.repository(tmp_path, lock=lock)
+    own = made(path)
+    assert own.arch[Arch.X86_64].built == (renderworld.BUILT,)
+    assert extend_lock.stale(own, extended.read(path)) == ()
+    other = msgspec.structs.replace(renderworld.BUILT, env={})
+    changed = msgspec.structs.replace(own.arch[Arch.X86_64], built=(other,))
+    own = msgspec.structs.replace(own, arch={Arch.X86_64: changed})
+    (told,) = extend_lock.stale(own, extended.read(path))
+    assert told == "x86_64: antlr4-python3-runtime 4.9.3 of small is not locked"
 
 
 @pytest.mark.parametrize(

@@ -49,12 +49,12 @@ def _package(
 ) -> list[str]:
     package, version = key
     built = [item for item in items.values() if isinstance(item, Built)]
+    words = " ".join(
+        f"{key}={shlex.quote(text)}" for one in built[:1] for key, text in one.env.items()
+    )
     lines = ["", "[[packages]]", f"name = {_string(package)}", f"version = {_string(version)}"]
     if built:
-        words = " ".join(f"{name}={shlex.quote(text)}" for name, text in built[0].env.items())
-        lines.insert(
-            1, f"# Built from its sdist on installing{f', with {words}' if words else ''}."
-        )
+        lines.insert(1, f"# Built from its sdist on installing{words and ', with '}{words}.")
     if set(items) != arches:
         lines.append(f"marker = {_string(_marker(sorted(items)))}")
     wheels = {item.sha256: item for item in items.values() if isinstance(item, Wheel)}
