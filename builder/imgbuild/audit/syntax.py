@@ -44,7 +44,7 @@ def _read(source: bytes, module: str, file: str, *, package: bool) -> ModuleFact
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tree = ast.parse(source)
-    walker = Walker(Source(source), module, package=package)
+    walker = Walker(Source(source), tree, module, package=package)
     walker.block(tree.body)
     more = appearing(tree, source, walker) or Appearing()
     bound = _bound(walker)

@@ -10,13 +10,11 @@ import ast
 import re
 
 from imgbuild.audit.facts import Guard
+from imgbuild.audit.syntax_known import Branches, Guards, Held, Known
 from imgbuild.audit.syntax_python import MIRROR, of_python
 from imgbuild.audit.syntax_signatures import Signatures
 from imgbuild.audit.syntax_text import Source, dotted, string
 from imgbuild.audit.syntax_versions import Versions, available, compared
-
-Guards = tuple[Guard, ...]
-Branches = tuple[Guards, Guards]
 
 DATA: Branches = ((), ())
 
@@ -87,18 +85,37 @@ def _opposite(guard: Guard, text: str) -> Guard:
     return Guard("unknown", f"not ({text})")
 
 
+def _constant(value: object) -> Held:
+    return Held(
+        literal=value if isinstance(value, str) else "",
+        truthy=() if value else None,
+        falsy=None if value else (),
+        blank=value is None,
+        plain=True,
+    )
+
+
+def _empty(node: ast.expr) -> bool:
+    """Whether an expression is an empty list, tuple or dict, or makes one of the like."""
+    if isinstance(node, ast.Call):
+        last = dotted(node.func) in ("dict", "frozenset", "list", "set", "tuple")
+        return last and not node.args and not node.keywords
+    if isinstance(node, ast.Dict):
+        return not node.keys
+    return isinstance(node, (ast.List, ast.Tuple)) and not node.elts
+
+
 class Conditions:
     """Reads conditions with what the module has bound so far."""
 
-    def __init__(self, source: Source, module: str) -> None:
+    def __init__(self, source: Source, module: str, known: Known) -> None:
         """For one module, by its dotted name."""
         self.source = source
         self.module = module
         self.scope = ""  # the qualified name of the function that is being read
-        self.versions = Versions()
-        self.signatures = Signatures()
-        # Names that stand for a condition: `_vllm_available = is_package_available("vllm")`.
-        self.flags: dict[str, Branches] = {}
+        self.known = known
+        self.versions = Versions(known)
+        self.signatures = Signatures(known)
 
     def read(self, test: ast.expr) -> Branches:
         """The guards of the branch where the test holds, and of the other."""
@@ -126,6 +143,28 @@ class Conditions:
             return (Guard("unknown", text),), (Guard("unknown", f"not ({text})"),)
         return DATA
 
+    def value(self, node: ast.expr) -> Held:
+        """What a name holds that is bound to this expression."""
+        if isinstance(node, ast.Constant):
+            return _constant(node.value)
+        empty = _empty(node)
+        package = self.versions.package(node)
+        literal = "" if package else self.versions.literal(node)
+        truthy: Guards = ()
+        falsy: Guards = ()
+        if isinstance(node, (ast.Call, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Subscript)):
+            yes, no = ((), ()) if package else self.read(node)
+            if any(guard.kind != "unknown" for guard in (*yes, *no)):
+                truthy, falsy = yes, no
+        return Held(
+            package=package,
+            literal=literal,
+            holder=self.signatures.holder(node),
+            truthy=None if empty else truthy,
+            falsy=falsy,
+            plain=empty or bool(literal),
+        )
+
     def _both(self, test: ast.expr, *guards: Guard) -> Branches:
         return guards, opposite(guards, self.source.short(test))
 
@@ -150,13 +189,21 @@ class Conditions:
         last = name.rpartition(".")[2]
         if last == "TYPE_CHECKING":
             return (Guard("typing"),), ()
-        if name in self.flags:
-            return self.flags[name]
+        flag = self.known.held(name).flag
+        if flag is not None:
+            return flag if all(flag) else self._half(test, *flag)
         comparison = compared(last)
         if comparison is not None and comparison[1] and comparison[2]:
             return self._both(test, Guard("version", comparison[0], comparison[1] + comparison[2]))
         module = available(last) if isinstance(test, ast.Name) else ""
         return self._both(test, Guard("present", module)) if module else None
+
+    def _half(self, test: ast.expr, yes: Guards, no: Guards) -> Branches:
+        """A condition of which one branch is understood."""
+        text = self.source.short(test)
+        if not _SURROUNDINGS.search(text):
+            return yes, no
+        return yes or (Guard("unknown", text),), no or (Guard("unknown", f"not ({text})"),)
 
     def _first_of(self, test: ast.Subscript) -> Branches | None:
         zero = isinstance(test.slice, ast.Constant) and test.slice.value == 0
@@ -173,8 +220,6 @@ class Conditions:
             return self._hasattr(test)
         if (last in _FINDERS or last in _PACKAGE_PREDICATES) and test.args:
             return self._package(test)
-        if f"{name}()" in self.flags and not test.args and not test.keywords:
-            return self.flags[f"{name}()"]
         if last == "compare_versions" and len(test.args) == 3:
             return self._operator(test, self._subject(test.args[0]), test.args[1], test.args[2])
         return self._predicate(test, name, last)
@@ -210,7 +255,7 @@ class Conditions:
     def _package(self, test: ast.Call) -> Branches | None:
         text = string(test.args[0])
         if text is None and isinstance(test.args[0], ast.Name):
-            text = self.versions.literals.get(test.args[0].id)
+            text = self.known.held(test.args[0].id).literal
         found = re.fullmatch(r"([A-Za-z_][\w.-]*)\s*([<>=!~].*)?", text or "")
         if found is None:
             return None
@@ -293,7 +338,7 @@ class Conditions:
         if not isinstance(operator, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):
             return None
         left = test.left
-        known = isinstance(left, ast.Call) or dotted(left) in self.flags
+        known = isinstance(left, ast.Call) or self.known.held(dotted(left)).flag is not None
         yes, no = self.read(left) if known else DATA
         if not yes and not no:
             return None

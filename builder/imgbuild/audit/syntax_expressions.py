@@ -12,7 +12,8 @@ from collections.abc import Callable
 import msgspec
 
 from imgbuild.audit.facts import Guard
-from imgbuild.audit.syntax_conditions import Conditions, Guards
+from imgbuild.audit.syntax_conditions import Conditions
+from imgbuild.audit.syntax_known import Guards, Known
 from imgbuild.audit.syntax_scopes import NONE, Scope, Types
 from imgbuild.audit.syntax_text import Source, dotted, string
 
@@ -37,10 +38,11 @@ class Record(msgspec.Struct, gc=False):
 class Expressions:
     """Reads expressions; `Walker` adds the statements."""
 
-    def __init__(self, source: Source, module: str) -> None:
+    def __init__(self, source: Source, tree: ast.Module, module: str) -> None:
         """For one module, by its dotted name."""
         self.source = source
-        self.conditions = Conditions(source, module)
+        self.known = Known(tree.body, source.whole)
+        self.conditions = Conditions(source, module, self.known)
         self.scope = Scope("", "module", None)
         self.guards: Guards = ()
         self.records: list[Record] = []
@@ -295,8 +297,12 @@ class Expressions:
         self.under(no, node.orelse)
 
     def _lambda(self, node: ast.Lambda) -> None:
-        names = [item.arg for item in (*node.args.args, *node.args.kwonlyargs)]
+        given = node.args
+        arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+        names = [item.arg for item in arguments if item is not None]
+        self.known.enter("function", (), node.lineno, names)
         self._hiding(names, node.body)
+        self.known.leave()
 
     def _hiding(self, names: list[str], *nodes: ast.AST) -> None:
         """Read expressions in which some names mean something else."""
@@ -314,21 +320,24 @@ class Expressions:
         self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
     ) -> None:
         names: list[str] = []
-        inside: list[ast.AST] = []
-        guards: tuple[Guard, ...] = ()
+        inside: list[ast.expr] = []
         for part in node.generators:
             self.visit(part.iter)
             names.extend(item.id for item in ast.walk(part.target) if isinstance(item, ast.Name))
             inside.extend(part.ifs)
-            for test in part.ifs:
-                guards += self.conditions.read(test)[0]
+        self.known.enter("inner", (), node.lineno, names)
+        guards: tuple[Guard, ...] = ()
+        for test in inside:
+            guards += self.conditions.read(test)[0]
         before, self.guards = self.guards, self.joined(guards)
         inside.extend((node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,))
         self._hiding(names, *inside)
         self.guards = before
+        self.known.leave()
 
     def _named(self, node: ast.NamedExpr) -> None:
         self.visit(node.value)
+        self.known.bind_within(node.target.id, self.conditions.value(node.value))
         if self.scope.kind == "function":
             self.scope.locals.bind(node.target.id, self.kind(node.value))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 
 from imgbuild.audit.facts import FIELDS
+from imgbuild.audit.syntax_known import Known
 from imgbuild.audit.syntax_text import dotted, string
 
 # Functions that give a signature, what it is then asked for, and what leaves the names as they are.
@@ -21,17 +22,9 @@ UNNAMED = "?"  # a callable that is no dotted name
 class Signatures:
     """What the names of a module have to do with parameters."""
 
-    def __init__(self) -> None:
-        """Nothing is known yet."""
-        self.names: dict[str, str] = {}  # names that hold parameters → the callable
-
-    def learn(self, name: str, value: ast.expr) -> None:
-        """What an assignment says: `sig = inspect.signature(f)`, `params = sig.parameters`."""
-        holder = self.holder(value)
-        if holder:
-            self.names[name] = holder
-        else:
-            self.names.pop(name, None)
+    def __init__(self, known: Known) -> None:
+        """With what the names hold: `sig = inspect.signature(f)`, `params = sig.parameters`."""
+        self.known = known
 
     def holder(self, node: ast.expr) -> str:
         """The callable whose parameters an expression holds; "" if it holds none.
@@ -41,10 +34,10 @@ class Signatures:
         if isinstance(node, ast.NamedExpr):
             return self.holder(node.value)
         if isinstance(node, ast.Name):
-            return self.names.get(node.id, "")
+            return self.known.held(node.id).holder
         if isinstance(node, ast.Attribute):
             return self._attribute(node)
-        if isinstance(node, (ast.SetComp, ast.ListComp, ast.GeneratorExp)):
+        if isinstance(node, (ast.SetComp, ast.ListComp, ast.GeneratorExp, ast.DictComp)):
             return self._named(node)
         return self._call(node) if isinstance(node, ast.Call) else ""
 
@@ -69,13 +62,19 @@ class Signatures:
             return f"{name}{FIELDS}" if name else ""
         return self.holder(node.args[0]) if last in _SAME else ""
 
-    def _named(self, node: ast.SetComp | ast.ListComp | ast.GeneratorExp) -> str:
-        """`{field.name for field in fields(X)}`."""
+    def _named(self, node: ast.SetComp | ast.ListComp | ast.GeneratorExp | ast.DictComp) -> str:
+        """`{field.name for field in fields(X)}`, `{name: p for name, p in parameters.items()}`."""
         part = node.generators[0]
-        plain = len(node.generators) == 1 and not part.ifs and isinstance(part.target, ast.Name)
-        variable = dotted(part.target)
-        same = dotted(node.elt) in (variable, f"{variable}.name")
-        return self.holder(part.iter) if plain and same else ""
+        if len(node.generators) != 1 or part.ifs:
+            return ""
+        target, source = part.target, part.iter
+        call = source.func if isinstance(source, ast.Call) else source
+        if isinstance(call, ast.Attribute) and call.attr == "items":
+            source = call.value
+            target = target.elts[0] if isinstance(target, ast.Tuple) else node
+        variable = target.id if isinstance(target, ast.Name) else ""
+        name = dotted(node.key if isinstance(node, ast.DictComp) else node.elt)
+        return self.holder(source) if variable and name in (variable, f"{variable}.name") else ""
 
     def asked(self, test: ast.expr) -> tuple[str, str] | None:
         """The callable and the parameter of `"x" in P`, `"x" not in P` and `P.get("x")`.

@@ -106,6 +106,7 @@ class Source:
 
     def __init__(self, source: bytes) -> None:
         """Split into lines as the parser counts them."""
+        self.whole = source
         self.lines = source.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
 
     def text(self, node: ast.expr) -> str:

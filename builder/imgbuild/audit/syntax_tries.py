@@ -11,7 +11,8 @@ from typing import Protocol
 import msgspec
 
 from imgbuild.audit.facts import Guard
-from imgbuild.audit.syntax_conditions import Branches, Conditions, Guards, opposite
+from imgbuild.audit.syntax_conditions import Conditions
+from imgbuild.audit.syntax_known import Branches, Guards
 from imgbuild.audit.syntax_text import dotted
 
 Try = ast.Try | ast.TryStar
@@ -80,17 +81,6 @@ def read_try(node: Try, walker: Place) -> Tried:
         orelse=present,
         flags=_flags(node, present, absent) if imports else {},
     )
-
-
-def named(walker: Place, name: str, *, holds: bool) -> None:
-    """`flag = True` under guards: from here on the flag stands for them."""
-    guards = tuple(
-        guard for guard in walker.guards if guard.kind not in ("handled", "typing", "unknown")
-    )
-    if len(guards) != 1 or len(guards) != len(walker.guards):
-        return
-    other = opposite(guards, name)
-    walker.conditions.flags[name] = (guards, other) if holds else (other, guards)
 
 
 def _caught(handler: ast.ExceptHandler) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 
+from imgbuild.audit.syntax_known import Known
 from imgbuild.audit.syntax_text import dotted, string
 
 # Words in predicates (`is_WORD_available`) that are packages, and the module each stands for where
@@ -103,16 +104,14 @@ def compared(name: str) -> tuple[str, str, str] | None:
 class Versions:
     """What the names of a module have to do with versions."""
 
-    def __init__(self) -> None:
-        """Nothing is known yet."""
-        self.packages: dict[str, str] = {}  # names that hold the version of a package
-        self.literals: dict[str, str] = {}  # names that hold a version, or any string
-        self.modules: dict[str, str] = {}  # names of imported modules
+    def __init__(self, known: Known) -> None:
+        """With what the names hold."""
+        self.known = known
 
     def package(self, node: ast.AST) -> str:
         """The package whose version an expression is; "" if it is none."""
         if isinstance(node, ast.Name):
-            return self.packages.get(node.id) or self._named(node.id)
+            return self.known.held(node.id).package or self._named(node.id)
         if isinstance(node, ast.Subscript):
             return self.package(node.value)
         if isinstance(node, ast.Attribute):
@@ -123,7 +122,7 @@ class Versions:
 
     def _named(self, name: str) -> str:
         found = _VERSION_NAME.fullmatch(name)
-        if found is None or name in self.literals:
+        if found is None or self.known.held(name).literal:
             return ""
         return PACKAGES.get(found["word"].lower(), "")
 
@@ -131,7 +130,7 @@ class Versions:
         name = dotted(node)
         if node.attr in ("__version__", "VERSION", "version") and name:
             first = name.partition(".")[0]
-            module = self.modules.get(first, "")
+            module = self.known.held(first).module
             if module and node.attr != "version":
                 return module.partition(".")[0]
         if node.attr in _OF_VERSIONS:
@@ -151,7 +150,7 @@ class Versions:
         if last in _ASKERS:
             text = string(node.args[0])
             if text is None and isinstance(node.args[0], ast.Name):
-                text = self.literals.get(node.args[0].id)
+                text = self.known.held(node.args[0].id).literal
             if text and not _LOOKS_LIKE.match(text):
                 return text.replace("-", "_")
         if last in _PARSERS:
@@ -164,7 +163,7 @@ class Versions:
         """The version that an expression spells out; "" if it does not."""
         text = string(node)
         if text is None and isinstance(node, ast.Name):
-            text = self.literals.get(node.id)
+            text = self.known.held(node.id).literal or None
         if text is not None:
             return text.removeprefix("v") if _LOOKS_LIKE.match(text) else ""
         if isinstance(node, ast.Attribute) and node.attr in _OF_VERSIONS:

@@ -13,7 +13,8 @@ from typing import Literal
 from packaging.requirements import InvalidRequirement, Requirement
 
 from imgbuild.audit.facts import Guard, Window
-from imgbuild.audit.syntax_conditions import DATA, Branches, Conditions, Guards
+from imgbuild.audit.syntax_conditions import DATA, Conditions
+from imgbuild.audit.syntax_known import Branches, Guards
 from imgbuild.audit.syntax_text import Source, dotted, string
 from imgbuild.audit.syntax_walk import Walker
 
@@ -34,7 +35,7 @@ def find(source: bytes, module: str, *, package: bool) -> tuple[Window, ...]:
         return ()
     try:
         tree = ast.parse(source.removeprefix(b"\xef\xbb\xbf"))
-        reader = _Reader(Source(source), module, package=package)
+        reader = _Reader(Source(source), tree, module, package=package)
         reader.block(tree.body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
@@ -97,9 +98,9 @@ def _complement(guards: Guards, other: Guards) -> Guards:
 class _Reader(Walker):
     """A walk that records what refuses and what warns."""
 
-    def __init__(self, source: Source, module: str, *, package: bool) -> None:
-        super().__init__(source, module, package=package)
-        self.conditions = _Exact(source, module)
+    def __init__(self, source: Source, tree: ast.Module, module: str, *, package: bool) -> None:
+        super().__init__(source, tree, module, package=package)
+        self.conditions = _Exact(source, module, self.known)
         self.windows: list[Window] = []
         self._statements[ast.Raise] = self._raise
 

@@ -1,0 +1,84 @@
+"""Where a scope binds its names.
+
+Comes in: the statements of a module, a function or a part of one. Goes out: name → the places that
+bind it there. What functions and classes within bind is theirs.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+class Site(msgspec.Struct, frozen=True):
+    """A binding: its line, and the module if it imports one."""
+
+    line: int
+    module: str = ""
+
+
+def sites(body: Sequence[ast.AST]) -> dict[str, list[Site]]:
+    """The bindings among statements, without those of names that are declared to be others'."""
+    found: dict[str, list[Site]] = {}
+    declared: set[str] = set()
+    left: list[ast.AST] = list(body)
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Name):
+            if type(node.ctx) is not ast.Load:
+                found.setdefault(node.id, []).append(Site(node.lineno))
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            for name, site in _imported(node):
+                found.setdefault(name, []).append(site)
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            declared.update(node.names)
+        else:
+            name = _name(node)
+            if name:
+                found.setdefault(name, []).append(Site(getattr(node, "lineno", 0)))
+            left.extend(_inside(node))
+    for name in declared:
+        found.pop(name, None)
+    return found
+
+
+def module_of(alias: ast.alias) -> tuple[str, str]:
+    """The name that `import …` binds, and the module that it then holds."""
+    first = alias.name.partition(".")[0]
+    return alias.asname or first, alias.name if alias.asname else first
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> Iterable[tuple[str, Site]]:
+    for alias in node.names:
+        if isinstance(node, ast.Import):
+            name, module = module_of(alias)
+            yield name, Site(node.lineno, module)
+        else:
+            yield alias.asname or alias.name, Site(node.lineno)
+
+
+def _name(node: ast.AST) -> str:
+    """The name that a definition, a handler or a pattern binds."""
+    if isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
+        return node.name or ""
+    return (node.rest or "") if isinstance(node, ast.MatchMapping) else ""
+
+
+def _inside(node: ast.AST) -> Iterable[ast.AST]:
+    """The parts of a node that belong to the same scope."""
+    if isinstance(node, _FUNCTIONS):
+        return [*node.decorator_list, node.args]
+    if isinstance(node, ast.Lambda):
+        return [node.args]
+    if isinstance(node, ast.ClassDef):
+        return [*node.decorator_list, *node.bases, *node.keywords]
+    if isinstance(node, _COMPREHENSIONS):  # its variables are its own, `:=` binds outside
+        elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        parts = [part for one in node.generators for part in (one.iter, *one.ifs)]
+        return [*elements, *parts]
+    return ast.iter_child_nodes(node)
