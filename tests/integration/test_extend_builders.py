@@ -17,8 +17,11 @@ OWN = "ours"
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Iterator[Project]:
-    """A package, a system package, a file and a link on a small published target; locked."""
-    with dockerworld.project(tmp_path / "published") as published:
+    """A package, a system package, a file and a link on a small published target; locked.
+
+    What is published has a package that was built from its sdist.
+    """
+    with dockerworld.project(tmp_path / "published", sdist=True) as published:
         folder = tmp_path / OWN
         folder.mkdir()
         (folder / "train.sh").write_text("#!/bin/sh\njq --version\n")

@@ -51,6 +51,11 @@ def wheels(project: Project, tmp_path: Path) -> Path:
     return Path(shutil.copytree(project.folder / "build/wheels/small", tmp_path / "wheels"))
 
 
+def said(*words: str | Path) -> str:
+    """What a command that succeeds says on stdout."""
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
 def python() -> str:
     """The interpreter that the lock's wheels are for."""
     return needs.tool(f"python{PYTHON}")
@@ -96,10 +101,7 @@ def with_pip() -> str:
 
 def checked(venv: Path) -> None:
     """The environment has the files that the lock says, less what was dropped."""
-    found = subprocess.run(
-        [venv / "bin/python", "-c", LOOK], capture_output=True, text=True, check=True
-    )
-    assert found.stdout.strip() == f"42 {venv}"
+    assert said(venv / "bin/python", "-c", LOOK).strip() == f"42 {venv}"
     assert (venv / "share/tools/x.txt").read_bytes() == b"x\n"  # not the rival's
     assert (venv / "share/common.txt").read_bytes() == b"of winner\n"  # not that of tools
     site = venv / f"lib/python{PYTHON}/site-packages"
@@ -179,20 +181,20 @@ def test_a_script_never_touches_what_is_there(project, wheels, with_uv, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "told"),
     [
         ('"thewheel": "1.0"', '"thewheel": "1.1"', "thewheel 1.0, the lock has 1.1"),
         ('f"import {module}"', 'f"import {module}, no_such"', "No module named 'no_such'"),
     ],
 )
-def test_a_script_sees_what_is_wrong(project, wheels, with_uv, tmp_path, old, new, said):
+def test_a_script_sees_what_is_wrong(project, wheels, with_uv, tmp_path, old, new, told):
     text = (project.folder / "small.sh").read_text()
     assert text.count(old) == 1
     (tmp_path / "small.sh").write_text(text.replace(old, new))
     changed = Project(tmp_path, project.index_url, cache=None)
     done = run_script(changed, with_uv, tmp_path / "venv", wheels)
     assert done.returncode == 1
-    assert said in done.stderr
+    assert told in done.stderr
 
 
 def step(project: Project, wheels: Path, venv: Path) -> subprocess.CompletedProcess[str]:
@@ -232,8 +234,7 @@ def test_uv_installs_a_pylock(project, tmp_path):
     install = [find_uv_bin(), "pip", "install", "--preview", "--python", venv / "bin/python"]
     command = [*install, "--no-cache", "-r", "pylock.toml"]
     subprocess.run(command, cwd=tmp_path, env=project.environment(), check=True)
-    found = subprocess.run([venv / "bin/python", "-c", LOOK], capture_output=True, check=True)
-    assert found.stdout.split()[0] == b"42"
+    assert said(venv / "bin/python", "-c", LOOK).split()[0] == "42"
 
 
 def test_steps_of_a_shell_make_the_members(tmp_path):
@@ -279,13 +280,48 @@ def test_docker_builds_the_online_variant_from_its_folder_alone(project, tmp_pat
     command = [docker, "buildx", "build", "--network", "none", "--no-cache", "--load", "--tag", tag]
     subprocess.run([*command, str(folder)], check=True)
     try:
-        ran = subprocess.run(
-            [docker, "run", "--rm", "--network", "none", tag, "python", "-c", LOOK],
-            capture_output=True, text=True, check=True,
+        ran = said(docker, "run", "--rm", "--network", "none", tag, "python", "-c", LOOK)
+    finally:
+        said(docker, "image", "rm", "--force", tag)
+    assert ran.split() == ["42", "/opt/venv"]
+
+
+@pytest.mark.engine
+def test_the_steps_of_a_definition_file_run_in_its_base(project, tmp_path):
+    """As Apptainer runs them, where there is none: in the base, with no network."""
+    docker = needs.docker()
+    archive, tag = tmp_path / "base.tar", f"imgbuild-definition-{os.getpid()}"
+    project.run(
+        "build", TARGET, "--only", "base", "--format", "docker-archive", "--output", str(archive)
+    )
+    project.run("render", TARGET, "--format", "apptainer", "--output", "small.def")
+    text = (project.folder / "small.def").read_text()
+    steps = text.partition("\n%post\n")[2].partition("\n%environment\n")[0]
+    (tmp_path / "steps").write_text(steps)
+    loaded = said(docker, "load", "--quiet", "--input", archive).split()[-1]
+    said(docker, "tag", loaded, tag)
+    binds = {
+        project.folder / "build/wheels/small": "/mnt",
+        project.folder / "images/small": "/run/files",
+        tmp_path / "steps": "/run/steps",
+    }
+    command = [docker, "run", "--rm", "--network", "none"]
+    for source, place in binds.items():
+        command += ["--volume", f"{source}:{place}:ro"]
+    command += [tag, "sh", "-c"]
+    look = "cd /opt/venv; cat share/common.txt share/tools/x.txt; bin/python -c"
+    look += " 'import made, rival, thewheel; print(made.WORD, thewheel.VALUE)'"
+    try:
+        ran = said(*command, f"cp -r /run/files /imgbuild && sh /run/steps >&2 && {look}")
+        other = subprocess.run(
+            [*command, "uname() { echo riscv64; }; . /run/steps"],
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
     finally:
-        subprocess.run([docker, "image", "rm", "--force", tag], capture_output=True, check=True)
-    assert ran.stdout.split() == ["42", "/opt/venv"]
+        said(docker, "image", "rm", "--force", tag, loaded)
+    assert ran == "of winner\nx\ntwo words 42\n"
+    assert other.returncode == 1
+    assert "this definition file is for x86_64, and here is riscv64" in other.stderr
 
 
 @pytest.mark.apptainer
@@ -299,14 +335,8 @@ def test_apptainer_builds_the_definition_file(project, tmp_path):
         [apptainer, "build", "--bind", bind, image, "small.def"], cwd=project.folder, check=True
     )
     command = [apptainer, "--quiet", "run", "--no-privs", "--cleanenv", image]
-    ran = subprocess.run(
-        [*command, "python", "-c", LOOK], capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.split() == ["42", "/opt/venv"]
-    shown = subprocess.run(
-        [apptainer, "inspect", "--labels", image], capture_output=True, text=True, check=True
-    )
-    assert f"dev.imgbuild.target: {TARGET}" in shown.stdout
+    assert said(*command, "python", "-c", LOOK).split() == ["42", "/opt/venv"]
+    assert f"dev.imgbuild.target: {TARGET}" in said(apptainer, "inspect", "--labels", image)
 
 
 def test_lock_renders_and_check_tells_what_is_stale(project, tmp_path):
@@ -329,7 +359,7 @@ def test_lock_renders_and_check_tells_what_is_stale(project, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "told"),
     [
         (["--online"], "--output FOLDER"),
         (["--registry", "host/name"], "--registry says where --online finds the base"),
@@ -339,10 +369,10 @@ def test_lock_renders_and_check_tells_what_is_stale(project, tmp_path):
         (["--online", "--output", "x"], "no registry has its base"),
     ],
 )
-def test_flags_that_contradict_each_other(project, words, said):
+def test_flags_that_contradict_each_other(project, words, told):
     """Said at once: no index is asked before, and here none would answer."""
     alone = Project(project.folder, "http://127.0.0.1:1/simple", cache=None)
-    assert said in alone.run("render", TARGET, *words, status=2).stderr
+    assert told in alone.run("render", TARGET, *words, status=2).stderr
 
 
 def test_an_installed_imgbuild_has_the_templates(tmp_path):
