@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ def settings(config: type) -> Any:
     return config(**smoke_stack.accepted(config, wanted))
 
 
-def step() -> tuple[list[str], str]:
+def step(way: str) -> tuple[list[str], str]:
     """Take the step: what is wrong with it, and what it logged."""
     from datasets import Dataset
     from transformers import AutoTokenizer
@@ -74,8 +73,11 @@ def step() -> tuple[list[str], str]:
         problems.append(f"the examples end with token {sorted(last)}, {tiny_qwen.END} is {end}")
     if trainer.state.global_step != 1:
         problems.append(f"{trainer.state.global_step} steps were made")
+    wrapper = type(trainer.model_wrapped).__name__
+    if way == "child" and wrapper != "DeepSpeedEngine":
+        problems.append(f"the trained model is a {wrapper}, not DeepSpeed's engine")
     said = f"{len(before)} of {len(before)} tensors changed, loss {logged.get('loss')}"
-    return problems, f"{said}, gradient norm {logged.get('grad_norm')}"
+    return problems, f"{wrapper}: {said}, gradient norm {logged.get('grad_norm')}"
 
 
 def _dtype(model: Any, name: str) -> Any:
@@ -89,14 +91,9 @@ def launched() -> None:
                "--dynamo_backend", "no", "--gradient_accumulation_steps", "1",
                "--offload_optimizer_device", "none", "--offload_param_device", "none",
                "--main_process_port", str(smoke_gpu.free_port()), __file__, "child"]  # fmt: skip
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    print(done.stdout, done.stderr, sep="\n")
-    if done.returncode != 0:
-        sys.exit(done.returncode)
-    said = [line for line in done.stdout.splitlines() if "tensors changed" in line]
-    finish(
-        [] if said else ["the step under DeepSpeed said nothing"], f"DeepSpeed: {' '.join(said)}"
-    )
+    log = smoke_gpu.follow(command)
+    said = [line for line in log.splitlines() if "tensors changed" in line]
+    finish([] if said else ["the step under DeepSpeed said nothing"], " ".join(said))
 
 
 def main(way: str) -> None:
@@ -107,7 +104,7 @@ def main(way: str) -> None:
         smoke_gpu.turn()
     if way == "deepspeed":
         launched()
-    finish(*step())
+    finish(*step(way))
 
 
 if __name__ == "__main__":

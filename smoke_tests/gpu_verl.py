@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -52,6 +51,7 @@ def settings(folder: Path, data: Path, reward: Path) -> list[str]:
         f"{actor}.ppo_micro_batch_size_per_gpu": len(PROMPTS) * GROUP,
         f"{actor}.use_kl_loss": False,
         f"{actor}.use_torch_compile": False,
+        f"{actor}.fsdp_config.use_torch_compile": False,
         f"{actor}.checkpoint.save_contents": "[model,optimizer,extra,hf_model]",
         f"{rollout}.name": "vllm",
         f"{rollout}.n": GROUP,
@@ -65,6 +65,9 @@ def settings(folder: Path, data: Path, reward: Path) -> list[str]:
         f"{rollout}.calculate_log_probs": True,
         f"{rollout}.agent.num_workers": 1,
         "reward.num_workers": 1,
+        # verl 0.9 reads the first pair, what came before it the second.
+        "reward.custom_reward_function.path": reward,
+        "reward.custom_reward_function.name": "compute_score",
         "custom_reward_function.path": reward,
         "custom_reward_function.name": "compute_score",
         "trainer.n_gpus_per_node": 1,
@@ -77,7 +80,9 @@ def settings(folder: Path, data: Path, reward: Path) -> list[str]:
         "trainer.default_local_dir": Path("checkpoint").absolute(),
         "trainer.logger": "[console]",
         "trainer.resume_mode": "disable",
+        # Its workers, not the machine's: they mostly wait for each other.
         "ray_kwargs.ray_init.num_cpus": 12,
+        "ray_kwargs.ray_init.num_gpus": 1,
     }
     if importlib.util.find_spec("transfer_queue") is None:  # what verl 0.9's newer trainer needs
         wanted["trainer.use_v1"] = False
@@ -103,6 +108,12 @@ def inputs() -> tuple[Path, Path, Path]:
     Dataset.from_list(rows).to_parquet(str(data))
     reward.write_text(REWARD)
     return folder, data, reward
+
+
+def everything(said: str, scratch: Path) -> str:
+    """What was said, and the logs of Ray's workers: their last lines may not be passed on."""
+    logs = sorted(scratch.glob("ray/session_latest/logs/worker-*.out"))
+    return "\n".join([said, *(path.read_text("utf-8", "replace") for path in logs)])
 
 
 def logged(log: str, key: str) -> float | None:
@@ -139,16 +150,10 @@ def main() -> None:
     smoke_gpu.turn()
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *settings(folder, data, reward)]
     print(json.dumps(command, indent=1))
-    done = subprocess.run(
-        command, check=False, env=env, text=True, errors="replace",
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    print(done.stdout)
-    if done.returncode != 0:
-        sys.exit(done.returncode)
+    log = everything(smoke_gpu.follow(command, env), scratch)
     problems, count = unchanged(folder)
     said = {
-        key: logged(done.stdout, key)
+        key: logged(log, key)
         for key in ("actor/pg_loss", "actor/grad_norm", "training/rollout_probs_diff_mean")
     }
     for key, value in said.items():

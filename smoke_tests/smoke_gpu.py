@@ -100,6 +100,25 @@ def as_torchrun() -> None:
     }
 
 
+def follow(command: Sequence[str], env: dict[str, str] | None = None) -> str:
+    """Run `command` to its end, and print all that it says as it comes; that is returned as well.
+
+    A case that is stopped then has the log up to there. Ends the case if the command fails.
+    """
+    said = []
+    with subprocess.Popen(
+        list(command), env=env, text=True, errors="replace", stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        for row in process.stdout:
+            print(row, end="", flush=True)
+            said.append(row)
+    if process.returncode != 0:
+        sys.exit(process.returncode)
+    return "".join(said)
+
+
 @contextlib.contextmanager
 def server(
     command: Sequence[str], health: str, seconds: float, env: dict[str, str] | None = None

@@ -6,7 +6,7 @@
 Runs as root: in mounts and processes of its own it shows the root folder /proc, /dev, /sys and the
 host's driver, all else is the image's; there it becomes the image's user. The driver's libraries
 are linked into a folder in memory and put into a copy of the loader's cache, as NVIDIA's container
-runtime does: the root's own loader cache stays, and `-lcuda` is found.
+runtime does: the root's own loader cache stays. gcc finds `-lcuda` there by LIBRARY_PATH.
 
 Leaves in out/: report.json (written after each case), run.log, machine.json. Status 0 if the tier
 passed; 124 if --seconds were over.
@@ -185,7 +185,8 @@ def inside(options: argparse.Namespace) -> None:
     expect.chmod(0o644)
     settings, user = image["settings"], image["user"]
     env = dict(item.split("=", 1) for item in settings.get("Env") or [])
-    env |= {"HOME": user["home"], **passed_on()}
+    # Where gcc looks for -lcuda when FlashInfer links a kernel: the loader's cache is not its.
+    env |= {"HOME": user["home"], "LIBRARY_PATH": f"/{SHOWN}/libraries", **passed_on()}
     wait_as_first()
     os.chroot(root)
     os.chdir(settings.get("WorkingDir") or "/")

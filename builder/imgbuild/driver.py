@@ -55,7 +55,8 @@ def shown(scratch: Path) -> Shown:
     place = f"{SHOWN}/driver"
     return Shown(
         binds=(Bind(source=folder, target=f"{SHOWN}/host"), Bind(source=links, target=place)),
-        env={"LD_LIBRARY_PATH": place, "TRITON_LIBCUDA_PATH": place},
+        # The loader, Triton, and gcc where FlashInfer links a compiled kernel with -lcuda.
+        env={"LD_LIBRARY_PATH": place, "TRITON_LIBCUDA_PATH": place, "LIBRARY_PATH": place},
     )
 
 

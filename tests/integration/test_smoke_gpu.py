@@ -140,3 +140,31 @@ def test_a_server_that_ends_tells_why(tmp_path):
     done = python(tmp_path, ASKS, "fails")
     assert done.returncode == 1
     assert "ended with status 1: RuntimeError: no room for the model (" in done.stderr
+
+
+def test_what_a_command_says_is_the_cases_as_it_comes(tmp_path):
+    child = "import sys; print('one'); print('two', file=sys.stderr); sys.exit(int(sys.argv[1]))"
+    asks = """\
+import sys
+import smoke_gpu
+said = smoke_gpu.follow([sys.executable, *sys.argv[1:]])
+print("it said", sorted(said.split()))
+"""
+    good = python(tmp_path, asks, "-c", child, "0")
+    assert sorted(good.stdout.splitlines()) == ["it said ['one', 'two']", "one", "two"]
+    bad = python(tmp_path, asks, "-c", child, "3")
+    assert (bad.returncode, sorted(bad.stdout.split())) == (3, ["one", "two"])
+
+
+def test_what_verls_workers_said_is_found_in_their_logs_too(tmp_path):
+    logs = tmp_path / "ray/session_latest/logs"
+    logs.mkdir(parents=True)
+    step = "step:1 - actor/pg_loss:np.float64(-1.5e-05) - actor/grad_norm:0.25 - x/probs:nan"
+    (logs / "worker-1.out").write_text(step)
+    script = """\
+import pathlib
+import gpu_verl
+log = gpu_verl.everything("(TaskRunner pid=7) step:1 - actor/lr:0.01", pathlib.Path())
+print([gpu_verl.logged(log, key) for key in ("actor/pg_loss", "actor/grad_norm", "x/probs", "y")])
+"""
+    assert python(tmp_path, script).stdout == "[-1.5e-05, 0.25, nan, None]\n"
