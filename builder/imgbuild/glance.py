@@ -21,15 +21,16 @@ from imgbuild.errors import FetchFailed
 from imgbuild.fetch import Http
 from imgbuild.gateway import Catalogue
 from imgbuild.learn import learn, own_range
-from imgbuild.probe import Release, Shelf
+from imgbuild.probe import Release, Shelf, asks, lacks
 from imgbuild.remote import Blocks
 from imgbuild.report import Evidence, Finding, Relation, Severity
 from imgbuild.store import Store
 
 CHECKS: Final = ("imports", "calls", "support")
 LESSONS: Final = 12  # more errors of a few packages say the same again
-# What an entry is about where its name does not tell.
+# What an entry is about where its name does not tell, and what `f(x)` may be about.
 PLAIN: Final = {"imports": Relation.MODULE, "calls": Relation.ATTRIBUTE}
+OF_CALLS: Final = (Relation.KEYWORD, Relation.ARGUMENT, Relation.REGISTERED)
 
 
 class Glance(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,26 +126,18 @@ def widened(
         shelf = Shelf(catalogue, library, store)
         return tuple(
             msgspec.structs.replace(entry, versions=own_range(evidence, shelf, ()))
-            if entry.package in packages and (evidence := evidence_of(entry)) is not None
+            if entry.package in packages and (evidence := evidence_of(entry, shelf)) is not None
             else entry
             for entry in known
         )
 
 
-def evidence_of(entry: Constraint) -> Evidence | None:
+def evidence_of(entry: Constraint, shelf: Shelf) -> Evidence | None:
     """The evidence that an entry was learned from; None where its kind cannot be told."""
-    if "(" in entry.name:
-        relation = Relation.KEYWORD
-    elif ":" in entry.name:
-        relation = Relation.NAME
-    elif entry.check in PLAIN:
-        relation = PLAIN[entry.check]
-    else:
+    if entry.missing or not entry.read_in or entry.check not in PLAIN:
         return None
-    if entry.missing or not entry.read_in:
-        return None
-    return Evidence(
-        relation=relation,
+    one = Evidence(
+        relation=Relation.NAME if ":" in entry.name else PLAIN[entry.check],
         package=entry.package,
         version=entry.read_in,
         file=entry.file,
@@ -153,3 +146,19 @@ def evidence_of(entry: Constraint) -> Evidence | None:
         other_version=entry.against,
         subject=entry.name,
     )
+    return _of_call(one, shelf) if entry.name.endswith(")") else one
+
+
+def _of_call(evidence: Evidence, shelf: Shelf) -> Evidence | None:
+    """Of `f(x)`: whether x is refused, left out or taken, by the two versions that clashed."""
+    own = shelf.release(evidence.package, evidence.version)
+    other = shelf.release(evidence.other, evidence.other_version or "0")
+    if own is None:
+        return None
+    if evidence.subject.partition("(")[2].removesuffix(")").isdecimal():
+        return msgspec.structs.replace(evidence, relation=Relation.ARGUMENT)
+    for relation in OF_CALLS if other is not None else ():
+        one = msgspec.structs.replace(evidence, relation=relation)
+        if asks(shelf, one, own) and other is not None and lacks(shelf, one, other):
+            return one
+    return None

@@ -159,7 +159,8 @@ def _directions(evidence: Evidence, shelf: Shelf, other: Release) -> tuple[int, 
 def own_range(evidence: Evidence, shelf: Shelf, pinned: Collection[str]) -> str:
     """The versions of the package itself that ask for the same, as a specifier.
 
-    One alone where the package is pinned, or where only this version was judged.
+    One alone where the package is pinned, or where only this version was judged. Every release of
+    the range is asked: one that does not ask for it would be held to what others need.
     """
     alone = f"=={evidence.version}"
     releases = shelf.releases(evidence.package)
@@ -167,11 +168,12 @@ def own_range(evidence: Evidence, shelf: Shelf, pinned: Collection[str]) -> str:
     if evidence.package in pinned or start is None or not asks(shelf, evidence, releases[start]):
         return alone
 
-    def persists(release: Release) -> bool:
-        return asks(shelf, evidence, release)
+    def _last(step: int) -> Release:
+        """The last of those in a row that ask; one that does not ends it, whatever comes after."""
+        side = releases[start:] if step > 0 else releases[start::-1]
+        return list(takewhile(lambda release: asks(shelf, evidence, release), side))[-1]
 
-    low, _ = boundary(releases, start, persists, -1)
-    high, _ = boundary(releases, start, persists, 1)
+    low, high = _last(-1), _last(1)
     if low is high:
         return alone
     return f">={low.version.public},<={high.version.public}"

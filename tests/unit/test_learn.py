@@ -67,6 +67,19 @@ def test_a_name_that_came_bounds_it_from_below(tmp_path):
         assert (learned.came, learned.went) == ("1.6", "")
 
 
+def test_a_release_between_that_does_not_ask_ends_the_range(tmp_path):
+    index = LocalIndex()
+    shelves.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
+    apps = [USES_OLD, USES_OLD, USES_OLD, PLAIN, USES_OLD, USES_OLD, USES_OLD, PLAIN, USES_OLD]
+    shelves.publish(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
+    with shelves.shelf(tmp_path, index) as (shelf, _):
+        for version, versions in [("1.5", ">=1.4,<=1.6"), ("1.2", ">=1.0,<=1.2"), ("1.8", "==1.8")]:
+            gone = finding(Relation.NAME, "lib.params:Old", version=version, other_version="1.1")
+            learned = learn(gone, shelf, ())
+            assert learned is not None
+            assert (learned.versions, learned.needs) == (versions, "lib<1.1")
+
+
 def test_a_pinned_package_speaks_for_its_own_version_only(tmp_path):
     with world(tmp_path) as (shelf, _):
         gone = finding(Relation.NAME, "lib.params:Old", version="1.7", other_version="1.9")
