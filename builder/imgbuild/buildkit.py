@@ -7,6 +7,9 @@ so that any builder that it knows serves: the engine's own, a container, Kuberne
 
 from __future__ import annotations
 
+import csv
+import io
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -28,6 +31,7 @@ REMEDY = (
     " builder needs neither"
 )
 ANOTHER = "make a builder: docker buildx create --name NAME, then --buildx-builder NAME"
+BUILDERS = "docker buildx ls names the builders"
 # What a builder says, and what it means: the class of the error, and what to do.
 CAUSES: tuple[tuple[str, type[ImgbuildError], str], ...] = (
     (
@@ -43,7 +47,7 @@ CAUSES: tuple[tuple[str, type[ImgbuildError], str], ...] = (
     (
         r"no builder .* found|failed to find (builder|driver)",
         InputError,
-        "docker buildx ls names the builders",
+        BUILDERS,
     ),
     (
         r"no space left on device",
@@ -54,10 +58,11 @@ CAUSES: tuple[tuple[str, type[ImgbuildError], str], ...] = (
 
 
 class Buildx(msgspec.Struct, frozen=True, kw_only=True):
-    """The command that drives BuildKit, and its version."""
+    """The command that drives BuildKit, and its version; `named` is that in full."""
 
     command: tuple[str, ...]
     version: tuple[int, int]
+    named: str = ""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +71,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     `base` is a layout, and the image `digest` in it is the named context "base".
 
     `builder` is one of buildx's own, None for its default. `secrets` are files by their id, mounted
-    only in the steps that ask for them. `annotations` go into manifests, by platform.
+    only in the steps that ask for them. `annotations` go into manifests, by platform. Unless it is
+    `dated`, files keep the time at which they were written.
     """
 
     title: str
@@ -82,6 +88,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     builder: str | None = None
     cache_from: tuple[str, ...] = ()
     cache_to: tuple[str, ...] = ()
+    dated: bool = True
 
 
 def find() -> Buildx:
@@ -90,15 +97,30 @@ def find() -> Buildx:
         if shutil.which(command[0]) is None:
             continue
         answer = processes.run([*command, "version"], check=False)
-        found = re.search(r"\bv?(\d+)\.(\d+)\.\d", answer.stdout)
+        found = re.search(r"\bv?(\d+)\.(\d+)\.\d\S*", answer.stdout)
         if answer.status == 0 and found:
             version = (int(found[1]), int(found[2]))
             if version < LEAST:
                 message = f"buildx {found[0]} is too old: {LEAST[0]}.{LEAST[1]} is the least"
                 raise ToolMissing(message, hint=REMEDY)
-            return Buildx(command=command, version=version)
+            return Buildx(command=command, version=version, named=found[0])
     message = "docker buildx is not installed"
     raise ToolMissing(message, hint=REMEDY)
+
+
+def version(builder: str | None) -> str:
+    """What builds, with versions; ToolMissing or InputError if it does not answer."""
+    buildx = find()
+    if builder is None:
+        return f"docker {engine.require('docker').version}, buildx {buildx.named}"
+    answer = processes.run([*buildx.command, "inspect", builder], check=False)
+    if answer.status != 0:
+        message = f"buildx has no builder {builder!r} that answers: {answer.stderr.strip()}"
+        raise InputError(message, hint=BUILDERS)
+    told = re.findall(
+        r"^BuildKit(?: version)?:\s*(\S+)", answer.stdout, re.MULTILINE | re.IGNORECASE
+    )
+    return f"buildkit {' '.join(sorted(set(told)))}, buildx {buildx.named}"
 
 
 def build(order: Order, out: Path) -> None:
@@ -112,13 +134,13 @@ def build(order: Order, out: Path) -> None:
     told = command(order, out, buildx)
     with console.steps(order.title) as steps:
         progress = Progress(steps)
-        status = processes.follow(told, progress.line, env={"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"})
+        status = processes.follow(told, progress.line)
     if status != 0:
         raise _error(order, progress.failure(), told)
 
 
 def command(order: Order, out: Path, buildx: Buildx) -> list[str]:
-    """The command line that builds `order` into `out`."""
+    """The command line that builds `order` into `out`; InputError for a path it cannot hold."""
     words = [*buildx.command, "build"]
     words.append(f"--progress={'rawjson' if buildx.version >= JSON_FROM else 'plain'}")
     if order.builder is not None:
@@ -126,10 +148,12 @@ def command(order: Order, out: Path, buildx: Buildx) -> list[str]:
     words += [f"--platform={','.join(order.platforms)}", f"--network={order.network}"]
     # What says who built it and when is no part of the image.
     words += ["--provenance=false", "--sbom=false"]
-    words.append(f"--build-context=base=oci-layout://{order.base}@{order.digest}")
+    words.append(f"--build-context=base=oci-layout://{_layout(order.base)}@{order.digest}")
     words += [f"--build-context={name}={place}" for name, place in order.contexts.items()]
     words += [f"--build-arg={name}={value}" for name, value in order.arguments.items()]
-    words += [f"--secret=id={name},src={path}" for name, path in order.secrets.items()]
+    words += [
+        f"--secret={_row(f'id={name}', f'src={path}')}" for name, path in order.secrets.items()
+    ]
     words += [f"--cache-from={place}" for place in order.cache_from]
     words += [f"--cache-to={place}" for place in order.cache_to]
     several = len(order.platforms) > 1
@@ -138,10 +162,29 @@ def command(order: Order, out: Path, buildx: Buildx) -> list[str]:
         for platform, notes in order.annotations.items()
         for name, value in notes.items()
     ]
-    # Layers of the base stay as they are; times of files that are newer become the image's own. For
-    # that BuildKit compresses each layer twice, with one thread each: hence the lowest level.
-    kind = f"type=oci,dest={out},tar=false,oci-mediatypes=true,rewrite-timestamp=true"
-    return [*words, f"--output={kind},compression=gzip,compression-level=1", str(order.context)]
+    kind = ["type=oci", f"dest={out}", "tar=false", "oci-mediatypes=true"]
+    if order.dated:
+        # Layers of the base stay as they are; times of files that are newer become the image's own.
+        # For that BuildKit compresses each layer twice, with one thread each: hence the low level.
+        kind.append("rewrite-timestamp=true")
+    kind += ["compression=gzip", "compression-level=1"]
+    return [*words, f"--output={_row(*kind)}", str(order.context)]
+
+
+def _layout(place: Path) -> Path:
+    """`place` as buildx can read it, to whom a colon or an @ ends the path of a layout."""
+    for path in (place, Path(os.path.relpath(place))):
+        if not set(":@") & set(str(path)):
+            return path
+    message = f"{place}: buildx takes no colon and no @ in the path of a layout"
+    raise InputError(message, hint="run it in the folder of the matrix, or give that another name")
+
+
+def _row(*fields: str) -> str:
+    """Fields as buildx reads them, as a row of CSV: a path may hold commas."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(fields)
+    return text.getvalue()
 
 
 def _error(order: Order, failure: Failure, told: list[str]) -> ImgbuildError:

@@ -1,7 +1,8 @@
 """What a Dockerfile builds from, as folders: the base as a layout, wheels under their own names.
 
 Comes in: a lock and the cache. Goes out: the named contexts `base` and `wheels`. Files are hard
-links to the cache, or copies on another disk; what another lock left there is removed.
+links to the cache, or copies on another disk; what another lock left there is removed. A folder of
+wheels is held while somebody fills it or builds from it, so that others wait.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from imgbuild import building
+from imgbuild import building, disk
+from imgbuild.assemble import require
 from imgbuild.building import Built
 from imgbuild.console import console
 from imgbuild.errors import InputError, IntegrityError
@@ -25,11 +27,13 @@ from imgbuild.inputs import Inputs
 from imgbuild.lock import Lock
 from imgbuild.plan import WheelsRecipe, installed_wheels, plan
 from imgbuild.project import Project
+from imgbuild.render import bake
 from imgbuild.seal import Seal
 from imgbuild.values import Arch, Sha256
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+!-]*\.whl")
 TEMPORARY = ".new-"
+LOCK = ".lock"
 
 
 class Wheels(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,12 +48,12 @@ class Wheels(msgspec.Struct, frozen=True, kw_only=True):
 
 def base_folder(project: Project, target: str) -> Path:
     """Where the base of `target` goes unless the user names another place."""
-    return project.root / "build" / "base" / target
+    return project.root / bake.BASES / target
 
 
 def wheels_folder(project: Project, target: str) -> Path:
     """Where the wheels of `target` go unless the user names another place."""
-    return project.root / "build" / "wheels" / target
+    return project.root / bake.WHEELS / target
 
 
 def base(
@@ -73,6 +77,15 @@ def wheels(lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs) -> 
     InputError if something else lies there, IntegrityError for a name that is no wheel's or that
     two different wheels have.
     """
+    with held_wheels(lock, arches, folder, inputs) as made:
+        return made
+
+
+@contextlib.contextmanager
+def held_wheels(
+    lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs
+) -> Iterator[Wheels]:
+    """As `wheels`, and until the end no other process changes the folder."""
     layers = [
         layer
         for arch in arches
@@ -82,10 +95,32 @@ def wheels(lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs) -> 
     inputs.fetch(lock, layers)
     due = _due(lock, arches)
     folder.mkdir(parents=True, exist_ok=True)
-    _clear(folder, due)
-    made = sum(_place(folder / name, _stored(inputs, key), key) for name, key in due.items())
-    size = sum((folder / name).stat().st_size for name in due)
-    return Wheels(target=lock.target, output=folder, files=len(due), size=size, made=made)
+    _refuse_others(folder)
+    with _held(folder):
+        for path in sorted(folder.iterdir()):  # another lock's, leftovers of a killed process
+            if _is_wheel(path) and path.name not in due:
+                path.unlink()
+        made = sum(
+            _place(folder / name, require(inputs.store, key, name), key)
+            for name, key in due.items()
+        )
+        size = sum((folder / name).stat().st_size for name in due)
+        yield Wheels(target=lock.target, output=folder, files=len(due), size=size, made=made)
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold `folder` against other processes; waits. The kernel lets go when this one ends."""
+    descriptor = disk.open_locked(folder / LOCK)
+    if descriptor is None:
+        console.info(f"waiting for another imgbuild, which uses {folder}")
+        with disk.locked(folder / LOCK):
+            yield
+        return
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _due(lock: Lock, arches: Sequence[Arch]) -> dict[str, Sha256]:
@@ -101,17 +136,18 @@ def _due(lock: Lock, arches: Sequence[Arch]) -> dict[str, Sha256]:
     return due
 
 
-def _clear(folder: Path, due: dict[str, Sha256]) -> None:
-    """Remove wheels of another lock; anything but wheels was put there by somebody else."""
-    present = sorted(folder.iterdir())
-    for path in present:
-        ours = NAME.fullmatch(path.name) is not None or path.name.startswith(TEMPORARY)
-        if path.is_dir() or not ours:
+def _refuse_others(folder: Path) -> None:
+    """InputError if anything but wheels lies there: somebody else put it there."""
+    for path in sorted(folder.iterdir()):
+        if not _is_wheel(path) and path.name != LOCK:
             message = f"{folder} is not a folder of wheels: {path.name} lies there"
             raise InputError(message, hint="name another folder with --output, or empty this one")
-    for path in present:
-        if path.name not in due:
-            path.unlink()
+
+
+def _is_wheel(path: Path) -> bool:
+    """Whether `path` is a wheel by its name, or one that was not finished."""
+    named = NAME.fullmatch(path.name) is not None or path.name.startswith(TEMPORARY)
+    return named and not path.is_dir()
 
 
 def _place(path: Path, source: Path, key: Sha256) -> bool:
@@ -141,11 +177,3 @@ def _is_copy(path: Path, source: Path, key: Sha256) -> bool:
         return False
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == key
-
-
-def _stored(inputs: Inputs, key: Sha256) -> Path:
-    path = inputs.store.file(key)
-    if path is None:
-        message = f"the file {key} left the cache {inputs.store.root} while it was in use"
-        raise IntegrityError(message, hint="run the same command again")
-    return path

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +15,12 @@ from typing import Literal
 
 import msgspec
 
-from imgbuild import buildkit, contexts, podman, sealing, upkeep
+from imgbuild import buildkit, codec, contexts, pipeline, podman, sealing, upkeep
 from imgbuild import seal as seals
 from imgbuild.building import Built
 from imgbuild.console import console
-from imgbuild.errors import InputError
+from imgbuild.errors import ImgbuildError
+from imgbuild.extend import LOCK, SEAL
 from imgbuild.inputs import Inputs
 from imgbuild.lock import Lock
 from imgbuild.matrix.select import Selected
@@ -29,28 +29,53 @@ from imgbuild.oci.layout import Layout
 from imgbuild.pipeline import Session
 from imgbuild.project import Project
 from imgbuild.render import current, dockerfile
-from imgbuild.requirements import file_name
 from imgbuild.seal import Seal
-from imgbuild.values import Arch, Digest
+from imgbuild.values import Arch, Digest, sha256
 
 Name = Literal["docker", "podman", "buildah"]
-BUILDER = "dev.imgbuild.builder"  # notes in index.json
+# Notes in index.json: all that an image follows from, besides what its seal covers.
+BUILDER = "dev.imgbuild.builder"
+VERSION = "dev.imgbuild.builder-version"
 SEALED = "dev.imgbuild.sealed"
+DOCKERFILE = "dev.imgbuild.dockerfile"  # sha256
+CONTEXT = "dev.imgbuild.context"  # of every other file beside it
+FARM = "dev.imgbuild.buildx-builder"  # which builder of buildx, if it is not the engine's own
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """Who builds, and how. `builder` is one of buildx's own; `secrets` are files by their id."""
+    """Who builds, and how. `builder` is one of buildx's own; `secrets` are files by their id.
+
+    `dated=False` leaves files the time at which they were written, which no comparison looks at:
+    for the image's own time, BuildKit compresses each layer once more.
+    """
 
     name: Name = "docker"
     builder: str | None = None
+    dated: bool = True
     cache_from: tuple[str, ...] = ()
     cache_to: tuple[str, ...] = ()
     secrets: Mapping[str, Path] = {}
 
 
-def folder(project: Project, name: Name, target: str) -> Path:
-    """Where the image that `name` builds of `target` goes unless the user says another place."""
-    return project.root / "build" / name / target
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """What a Dockerfile is built from beside base and wheels: `files` by their path, itself too.
+
+    `committed` is the folder where they lie; None if what lies there does not follow from the lock,
+    for which there are `reasons`.
+    """
+
+    files: Mapping[str, bytes]
+    committed: Path | None
+    reasons: tuple[str, ...] = ()
+
+
+def folder(project: Project, target: str, choice: Choice) -> Path:
+    """Where the image of `target` goes unless the user says another place."""
+    place = project.root / "build" / choice.name / target
+    # Podman gives files their time as it writes them.
+    if choice.dated or choice.name != "docker":
+        return place
+    return project.root / "build" / "compare" / choice.name / target
 
 
 def build_all(
@@ -62,21 +87,28 @@ def build_all(
     form: str = "oci",
 ) -> list[Built]:
     """Build each target by another builder; LockStale if one's lock is out of date."""
-    if output is not None and form != "oci" and len(selected) > 1:
-        message = f"--output {output} is one file, {len(selected)} targets are selected"
-        raise InputError(message, hint="name one target, or leave --output out")
+    pipeline.refuse_one_file(selected, output, form)
     made = []
     for item in selected:
-        place = folder(session.project, choice.name, item.name)
-        if output is not None and form == "oci":
-            place = output / item.name if len(selected) > 1 else output
-        built = build(session, item.name, item.arches, place, choice)
+        own = folder(session.project, item.name, choice)
+        place = pipeline.placed(own, item.name, output, several=len(selected) > 1, form=form)
+        built = build(session, item.name, item.arches, place if form == "oci" else own, choice)
         if form != "oci":
-            file = output or place.with_name(f"{item.name}.{form}.tar")
-            archive.write(place, file, form, item.name)
-            built = msgspec.structs.replace(built, output=file)
+            archive.write(own, place, form, item.name)
+            built = msgspec.structs.replace(built, output=place)
         made.append(built)
     return made
+
+
+def compared(session: Session, item: Selected, choice: Choice) -> Path:
+    """A layout of what `choice` builds of a target, to be compared; built if none is current."""
+    quick = msgspec.structs.replace(choice, dated=False)
+    place = folder(session.project, item.name, quick)
+    for each in (folder(session.project, item.name, choice), place):
+        if is_current(session, item, each, choice):
+            return each
+    build(session, item.name, item.arches, place, quick)
+    return place
 
 
 def build(
@@ -85,15 +117,24 @@ def build(
     """Leave the image of `target` that the chosen builder makes in the layout `place`."""
     lock, sealed = sealing.read_current(session.project, session.matrix, target)
     inputs = session.inputs()
+    wheels = contexts.wheels_folder(session.project, target)
+    context = _context(session, lock, sealed)
+    notes = _notes(context, sealed, choice) | _version(choice.name, choice.builder)
     title = f"building {target} for {', '.join(arches)} with {choice.name}"
-    with console.step(title), _scratch(place) as scratch:
-        order = _order(session, inputs, (lock, sealed), arches, scratch, choice)
+    with (
+        console.step(title),
+        contexts.held_wheels(lock, arches, wheels, inputs),
+        _scratch(place) as scratch,
+    ):
+        laid_out = _laid_out(context, scratch / "context", target)
+        order = _order(session, inputs, (lock, sealed), arches, laid_out, choice)
         if choice.name == "docker":
             buildkit.build(order, scratch / "layout")
         else:
-            podman.build(order, scratch / "layout", choice.name)
+            # Its base has one name in the storage of this user, whoever builds on it.
+            with inputs.store.exclusive(podman.base_name(order)):
+                podman.build(order, scratch / "layout", choice.name)
         found = layout.read(scratch / "layout")
-        notes = {BUILDER: choice.name, SEALED: sealed.digest}
         digest = layout.write(place, _images(found, arches), target, notes=notes)
     upkeep.trim(inputs.store)
     built = _built(layout.read(place), digest)
@@ -117,23 +158,51 @@ def native(item: Selected) -> Selected:
     return item
 
 
-def is_current(place: Path, name: Name, sealed: Digest, arches: Sequence[Arch]) -> bool:
-    """Whether the layout `place` is what `name` built of the lock with this seal."""
-    if not place.is_dir():
+def is_current(session: Session, item: Selected, place: Path, choice: Choice) -> bool:
+    """Whether the layout `place` is what `choice` would build of a target now.
+
+    Which of buildx's builders made it is of no account, but that builder's version is, as long as
+    it answers.
+    """
+    try:
+        found = layout.read(place)
+    except ImgbuildError:
         return False
-    found = layout.read(place)
+    lock, sealed = sealing.read_current(session.project, session.matrix, item.name)
+    due = _notes(_context(session, lock, sealed), sealed, choice)
+    with contextlib.suppress(ImgbuildError):
+        due |= _version(choice.name, found.notes.get(FARM))
     return (
-        found.notes.get(BUILDER) == name
-        and found.notes.get(SEALED) == sealed
-        and set(arches) <= set(found.images)
+        all(found.notes.get(note) == text for note, text in due.items())
+        and set(item.arches) <= set(found.images)
+        and layout.check(place, found.digest)
     )
+
+
+def _notes(context: Context, sealed: Seal, choice: Choice) -> dict[str, str]:
+    files = {name: sha256(content) for name, content in context.files.items()}
+    return {
+        BUILDER: choice.name,
+        SEALED: sealed.digest,
+        DOCKERFILE: files.pop(current.DOCKERFILE),
+        CONTEXT: sha256(codec.compact(files)),
+    }
+
+
+def _version(name: Name, builder: str | None) -> dict[str, str]:
+    """The notes of who builds; ToolMissing or InputError if it does not answer."""
+    if name != "docker":
+        return {VERSION: podman.version(name)}
+    named = {} if builder is None else {FARM: builder}
+    return {VERSION: buildkit.version(builder), **named}
 
 
 @contextlib.contextmanager
 def _scratch(place: Path) -> Iterator[Path]:
     """A folder on the disk of `place`, which is gone at the end, come what may."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as name:
+    above = place.parent.absolute()  # builders are started elsewhere too
+    above.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=above) as name:
         yield Path(name)
 
 
@@ -142,15 +211,13 @@ def _order(
     inputs: Inputs,
     locked: tuple[Lock, Seal],
     arches: Sequence[Arch],
-    scratch: Path,
+    context: Path,
     choice: Choice,
 ) -> buildkit.Order:
     project, (lock, sealed) = session.project, locked
-    context = _context(session, lock, sealed, scratch / "context")
-    processes = session.options.jobs
-    base = contexts.base(lock, sealed, arches, scratch / "base", inputs, processes=processes)
+    place = contexts.base_folder(project, lock.target)
+    base = contexts.base(lock, sealed, arches, place, inputs, processes=session.options.jobs)
     wheels = contexts.wheels_folder(project, lock.target)
-    contexts.wheels(lock, arches, wheels, inputs)
     rendered = dockerfile.dockerfile(lock, sealed, session.matrix)
     return buildkit.Order(
         title=f"{choice.name} builds {lock.target}",
@@ -169,22 +236,36 @@ def _order(
         builder=choice.builder,
         cache_from=choice.cache_from,
         cache_to=choice.cache_to,
+        dated=choice.dated,
     )
 
 
-def _context(session: Session, lock: Lock, sealed: Seal, scratch: Path) -> Path:
-    """The folder with the Dockerfile: the committed one if it is current, else a rendered one."""
+def _context(session: Session, lock: Lock, sealed: Seal) -> Context:
+    """What is built: the committed files if they follow from the lock, else what would."""
     due = current.files(session.project, session.matrix, lock, sealed)
-    committed = session.project.images / lock.target
-    stale = current.stale(session.project, lock.target, due)
-    if not stale:
-        return committed
-    console.warn(f"{stale[0]}; building from a fresh one, render it: imgbuild render {lock.target}")
-    for name, content in due.items():
+    folder = session.project.images / lock.target
+    if stale := current.stale(session.project, lock.target, due):
+        texts = sealing.requirement_files(lock)
+        files = due | {name: text.encode() for name, text in texts.items()}
+        return Context(files=files, committed=None, reasons=tuple(stale))
+    present = {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    files = {name: path.read_bytes() for name, path in present.items() if name not in (LOCK, SEAL)}
+    return Context(files=files, committed=folder)
+
+
+def _laid_out(context: Context, scratch: Path, target: str) -> Path:
+    """The folder with these files: the committed one, else `scratch`."""
+    if context.committed is not None:
+        return context.committed
+    reason = context.reasons[0]
+    console.warn(f"{reason}; building from a fresh one, render it: imgbuild render {target}")
+    for name, content in context.files.items():
         (scratch / name).parent.mkdir(parents=True, exist_ok=True)
         (scratch / name).write_bytes(content)
-    for arch in lock.arch:
-        shutil.copyfile(committed / file_name(arch), scratch / file_name(arch))
     return scratch
 
 

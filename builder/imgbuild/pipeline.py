@@ -183,9 +183,7 @@ def build_all(
     only_base: bool = False,
 ) -> list[Built]:
     """Build each target from its lock; LockStale if one is out of date."""
-    if output is not None and form != "oci" and len(selected) > 1:
-        message = f"--output {output} is one file, {len(selected)} targets are selected"
-        raise InputError(message, hint="name one target, or leave --output out")
+    refuse_one_file(selected, output, form)
     inputs = session.inputs()
     made = []
     for item in selected:
@@ -193,7 +191,7 @@ def build_all(
         own = session.project.output(item.name)
         if only_base:
             own = contexts.base_folder(session.project, item.name)
-        place = _place(own, item.name, output, several=len(selected) > 1, form=form)
+        place = placed(own, item.name, output, several=len(selected) > 1, form=form)
         folder = place if form == "oci" else own
         with console.step(f"building {item.name} for {', '.join(item.arches)}"):
             built = building.build(
@@ -223,7 +221,15 @@ def built_layout(session: Session, name: str, folder: Path | None) -> Layout:
     return layout.read(place)
 
 
-def _place(own: Path, name: str, output: Path | None, *, several: bool, form: str) -> Path:
+def refuse_one_file(selected: Sequence[Selected], output: Path | None, form: str) -> None:
+    """InputError if several targets are to go into one file."""
+    if output is not None and form != "oci" and len(selected) > 1:
+        message = f"--output {output} is one file, {len(selected)} targets are selected"
+        raise InputError(message, hint="name one target, or leave --output out")
+
+
+def placed(own: Path, name: str, output: Path | None, *, several: bool, form: str) -> Path:
+    """Where the image of `name` goes: beside `own`, to `output`, or into it if there are others."""
     suffix = "" if form == "oci" else f".{form}.tar"
     if output is None:
         return own.with_name(own.name + suffix)

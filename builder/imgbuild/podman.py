@@ -18,6 +18,7 @@ from imgbuild.errors import InputError, WorkFailed
 REMEDY = "Debian: apt-get install {}; the embedded builder needs no other"
 LINES = 20  # of the builder's words, kept for its error
 TAG = "build"
+MOUNTED = "file-"  # what the links to secrets are called
 
 
 def build(order: Order, out: Path, program: str) -> None:
@@ -33,19 +34,34 @@ def build(order: Order, out: Path, program: str) -> None:
     if order.builder is not None or order.cache_from or order.cache_to:
         message = f"--buildx-builder, --cache-from and --cache-to are Docker's, not {program}'s"
         raise InputError(message, hint="leave them out, or build with --builder docker")
-    # The name is an annotation of the image, so that it must be the same each time.
-    base = f"imgbuild-base-{order.digest.removeprefix('sha256:')[:16]}"
+    base = base_name(order)
     named = f"localhost/imgbuild-{secrets.token_hex(8)}:{TAG}"
-    link = out.parent / base
-    link.symlink_to(order.base)
+    # Links in this folder, since a path with a colon or a comma in it has another meaning.
+    (out.parent / base).symlink_to(order.base)
+    for number, path in enumerate(order.secrets.values()):
+        (out.parent / f"{MOUNTED}{number}").symlink_to(path)
     try:
         processes.run([command, "pull", "--quiet", f"oci:{base}"], cwd=out.parent)
-        _build(order, [command, *_words(order, base, named)])
+        _build(order, [command, *_words(order, base, named)], out.parent)
         console.detail(f"taking {named} out of {program}'s storage")
-        processes.run([command, "push", "--quiet", named, f"oci:{out}:{TAG}"])
+        processes.run([command, "push", "--quiet", named, f"oci:{out.name}:{TAG}"], cwd=out.parent)
     finally:
         for name in (named, f"localhost/{base}:latest"):
             processes.run([command, "rmi", name], check=False)
+
+
+def version(program: str) -> str:
+    """What `program` says of its version; ToolMissing if there is none."""
+    command = processes.find(program, remedy=REMEDY.format(program))
+    return processes.run([command, "--version"]).stdout.strip()
+
+
+def base_name(order: Order) -> str:
+    """The name that the base has in the builder's storage.
+
+    It goes into the image, as an annotation and a comment, so that it must be the same each time.
+    """
+    return f"imgbuild-base-{order.digest.removeprefix('sha256:')[:16]}"
 
 
 def _words(order: Order, base: str, named: str) -> list[str]:
@@ -55,13 +71,13 @@ def _words(order: Order, base: str, named: str) -> list[str]:
     words.append(f"--build-context=base=container-image://localhost/{base}:latest")
     words += [f"--build-context={name}={place}" for name, place in order.contexts.items()]
     words += [f"--build-arg={name}={value}" for name, value in order.arguments.items()]
-    words += [f"--secret=id={name},src={path}" for name, path in order.secrets.items()]
+    words += [f"--secret=id={name},src={MOUNTED}{n}" for n, name in enumerate(order.secrets)]
     notes = order.annotations.get(order.platforms[0], {})
     words += [f"--annotation={name}={value}" for name, value in notes.items()]
     return [*words, f"--tag={named}", str(order.context)]
 
 
-def _build(order: Order, told: list[str]) -> None:
+def _build(order: Order, told: list[str], folder: Path) -> None:
     last: collections.deque[str] = collections.deque(maxlen=LINES)
     step = ""
     with console.steps(order.title) as steps:
@@ -76,8 +92,9 @@ def _build(order: Order, told: list[str]) -> None:
                 step = " ".join(text.split())[:100]
                 steps.begin(step, step)
 
-        status = processes.follow(told, _line)
+        status = processes.follow(told, _line, cwd=folder)
     if status != 0:
         lines = "".join(f"\n  {line}" for line in last)
         message = f"{order.title}: {step or 'the build'} failed:{lines}"
-        raise WorkFailed(message, hint=f"to repeat: {processes.pasted(told)}")
+        hint = f"the head of {order.context / 'Dockerfile'} says how to build it by hand"
+        raise WorkFailed(message, hint=hint)

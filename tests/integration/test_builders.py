@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
+import shutil
 import signal
 import subprocess
 import time
@@ -49,6 +51,12 @@ def template(project: Project) -> Iterator[Path]:
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
+
+
+def copied(project: Project, folder: Path) -> Project:
+    """The same project in another folder, where nothing is built."""
+    shutil.copytree(project.folder, folder, ignore=shutil.ignore_patterns("build"))
+    return Project(folder, project.index_url, project.cache)
 
 
 def built(project: Project, builder: str) -> Path:
@@ -157,7 +165,9 @@ def test_a_step_that_fails_is_told_and_nothing_is_left(project, template):
 def test_a_secret_is_seen_by_its_step_and_by_no_layer(project, template, tmp_path, builder):
     need(builder)
     secret = f"-----BEGIN {uuid.uuid4().hex}-----\n"
-    (tmp_path / "ca.pem").write_text(secret)
+    certificates = tmp_path / "a,b: c" / "ca,1.pem"
+    certificates.parent.mkdir()
+    certificates.write_text(secret)
     # The one network that a step has is its own loopback.
     step(
         template,
@@ -166,9 +176,8 @@ def test_a_secret_is_seen_by_its_step_and_by_no_layer(project, template, tmp_pat
     )
     out = project.folder / "build" / f"secret-{builder}"
     project.run(
-        "build", TARGET, "--builder", builder, "--ca", str(tmp_path / "ca.pem"),
-        "--output", str(out),
-    )  # fmt: skip
+        "build", TARGET, "--builder", builder, "--ca", str(certificates), "--output", str(out)
+    )
     found = layout.read(out)
     seen = 0
     for blob in (out / "blobs/sha256").iterdir():
@@ -177,6 +186,80 @@ def test_a_secret_is_seen_by_its_step_and_by_no_layer(project, template, tmp_pat
         assert secret.strip().encode() not in data
         seen += hashlib.sha256(secret.encode()).hexdigest().encode() in data
     assert seen == 1, found
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_a_folder_with_commas_colons_and_spaces_is_a_folder(project, tmp_path, builder):
+    need(builder)
+    odd = copied(project, tmp_path / "a,b: c" / "é@1")
+    pair = f"embedded,{builder}"
+    done = odd.run("compare", TARGET, "--builders", pair)
+    assert " equal " in done.stdout
+    assert f"with {builder} …" in done.stderr
+    assert leftovers(odd) == []
+
+
+def test_compare_builds_anew_what_does_not_follow_from_what_lies_there(project, template):
+    needs.buildx()
+    words = ["compare", TARGET, "--builders", "embedded,docker"]
+
+    def _was_built(status: int = 0) -> bool:
+        return "with docker …" in project.run(*words, status=status).stderr
+
+    index = built(project, "docker") / "index.json"
+    assert not _was_built()
+    step(template, "touch /more")  # the Dockerfile is another one
+    assert _was_built(status=1)
+    assert not _was_built(status=1)
+    template.unlink()
+    assert not _was_built()
+    beside = project.folder / "images" / TARGET / "more.txt"
+    beside.write_text("a file that a step sees\n")
+    assert _was_built()
+    assert not _was_built()
+    beside.unlink()
+    text = index.read_text()
+    version = json.loads(text)["manifests"][0]["annotations"]["dev.imgbuild.builder-version"]
+    assert re.fullmatch(r"docker \d+\.\S+, buildx v?\d+\.\S+", version)
+    index.write_text(text.replace(version, "docker 1.0, buildx 0.12.0"))
+    assert _was_built()
+    index.write_text(text)
+    assert not _was_built()
+    shutil.rmtree(project.folder / "build/compare")
+    layer = max((index.parent / "blobs/sha256").iterdir(), key=lambda path: path.stat().st_size)
+    away = layer.rename(index.parent / "away")
+    assert _was_built()
+    away.rename(layer)
+
+
+@pytest.mark.parametrize("builder", ["docker", "podman"])
+def test_two_builds_at_once_do_not_disturb_each_other(project, template, tmp_path, builder):
+    """Of one target: they share a folder of wheels. Of two with one base: its name with podman."""
+    need(builder)
+    step(template, f"echo started {uuid.uuid4().hex} && sleep 3")
+    other = project if builder == "docker" else copied(project, tmp_path / "other")
+    if builder == "docker":
+        (project.folder / "build/wheels" / TARGET / ".new-left").touch()  # of one that was killed
+    processes = []
+    for number, each in enumerate((project, other)):
+        words = ["--builder", builder, "--output", str(tmp_path / f"out-{number}")]
+        process = subprocess.Popen(
+            each.command("build", TARGET, *words, "--json", "--verbose"),
+            cwd=each.folder, env=each.environment(), stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        processes.append(process)
+        if number == 0:  # the other begins in the middle of it
+            assert process.stderr is not None
+            assert any("started" in line for line in process.stderr)
+    told = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], told
+    assert "waiting for another imgbuild" in told[1][1]
+    answers = [json.loads(stdout)[0] for stdout, _ in told]
+    assert answers[0]["digest"] == answers[1]["digest"]
+    for answer in answers:
+        layout.verify(Path(answer["output"]))
+    assert leftovers(project) == []
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])

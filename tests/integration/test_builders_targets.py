@@ -66,13 +66,11 @@ def imgbuild(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_docker_makes_the_same_files_from_the_committed_dockerfile(project, target):
-    built = imgbuild(project, "build", target, *ARCH, "--builder", "docker")
-    assert "does not follow from the lock" not in built.stderr
-    place = project / "build/docker" / target
-    assert layout.read(place).notes["dev.imgbuild.builder"] == "docker"
-    # Built and current, it is only compared now.
     done = imgbuild(project, "compare", target, *ARCH, "--builders", "embedded,docker", "--json")
-    assert "with docker …" not in done.stderr
+    assert f"building {target} for x86_64 with docker …" in done.stderr
+    assert "does not follow from the lock" not in done.stderr
+    place = project / "build/compare/docker" / target
+    assert layout.read(place).notes["dev.imgbuild.builder"] == "docker"
     (answer,) = json.loads(done.stdout)
     comparison = answer["comparison"]
     assert (answer["name"], answer["arch"], comparison["equal"]) == (target, "x86_64", True)

@@ -30,9 +30,12 @@ NEW = Buildx(command=("docker", "buildx"), version=(0, 29))
 STEP = "[venv 2/3] RUN --mount=type=bind,from=wheels,target=/w   pip \\\n install x"
 
 
+def order(**changes: object) -> Order:
+    return Order(**{**{name: getattr(ORDER, name) for name in Order.__struct_fields__}, **changes})
+
+
 def words(**changes: object) -> list[str]:
-    fields = {**{name: getattr(ORDER, name) for name in Order.__struct_fields__}, **changes}
-    return buildkit.command(Order(**fields), Path("/out"), NEW)
+    return buildkit.command(order(**changes), Path("/out"), NEW)
 
 
 def test_a_build_has_no_network_and_no_notes_of_who_built_it():
@@ -61,6 +64,31 @@ def test_annotations_of_several_platforms_are_kept_apart():
     said = words(platforms=both, annotations={name: {"k": name} for name in both})
     assert "--platform=linux/amd64,linux/arm64" in said
     assert "--annotation=manifest[linux/arm64]:k=linux/arm64" in said
+
+
+def test_paths_with_commas_are_quoted_as_csv():
+    odd = Path("/a,b c/x")
+    said = buildkit.command(order(secrets={"ca": odd}), odd / "out", NEW)
+    assert '--secret=id=ca,"src=/a,b c/x"' in said
+    (output,) = [word for word in said if word.startswith("--output=")]
+    assert output.startswith('--output=type=oci,"dest=/a,b c/x/out",tar=false,')
+
+
+def test_a_base_below_a_folder_with_a_colon_is_named_from_here(tmp_path, monkeypatch):
+    here = tmp_path / "a:b"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    said = words(base=here / "build/base/small")
+    assert f"--build-context=base=oci-layout://build/base/small@{DIGEST}" in said
+    monkeypatch.chdir("/")
+    with pytest.raises(InputError, match="no colon and no @") as caught:
+        words(base=here / "build/base/small")
+    assert "in the folder of the matrix" in str(caught.value.hint)
+
+
+def test_what_is_only_compared_keeps_its_times():
+    (output,) = [word for word in words(dated=False) if word.startswith("--output=")]
+    assert "rewrite-timestamp" not in output
 
 
 def test_an_older_buildx_tells_its_progress_in_words():
@@ -207,6 +235,5 @@ def test_without_buildx_another_builder_is_named(monkeypatch):
 )
 def test_what_podman_cannot_do_is_refused(monkeypatch, change, told):
     monkeypatch.setattr(processes, "find", lambda name, remedy: name)
-    fields = {**{name: getattr(ORDER, name) for name in Order.__struct_fields__}, **change}
     with pytest.raises(InputError, match=told):
-        podman.build(Order(**fields), Path("/out"), "podman")
+        podman.build(order(**change), Path("/out"), "podman")

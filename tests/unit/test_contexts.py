@@ -42,8 +42,8 @@ class World:
         return contexts.wheels(lock or self.lock, [Arch.X86_64], self.folder, self.inputs)
 
     def names(self) -> list[str]:
-        """What lies in the folder."""
-        return sorted(path.name for path in self.folder.iterdir())
+        """What lies in the folder but for its lock."""
+        return sorted(path.name for path in self.folder.iterdir() if path.name != contexts.LOCK)
 
 
 @pytest.fixture

@@ -182,17 +182,13 @@ def _by_builders(
 
 def _built(session: Session, item: Selected, builder: Builder) -> Path:
     """The layout that `builder` makes of a target, built unless it is there and current."""
-    from imgbuild import foreign, pipeline, sealing
+    from imgbuild import foreign, pipeline
 
     choice = elsewhere.choice(builder, None, None, None, None, None)
     if choice is None:
         folder = session.project.root / "build" / builder / item.name
         return pipeline.build_all(session, [item], folder)[0].output
-    sealed = sealing.read_current(session.project, session.matrix, item.name)[1]
-    place = foreign.folder(session.project, choice.name, item.name)
-    if not foreign.is_current(place, choice.name, sealed.digest, item.arches):
-        foreign.build(session, item.name, item.arches, place, choice)
-    return place
+    return foreign.compared(session, item, choice)
 
 
 def _show(found: Comparison) -> None:

@@ -146,13 +146,13 @@ def build(
 
 def wheels(session: Session, selected: Sequence[Selected], output: Path | None) -> list[Wheels]:
     """The wheels of each target as a folder."""
-    from imgbuild import contexts, sealing
+    from imgbuild import contexts, pipeline, sealing
 
     inputs, made = session.inputs(), []
     for item in selected:
         lock, _ = sealing.read_current(session.project, session.matrix, item.name)
-        folder = contexts.wheels_folder(session.project, item.name)
-        if output is not None:
-            folder = output / item.name if len(selected) > 1 else output
+        own = contexts.wheels_folder(session.project, item.name)
+        several = len(selected) > 1
+        folder = pipeline.placed(own, item.name, output, several=several, form="oci")
         made.append(contexts.wheels(lock, item.arches, folder, inputs))
     return made
