@@ -64,6 +64,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
     ),
     ("accepting", "compare"),
     (
+        "extend_folders",
         "extend_layers",
         "building",
         "contexts",

@@ -147,6 +147,7 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
         due = make_lock(matrix, lock.target, lock.arch)
     except InputError as error:
         return (error.message,)
+    due = _with_folders(due, lock.extends)
     reasons = [*_other_published(lock.extends, found), *_other_files(lock.extends, due.extends)]
     if reasons:
         return tuple(reasons)
@@ -160,6 +161,18 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
                 if locked.get(_word(item)) != item
             ]
     return (*reasons, *locks.differences(lock, due, matrix.targets[lock.target].arch))
+
+
+def _with_folders(due: Lock, locked: Extends) -> Lock:
+    """`due` with the folders of the base as they were read when `locked` was made."""
+    if due.extends is None:
+        return due
+    arches = {
+        arch: msgspec.structs.replace(added, folders=locked.arch[arch].folders)
+        for arch, added in due.extends.arch.items()
+        if arch in locked.arch
+    }
+    return msgspec.structs.replace(due, extends=msgspec.structs.replace(due.extends, arch=arches))
 
 
 def _other_published(locked: Extends, found: Below) -> list[str]:

@@ -64,12 +64,24 @@ class AddedFile(Locked, frozen=True, kw_only=True):
     mode: str
 
 
-class Added(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a resolution is added to the published image `manifest`: names of packages."""
+class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Mode and owner of a folder, `mode` as chmod reads it."""
+
+    mode: str
+    uid: int = 0
+    gid: int = 0
+
+
+class Added(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What of a resolution is added to the published image `manifest`: names of packages.
+
+    `folders` are those of the base, other than plain ones of root's, that added files lie in.
+    """
 
     manifest: Digest
     wheels: tuple[str, ...]
     debs: tuple[str, ...]
+    folders: dict[str, AddedFolder] = {}
 
 
 class Extends(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 
 from imgbuild import codec
 from imgbuild.errors import InputError
-from imgbuild.lock import AddedFile, Cutting, Lock, published_part
+from imgbuild.lock import AddedFile, AddedFolder, Cutting, Lock, published_part
 from imgbuild.matrix.model import Drop, User
 from imgbuild.resolution import Deb, RegistryLayer, Resolution, Wheel
 from imgbuild.values import Arch, Digest, sha256
@@ -89,11 +89,15 @@ class AddedDebsRecipe(
 class AddedFilesRecipe(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="added-files"
 ):
-    """A user's files and links by absolute path, in the folders that imgbuild's own files make."""
+    """A user's files and links by absolute path, in the folders that imgbuild's own files make.
+
+    `folders` are those of the base that they lie in and that are not plain ones of root's.
+    """
 
     files: dict[str, AddedFile]
     links: dict[str, str]
     below: FilesRecipe
+    folders: dict[str, AddedFolder] = {}
 
 
 Recipe = (
@@ -191,7 +195,9 @@ def _added(lock: Lock, arch: Arch, below: Sequence[tuple[str, Recipe]]) -> list[
     )
     if extends.files or extends.links:
         own = next(recipe for _, recipe in below if isinstance(recipe, FilesRecipe))
-        added = AddedFilesRecipe(files=extends.files, links=extends.links, below=own)
+        added = AddedFilesRecipe(
+            files=extends.files, links=extends.links, below=own, folders=names.folders
+        )
         recipes.append(("added-files", added))
     return recipes
 
@@ -352,6 +358,8 @@ def layer_id(recipe: Recipe) -> Digest:
                 "links": recipe.links,
                 "below": layer_id(recipe.below),
             }
+            if recipe.folders:
+                inputs["folders"] = codec.to_builtins(recipe.folders)
     kind = type(recipe).__struct_config__.tag
     return f"sha256:{sha256(codec.compact({**inputs, 'kind': kind}))}"
 

@@ -14,6 +14,7 @@ from imgbuild import (
     assemble,
     codec,
     constraints,
+    extend_folders,
     extend_layers,
     extend_lock,
     records,
@@ -58,6 +59,7 @@ def lock_target(
         known = constraints.read(project.images)
         settled = settle(matrix, name, arches, inputs.store, inputs.http, known, _keep)
         lock = extend_lock.make_lock(matrix, name, settled.resolutions)
+        lock = extend_folders.known(lock, inputs)
         refuse_mode(lock)
         with console.step(f"sealing {name}"):
             layers = _seal_layers(project, lock, inputs, processes=processes, drop=drop).layers

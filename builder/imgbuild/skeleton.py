@@ -61,8 +61,8 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
 def added_members(recipe: AddedFilesRecipe, contents: Mapping[str, bytes]) -> tuple[Member, ...]:
     """A user's files and links; `contents` has each file's bytes by path.
 
-    Folders of imgbuild's own files come along where something is put into them: they have owners
-    and modes of their own.
+    Folders of imgbuild's own files, and those of the base that the recipe names, come along where
+    something is put into them: they have owners and modes of their own.
     """
     members = [
         _file(path.strip("/"), contents[path], mode=int(file.mode, 8))
@@ -70,15 +70,19 @@ def added_members(recipe: AddedFilesRecipe, contents: Mapping[str, bytes]) -> tu
     ]
     members.extend(_link(path.strip("/"), to) for path, to in recipe.links.items())
     placed = [member.path for member in members]
-    return (
-        *(
-            member
-            for member in files_members(recipe.below)
-            if member.kind is Kind.FOLDER
-            and any(path.startswith(f"{member.path}/") for path in placed)
-        ),
-        *members,
-    )
+    folders = {
+        path.strip("/"): Member(
+            path=path.strip("/"), kind=Kind.FOLDER, mode=int(each.mode, 8), uid=each.uid,
+            gid=each.gid,
+        )
+        for path, each in recipe.folders.items()
+    }  # fmt: skip
+    folders |= {  # above the base, so that theirs is the last word
+        member.path: member
+        for member in files_members(recipe.below)
+        if member.kind is Kind.FOLDER and any(path.startswith(f"{member.path}/") for path in placed)
+    }
+    return (*folders.values(), *members)
 
 
 def _template(name: str, cache: str) -> str:

@@ -30,6 +30,7 @@ def ours(tmp_path: Path) -> Iterator[Project]:
         made.run(
             "init", OWN, "--extends", TARGET, "--lock", str(published.folder), "--add", "another",
             "--system", "jq", "--file", "train.sh:/opt/team/train.sh",
+            "--file", "train.sh:/root/train.sh", "--file", "train.sh:/var/local/team/train.sh",
         )  # fmt: skip
         with (folder / "matrix.yaml").open("a", encoding="utf-8") as matrix:
             matrix.write("    links:\n      /opt/team/go: {to: train.sh, reason: the old name}\n")
@@ -46,6 +47,13 @@ def test_docker_makes_the_same_files(ours: Project) -> None:
     )
     assert answer["comparison"]["equal"], answer["comparison"]["differences"]
     assert answer["comparison"]["left"]["paths"] > 1000
-    said = ours.run("run", OWN, "--layout", f"build/docker/{OWN}", "--through", "root", "--",
+    # Folders of the base, into which files were put, are as they were.
+    (added,) = ours.read(f"{OWN}/lock.json")["extends"]["arch"].values()
+    assert added["folders"] == {
+        "/root": {"mode": "0700"},
+        "/var/local": {"mode": "2775", "gid": 50},
+    }
+    place = answer["comparison"]["right"]["path"]
+    said = ours.run("run", OWN, "--layout", place, "--through", "root", "--",
                     "/opt/team/go").stdout  # fmt: skip
     assert said == "jq-1.6\n"

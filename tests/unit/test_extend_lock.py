@@ -11,7 +11,7 @@ import pytest
 from imgbuild import codec, extend, extend_lock
 from imgbuild import lock as locks
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.lock import Lock
+from imgbuild.lock import AddedFolder, Lock
 from imgbuild.plan import (
     AddedDebsRecipe,
     AddedFilesRecipe,
@@ -165,6 +165,17 @@ def test_nothing_of_an_ordinary_lock_changes() -> None:
 
 def test_a_fresh_lock_is_current(path: Path) -> None:
     assert extend_lock.stale(made(path), extended.read(path)) == ()
+
+
+def test_folders_of_the_base_do_not_make_a_lock_stale(path: Path) -> None:
+    lock = made(path)
+    assert lock.extends is not None
+    added = lock.extends.arch[Arch.X86_64]
+    folders = {"/opt": AddedFolder(mode="0700")}
+    arch = {Arch.X86_64: msgspec.structs.replace(added, folders=folders)}
+    extends = msgspec.structs.replace(lock.extends, arch=arch)
+    lock = msgspec.structs.replace(lock, extends=extends)
+    assert extend_lock.stale(lock, extended.read(path)) == ()
 
 
 def test_a_changed_file_is_told(path: Path) -> None:

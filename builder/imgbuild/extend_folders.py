@@ -1,0 +1,112 @@
+"""Folders of the base that a user's files are put into: a layer that adds the files names them too.
+
+Comes in: the lock of an extension, and the cache. Goes out: the same lock, which says mode and
+owner of those that are not plain: the layer writer would make /root a folder that all can read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.assemble import require
+from imgbuild.deb import root as debian_root
+from imgbuild.errors import InputError
+from imgbuild.inputs import Inputs
+from imgbuild.lock import AddedFolder, Lock
+from imgbuild.oci.merged import Merged
+from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.plan import AddedDebsRecipe, DebianRecipe, Layer, RegistryRecipe, base_of, plan
+from imgbuild.store import Store
+from imgbuild.values import Arch
+
+FACT = "folders"
+FOLDER = "folder"
+PLAIN = AddedFolder(mode="0755")
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands at a path of the base: its type, and mode and owner as a folder has them."""
+
+    path: str
+    kind: str
+    folder: AddedFolder
+
+
+def known(lock: Lock, inputs: Inputs) -> Lock:
+    """`lock` with the folders of its base that added files and links lie in, where not plain.
+
+    What the base is made of is fetched if nobody has read it. InputError if there is something
+    else than a folder above a file.
+    """
+    if lock.extends is None or not (lock.extends.files or lock.extends.links):
+        return lock
+    placed = sorted((*lock.extends.files, *lock.extends.links))
+    arches = {
+        arch: msgspec.structs.replace(added, folders=_folders(lock, arch, placed, inputs))
+        for arch, added in lock.extends.arch.items()
+    }
+    return msgspec.structs.replace(lock, extends=msgspec.structs.replace(lock.extends, arch=arches))
+
+
+def _folders(
+    lock: Lock, arch: Arch, placed: Sequence[str], inputs: Inputs
+) -> dict[str, AddedFolder]:
+    layers = base_of(plan(lock, arch)).layers
+    above = sorted({folder for path in placed for folder in _above(path)})
+    key = codec.compact([[layer.id for layer in layers], above]).decode()
+    kept = inputs.store.fact(FACT, key)
+    if kept is None:
+        inputs.fetch(lock, layers)
+        found = tuple(seen for seen in _seen(layers, inputs.store) if seen.path in above)
+        inputs.store.put_fact(FACT, key, msgspec.json.encode(found))
+    else:
+        found = msgspec.json.decode(kept, type=tuple[Seen, ...])
+    for seen in found:
+        if seen.kind != FOLDER:
+            file = next(path for path in placed if seen.path in _above(path))
+            message = f"{file} is to be added, and /{seen.path} is no folder there: {seen.kind}"
+            raise InputError(message, hint="write the path of a folder, not of a link to one")
+    return {f"/{seen.path}": seen.folder for seen in found if seen.folder != PLAIN}
+
+
+def _above(path: str) -> Iterator[str]:
+    """The folders above an absolute path, without the slash that it begins with."""
+    path = path.strip("/")
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _seen(layers: Sequence[Layer], store: Store) -> Iterable[Seen]:
+    """Every path of a base: Debian's packages, those that are added as well, or a registry's."""
+    last = layers[-1].recipe
+    if isinstance(last, DebianRecipe):
+        yield from _of_packages(last, store)
+    elif isinstance(last, AddedDebsRecipe):
+        both = (*last.base.debs, *last.debs)
+        yield from _of_packages(msgspec.structs.replace(last.base, debs=both), store)
+    else:
+        recipes = [layer.recipe for layer in layers if isinstance(layer.recipe, RegistryRecipe)]
+        blobs = [store.blob(recipe.layer.digest) for recipe in recipes]
+        yield from _of_layers([blob for blob in blobs if blob is not None])
+
+
+def _of_packages(recipe: DebianRecipe, store: Store) -> Iterator[Seen]:
+    paths = {deb.sha256: require(store, deb.sha256, deb.file) for deb in recipe.debs}
+    with store.scratch() as scratch:
+        for each in debian_root.members(recipe, paths, scratch):
+            folder = AddedFolder(mode=f"{each.mode:04o}", uid=each.uid, gid=each.gid)
+            yield Seen(path=each.path, kind=each.kind.name.lower(), folder=folder)
+
+
+def _of_layers(blobs: Sequence[Path]) -> Iterator[Seen]:
+    tree = Merged()
+    for blob in blobs:
+        with inflated(blob) as stream:
+            tree.add(Reader(stream, str(blob)))
+    for path, node in tree.walk():
+        folder = AddedFolder(mode=f"{node.mode:04o}", uid=node.uid, gid=node.gid)
+        yield Seen(path=path.strip("/"), kind=node.kind, folder=folder)

@@ -1,0 +1,136 @@
+"""Folders of a base keep their mode and owner when an extension puts files into them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild import extend_folders, extend_lock, skeleton
+from imgbuild.errors import InputError
+from imgbuild.extend import Extended
+from imgbuild.fetch import Http
+from imgbuild.inputs import Inputs
+from imgbuild.lock import AddedFile, AddedFolder, Lock
+from imgbuild.oci.layer import write_layer
+from imgbuild.oci.merged import Merged
+from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.plan import AddedFilesRecipe, plan
+from imgbuild.resolution import RegistryLayer
+from imgbuild.store import Store
+from imgbuild.values import Arch, sha256
+from tests import extended, images
+
+PRIVATE, SHARED = "/etc/ssl/private/team.pem", "/var/local/team/list"
+BASE = (
+    Member(path="etc/ssl/private", kind=Kind.FOLDER, mode=0o700),
+    Member(path="var/local", kind=Kind.FOLDER, mode=0o2775, gid=50),
+    Member(path="var/run", kind=Kind.LINK, mode=0o777, target="/run"),
+    Member(path="srv", kind=Kind.FOLDER, mode=0o755),
+    images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
+)
+
+
+class World:
+    """An extension of a published target on a registry's image, whose layers are in the cache."""
+
+    def __init__(self, folder: Path) -> None:
+        self.matrix: Extended = extended.read(extended.repository(folder / "repository"))
+        self.store = Store.open(folder / "cache")
+        self.inputs = Inputs(self.matrix, self.store, Http(offline=True), offline=True)
+        # Two layers, since a later one may change a folder of an earlier one.
+        self.layers = [images.layer(folder / "blobs", each) for each in (
+            [Member(path="var/local", kind=Kind.FOLDER, mode=0o700), *BASE[2:]], BASE[:2]
+        )]  # fmt: skip
+        for record, blob in self.layers:
+            self.store.add_blob(blob, record.digest)
+
+    def lock(self, *placed: str) -> Lock:
+        """The lock with files at these paths."""
+        made = extend_lock.make_lock(self.matrix, extended.OWN, extended.resolved(self.matrix))
+        assert made.extends is not None
+        base = msgspec.structs.replace(made.base, kind="registry", image="host/base")
+        below = tuple(
+            RegistryLayer(digest=record.digest, size=record.size, diff_id=record.diff_id)
+            for record, _ in self.layers
+        )
+        found = msgspec.structs.replace(made.arch[Arch.X86_64], base_layers=below, debs=())
+        script = AddedFile(file="train.sh", size=len(extended.SCRIPT),
+                           sha256=sha256(extended.SCRIPT), mode="0600")  # fmt: skip
+        extends = msgspec.structs.replace(
+            made.extends, files=dict.fromkeys(placed, script), links={}
+        )
+        return msgspec.structs.replace(made, base=base, arch={Arch.X86_64: found}, extends=extends)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def recipe(lock: Lock) -> AddedFilesRecipe:
+    """What adds the user's files."""
+    found = plan(lock, Arch.X86_64).layers[-1].recipe
+    assert isinstance(found, AddedFilesRecipe)
+    return found
+
+
+def test_folders_that_are_not_plain_are_locked(world: World) -> None:
+    lock = extend_folders.known(world.lock(PRIVATE, SHARED, "/srv/a", "/new/b"), world.inputs)
+    assert lock.extends is not None
+    assert lock.extends.arch[Arch.X86_64].folders == {
+        "/etc/ssl/private": AddedFolder(mode="0700"),
+        "/var/local": AddedFolder(mode="2775", gid=50),
+    }
+
+
+def test_a_second_time_the_base_is_not_read(world: World) -> None:
+    first = extend_folders.known(world.lock(PRIVATE), world.inputs)
+    for record, _ in world.layers:
+        blob = world.store.blob(record.digest)
+        assert blob is not None
+        blob.unlink()
+    assert extend_folders.known(world.lock(PRIVATE), world.inputs) == first
+
+
+def test_the_image_has_them_as_the_base_has(world: World) -> None:
+    lock = extend_folders.known(world.lock(PRIVATE, SHARED), world.inputs)
+    own = recipe(lock)
+    layer = io.BytesIO()
+    write_layer(skeleton.added_members(own, dict.fromkeys(own.files, extended.SCRIPT)), layer)
+    (world.store.root.parent / "own").write_bytes(layer.getvalue())
+    tree = Merged()
+    blobs = [world.store.blob(record.digest) for record, _ in world.layers]
+    for blob in (*blobs, world.store.root.parent / "own"):
+        assert blob is not None
+        with inflated(blob) as stream:
+            tree.add(Reader(stream, str(blob)))
+    found = {path: (node.mode, node.uid, node.gid) for path, node in tree.walk()}
+    assert found["/etc/ssl/private"] == (0o700, 0, 0)
+    assert found["/var/local"] == (0o2775, 0, 50)
+    assert found["/var/local/team"] == (0o755, 0, 0)
+    assert found[PRIVATE] == (0o600, 0, 0)
+
+
+def test_where_all_folders_are_plain_the_layer_is_as_it_was(world: World) -> None:
+    before = world.lock("/srv/a", "/opt/b/c")
+    after = extend_folders.known(before, world.inputs)
+    assert after == before
+    moved = extend_folders.known(world.lock(PRIVATE), world.inputs)
+    ids = [plan(each, Arch.X86_64).layers[-1].id for each in (world.lock(PRIVATE), moved)]
+    assert ids[0] != ids[1]
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [("/var/run/team/x", "/var/run is no folder there: symlink"),
+     ("/etc/passwd/x", "/etc/passwd is no folder there: file")],
+)  # fmt: skip
+def test_a_file_below_what_is_no_folder_is_refused(world: World, place: str, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        extend_folders.known(world.lock(place), world.inputs)
+    assert told in caught.value.message
+    assert place in caught.value.message
