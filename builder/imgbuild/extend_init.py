@@ -7,8 +7,11 @@ user's repository, so that nothing else is needed to review, check and build a l
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -75,22 +78,34 @@ def copied(place: str, target: str, folder: Path, http: Http) -> Below:
     """Lock and seal of `target`, which is published at `place`, copied into `folder`.
 
     `place` is an address or a path: the folder with both files, one with a folder TARGET that has
-    them, or a project. InputError if it has none, or another target's.
+    them, or a project. InputError if it has none, or another target's: then `folder` stays as it
+    was.
     """
-    found = _found(place, target, http)
+    place, found = _found(place, target, http)
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, data in found.items():
+            codec.write_bytes(Path(scratch) / name, data)
+        try:
+            extend.read(Path(scratch), target)
+        except InputError as error:
+            message = error.message.replace(scratch, place)
+            raise InputError(
+                message, hint="name the folder of another target or release"
+            ) from error
     for name, data in found.items():
         codec.write_bytes(folder / name, data)
     return extend.read(folder, target)
 
 
-def _found(place: str, target: str, http: Http) -> dict[str, bytes]:
+def _found(place: str, target: str, http: Http) -> tuple[str, dict[str, bytes]]:
+    """Where lock and seal of `target` are, and their bytes."""
     place = place.rstrip("/")
     places = [place, f"{place}/{target}", f"{place}/images/{target}"]
     for each in places:
         lock = _read(f"{each}/{LOCK}", http)
         seal = _read(f"{each}/{SEAL}", http) if lock is not None else None
         if lock is not None and seal is not None:
-            return {LOCK: lock, SEAL: seal}
+            return each, {LOCK: lock, SEAL: seal}
     message = f"{place}: there is no {LOCK} and {SEAL} of {target}"
     tried = ", ".join(places)
     raise InputError(message, hint=f"name the folder that has both; looked in {tried}")
@@ -152,6 +167,30 @@ def _mode(path: Path) -> str:
 def _scalar(value: str | None) -> str:
     value = value or ""
     return value if BARE.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+
+
+def begin(path: Path, wanted: Wanted, *, extends: str, place: str, image: str, http: Http) -> Below:
+    """Write a new matrix to `path` and copy the target that it stands on, from `place`, beside it.
+
+    InputError if either is there already, or cannot be read; then nothing is left behind.
+    """
+    folder = path.parent / FOLDER / extends
+    for each, hint in (
+        (path, "add to it by hand, or begin in another folder"),
+        (folder, "remove it, or begin in another folder"),
+    ):
+        if each.exists():
+            message = f"{each} is there already"
+            raise InputError(message, hint=hint)
+    try:
+        below = copied(place, extends, folder, http)
+        write(path, text(wanted, below, place, image))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()
+        raise
+    return below
 
 
 def write(path: Path, matrix: str) -> None:

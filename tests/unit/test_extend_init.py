@@ -118,6 +118,37 @@ def test_a_place_without_it_is_refused(tmp_path: Path) -> None:
         extend_init.copied(str(tmp_path), "small", tmp_path / "copy", Http())
 
 
+def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
+    extended.publish(tmp_path / "project/images/small", extended.published())
+    path, place = tmp_path / "ours/matrix.yaml", str(tmp_path / "project")
+
+    def _begin(*wishes: Wish) -> None:
+        wanted = Wanted(name="ours", packages=wishes)
+        extend_init.begin(path, wanted, extends="small", place=place, image="", http=Http())
+
+    with pytest.raises(InputError):
+        _begin(Wish(package="torch", spec="==2.7.0"))
+    assert not (tmp_path / "ours/published").exists(), "what was refused leaves nothing"
+    (tmp_path / "ours/published/small").mkdir(parents=True)
+    with pytest.raises(InputError, match="ours/published/small is there already"):
+        _begin()
+    (tmp_path / "ours/published/small").rmdir()
+    _begin()
+    with pytest.raises(InputError, match=r"ours/matrix\.yaml is there already"):
+        _begin()
+
+
+def test_a_copy_that_cannot_be_read_replaces_none(tmp_path: Path) -> None:
+    path = extended.repository(tmp_path / "ours")
+    before = (path.parent / "published/small/lock.json").read_bytes()
+    extended.publish(tmp_path / "project", extended.published())
+    (tmp_path / "project/lock.json").write_bytes(before.replace(b'"small"', b'"other"'))
+    with pytest.raises(InputError, match=r"project/lock\.json is the lock of other") as caught:
+        extend_init.refresh(path, Http())
+    assert "another target or release" in (caught.value.hint or "")
+    assert (path.parent / "published/small/lock.json").read_bytes() == before
+
+
 def test_a_copy_is_renewed_from_where_it_came(tmp_path: Path) -> None:
     path = extended.repository(tmp_path / "ours")
     extended.publish(tmp_path / "project", extended.published())

@@ -123,21 +123,16 @@ def init(
     from imgbuild.fetch import Http
 
     path = Path.cwd() / MATRIX
-    if path.exists():
-        message = f"{path} is there already"
-        raise InputError(message, hint="add to it by hand, or begin in another folder")
     wanted = extend_init.Wanted(
         name=name,
         packages=wishes.read(add, [], {})[0] if add else (),
         system=tuple(system or ()),
         files=extend_init.files_of(file or ()),
     )
-    folder = Path.cwd() / extend_init.FOLDER / extends
-    below = extend_init.copied(lock, extends, folder, Http())
-    extend_init.write(path, extend_init.text(wanted, below, lock, image))
+    below = extend_init.begin(path, wanted, extends=extends, place=lock, image=image, http=Http())
     console.info(f"{name} stands on {extends} {below.digest}")
     console.info(f"next: imgbuild lock {name} && imgbuild build {name} && imgbuild run {name}")
-    paths = [path, folder / "lock.json", folder / "digests.json"]
+    paths = [path, below.folder / "lock.json", below.folder / "digests.json"]
     options.answer({"wrote": paths}, [str(each) for each in paths], json=json)
 
 
