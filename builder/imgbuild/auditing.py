@@ -120,14 +120,21 @@ class _Audit:
         self._drop = drop
         self._resolution: Resolution = lock.arch[arch]
         self._wheels = {wheel.sha256: wheel for wheel in wheels_of(self._resolution)}
+        self._supply = Supply(lock, inputs)
         self._turn = threading.Lock()  # threads read the base
 
     def run(self, terms: Terms, checks: Sequence[str]) -> Report:
         """Fetch what is lacking, read it, judge it."""
+        try:
+            return self._judged(terms, checks)
+        finally:
+            if self._drop:
+                self._inputs.drop(self._supply.used_up)
+
+    def _judged(self, terms: Terms, checks: Sequence[str]) -> Report:
         base = self._lock.base
-        elsewhere = Elsewhere(self._lock, self._wheels, self._inputs)
-        ranges = None if self._inputs.offline else Blocks(elsewhere)
-        with Library(self._store, ranges) as library:
+        elsewhere = Elsewhere(self._lock, self._wheels, self._inputs, self._supply)
+        with Library(self._store, Blocks(elsewhere)) as library:
             if "elf" in checks or "cuda" in checks:
                 self._read_elves(library)
             world = open_world(
@@ -160,7 +167,7 @@ class _Audit:
             if library.book(wheel, self._place(wheel)).kept_elves() is None
         ]
         for batch in batches(unread, lambda wheel: wheel.size, bounded=self._drop):
-            fetched = self._fetch(batch)
+            fetched = self._supply.bring(batch)
             here = [library.book(wheel, self._file(wheel)) for wheel in batch]
             library.prefetch_elves(here)
             if self._drop:
@@ -174,36 +181,64 @@ class _Audit:
     def _file(self, item: Wheel | Deb) -> Path:
         """The file of `item`; if it is lacking, it is fetched with all others of its kind."""
         with self._turn:
-            path = self._store.file(item.sha256)
-            if path is None:
-                rest = self._resolution.debs if isinstance(item, Deb) else (item,)
-                self._fetch(rest)
-                path = self._store.file(item.sha256)
+            rest = self._resolution.debs if isinstance(item, Deb) else (item,)
+            return self._supply.path(item, rest)
+
+
+class Supply:
+    """The files of a lock, brought into the store as an audit asks for them.
+
+    `used_up` are files that were brought for builds of sdists: nobody needs them after these.
+    """
+
+    def __init__(self, lock: Lock, inputs: Inputs) -> None:
+        self._lock = lock
+        self._inputs = inputs
+        self._built = {built.wheel.sha256 for each in lock.arch.values() for built in each.built}
+        self.used_up: set[Sha256] = set()
+
+    def is_built(self, wheel: Wheel) -> bool:
+        """Whether no index has `wheel`, since it is built from its sdist."""
+        return wheel.sha256 in self._built
+
+    def path(self, item: Locked, rest: Iterable[Locked] = ()) -> Path:
+        """The file of `item`; if it is lacking, it is brought with all of `rest`."""
+        store = self._inputs.store
+        path = store.file(item.sha256)
         if path is None:
-            message = f"{item.file} is not in {self._store.root} after it was fetched"
+            self.bring((item, *rest))
+            path = store.file(item.sha256)
+        if path is None:
+            message = f"{item.file} is not in {store.root} after it was fetched"
             raise FetchFailed(message, hint="is something else emptying the cache?")
         return path
 
-    def _fetch(self, items: Iterable[Locked]) -> list[Sha256]:
-        due = [item.sha256 for item in items if self._store.file(item.sha256) is None]
-        if due and self._inputs.offline:
-            message = f"{len(due)} inputs of {self._lock.target} are not in {self._store.root}"
-            raise FetchFailed(message, hint="run once without --offline")
-        if due:
-            sources.fetch(self._lock, set(due), self._inputs.matrix, self._store, self._inputs.http)
-        return due
+    def bring(self, items: Iterable[Locked]) -> set[Sha256]:
+        """Fetch and build those of `items` that are lacking; the hashes of what was fetched."""
+        due = self._lacking(item.sha256 for item in items)
+        inputs = self._lacking(sources.made_of(self._lock, due))
+        self.used_up |= inputs
+        self._inputs.download(self._lock, due)
+        return due - self._built
+
+    def _lacking(self, hashes: Iterable[Sha256]) -> set[Sha256]:
+        return {each for each in hashes if self._inputs.store.file(each) is None}
 
 
 class Elsewhere:
     """`Ranges` of wheels that a lock names: where each is, is looked up when it is read.
 
-    An address that names no locked wheel is asked as it is.
+    One that no index has, since it is built from its sdist, is built then. An address that names no
+    locked wheel is asked as it is.
     """
 
-    def __init__(self, lock: Lock, wheels: dict[Sha256, Wheel], inputs: Inputs) -> None:
+    def __init__(
+        self, lock: Lock, wheels: Mapping[Sha256, Wheel], inputs: Inputs, supply: Supply
+    ) -> None:
         self._lock = lock
         self._wheels = wheels
         self._inputs = inputs
+        self._supply = supply
         self._indexes: Indexes | None = None
         self._found: dict[str, str] = {}
         self._turn = threading.RLock()
@@ -235,12 +270,23 @@ class Elsewhere:
         with self._turn:
             if url not in self._found:
                 wheel = self._wheels[url.removeprefix(PREFIX)]
-                found = sources.addresses(wheel.package, wheel, self.indexes())
-                if not found:
-                    message = f"{wheel.file} is no longer on the index {wheel.index}"
-                    raise FetchFailed(message, hint=f"lock {self._lock.target} anew")
-                self._found[url] = found[0]
+                if self._supply.is_built(wheel):
+                    self._found[url] = self._supply.path(wheel).as_uri()
+                else:
+                    self._found[url] = self._listed(wheel)
             return self._found[url]
+
+    def _listed(self, wheel: Wheel) -> str:
+        """The address of a wheel in its index; FetchFailed if it is not there any more."""
+        indexes = self.indexes()
+        if self._inputs.offline and not indexes.place(wheel.package).local:
+            message = f"{wheel.file} is not in {self._inputs.store.root}"
+            raise FetchFailed(message, hint="run once without --offline")
+        found = sources.addresses(wheel.package, wheel, indexes)
+        if not found:
+            message = f"{wheel.file} is no longer on the index {wheel.index}"
+            raise FetchFailed(message, hint=f"lock {self._lock.target} anew")
+        return found[0]
 
 
 def audit_pins(

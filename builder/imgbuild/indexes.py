@@ -73,6 +73,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     flat: bool = False
     timed: bool = True
 
+    @property
+    def local(self) -> bool:
+        """Whether it is a folder of this machine, for which no server is asked."""
+        return is_local(self.address)
+
 
 class PageLike(Protocol):
     """What is read of a downloaded page."""
@@ -185,8 +190,12 @@ class Indexes:
 
 def may_name(index: str, url: str) -> bool:
     """Whether an index at `index` may name a file at `url`: a server none of this machine's."""
-    local = urllib.parse.urlsplit(url).scheme == "file"
-    return not local or urllib.parse.urlsplit(index).scheme == "file"
+    return not is_local(url) or is_local(index)
+
+
+def is_local(url: str) -> bool:
+    """Whether an address is one of this machine's file system."""
+    return urllib.parse.urlsplit(url).scheme == "file"
 
 
 def absent_is_none(ask: Callable[[], PageLike]) -> PageLike | None:

@@ -52,18 +52,25 @@ class Inputs:
             and self.store.blob(layer.recipe.layer.digest) is None
         ]
         due -= extend_lock.bring(lock, due, self.matrix, self.store)
-        if not due and not blobs:
-            return []
-        if self.offline:
-            message = (
-                f"{len(due) + len(blobs)} inputs of {lock.target} are not in {self.store.root}"
-            )
-            raise FetchFailed(message, hint="run once without --offline")
+        self.download(lock, due, blobs)
+        return sorted(due)
+
+    def download(self, lock: Lock, due: set[Sha256], blobs: Sequence[RegistryRecipe] = ()) -> None:
+        """Bring the files of `lock` with the hashes `due`, and layers of registries.
+
+        Offline, only what needs no server; FetchFailed, before anything is done, for all else.
+        """
+        if self.offline and (due or blobs):
+            far = sources.far(lock, due, self.matrix, self.store) if due else ()
+            if far or blobs:
+                message = (
+                    f"{len(far) + len(blobs)} inputs of {lock.target} are not in {self.store.root}"
+                )
+                raise FetchFailed(message, hint="run once without --offline")
         if due:
             sources.fetch(lock, due, self.matrix, self.store, self.http)
         for recipe in blobs:
             registry.fetch_layers(recipe.image, [recipe.layer], self.store)
-        return sorted(due)
 
     def drop(self, hashes: Iterable[Sha256]) -> None:
         """Take files out of the cache again."""

@@ -20,6 +20,7 @@ from imgbuild.audit.facts import Call, Function, ModuleFacts
 from imgbuild.audit.library import Library
 from imgbuild.audit.world import World, open_world
 from imgbuild.codec import compact
+from imgbuild.errors import FetchFailed
 from imgbuild.gateway import Catalogue
 from imgbuild.indexes import File
 from imgbuild.remote import lock_wheel
@@ -89,15 +90,19 @@ class Shelf:
         return next(found, None)
 
     def wheel(self, package: str, release: Release) -> Wheel:
-        """The wheel of a release, as a lock would name it."""
+        """The wheel of a release, as a lock would name it.
+
+        FetchFailed if its index gives no hash, and the library has no way to its bytes.
+        """
         index = self.catalogue.indexes.place(package).name
         http = self.library.http
         if release.file.sha256 is None or release.file.size is None:
             if http is None:
                 message = (
-                    f"{release.file.name}: its index gives no hash, and nothing may be fetched"
+                    f"{release.file.name}: the index {index} gives no hash of it, and nothing may"
+                    " be fetched"
                 )
-                raise ValueError(message)
+                raise FetchFailed(message, hint="run once without --offline")
             return lock_wheel(package, str(release.version), index, release.file, http)
         return Wheel(
             package=package,

@@ -16,7 +16,7 @@ from imgbuild.errors import IntegrityError, LockStale
 from imgbuild.fetch import Http, Want, fetch_all
 from imgbuild.indexes import Indexes, places
 from imgbuild.lock import Lock
-from imgbuild.matrix.model import DebianBase, Matrix
+from imgbuild.matrix.model import DebianBase, Matrix, Target
 from imgbuild.resolution import Built, Deb, Locked, Resolution
 from imgbuild.roots import host_root
 from imgbuild.store import Store
@@ -42,14 +42,47 @@ def fetch(lock: Lock, due: Collection[Sha256], matrix: Matrix, store: Store, htt
         rebuild(list(lost.values()), lock, matrix, indexes, store, http)
 
 
+def made_of(lock: Lock, due: Collection[Sha256]) -> set[Sha256]:
+    """The sdists and build requirements of those of `due` that are built from sdists."""
+    return {
+        item.sha256
+        for resolution in lock.arch.values()
+        for built in resolution.built
+        if built.wheel.sha256 in due
+        for item in (built.sdist, *built.requires)
+    }
+
+
+def far(lock: Lock, due: Collection[Sha256], matrix: Matrix, store: Store) -> set[Sha256]:
+    """Those of `due` for which a server has to be asked.
+
+    None has to be for a wheel in a folder that the matrix names, nor for one that can be built of
+    what `store` has. An index whose address the matrix leaves to uv counts as a server.
+    """
+    located = places(matrix, _target(lock, matrix), str)
+    near = {name for name, place in located.items() if place.local}
+    found = set(due)
+    for resolution in lock.arch.values():
+        found -= {wheel.sha256 for wheel in resolution.wheels if wheel.index in near}
+        for built in resolution.built:
+            needed = made_of(lock, {built.wheel.sha256})
+            if all(store.file(each) is not None for each in needed):
+                found.discard(built.wheel.sha256)
+    return found
+
+
 def open_indexes(lock: Lock, matrix: Matrix, http: Http) -> Indexes:
     """The indexes that `lock` names; LockStale if the matrix no longer has its target."""
+    located = places(matrix, _target(lock, matrix), uv.default_index)
+    return Indexes(located, lock.indexes, matrix.default_index, http)
+
+
+def _target(lock: Lock, matrix: Matrix) -> Target:
     target = matrix.targets.get(lock.target)
     if target is None:
         message = f"the matrix has no target {lock.target}, so its indexes are not known"
         raise LockStale(message, hint="add it again, or remove its folder from images/")
-    located = places(matrix, target, uv.default_index)
-    return Indexes(located, lock.indexes, matrix.default_index, http)
+    return target
 
 
 def debian_urls(lock: Lock, matrix: Matrix) -> Callable[[Deb], Sequence[str]]:

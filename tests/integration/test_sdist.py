@@ -7,15 +7,20 @@ import msgspec
 import pytest
 
 from imgbuild import sources
-from imgbuild.errors import IntegrityError, WorldImpossible
+from imgbuild.audit.judge import CHECKS
+from imgbuild.auditing import audit_lock
+from imgbuild.errors import FetchFailed, IntegrityError, WorldImpossible
 from imgbuild.fetch import Http
+from imgbuild.inputs import Inputs
 from imgbuild.lock import make_lock
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Index, Sdist, Wanted
-from imgbuild.resolution import Built, Resolution
+from imgbuild.report import Severity
+from imgbuild.resolution import Built, Resolution, Wheel
 from imgbuild.roots import host_root
 from imgbuild.sdists import host_arch, make
 from imgbuild.store import Store
+from imgbuild.values import sha256
 from tests import needs, samples
 from tests.localindex import LocalIndex, sdist_bytes
 from tests.resolving import resolve_wheels
@@ -147,6 +152,63 @@ def test_a_lost_wheel_is_built_again_from_the_lock(site, root, store, monkeypatc
     lock = make_lock(matrix, "small", {host_arch(): Resolution(wheels=(), built=(other,))})
     with pytest.raises(IntegrityError, match="the lock says"):
         sources.fetch(lock, {found.wheel.sha256}, matrix, store, Http())
+
+
+TRAINER = b"import demo.made\nfrom demo import Gone\n\nclass GRPOTrainer: ...\n"
+
+
+def audited(site, root, store):
+    """A lock with a built wheel and a trl that imports from it what it has not; its inputs."""
+    index = LocalIndex()
+    files = {"setup.py": SETUP, "demo/__init__.py": b"class New: ...\n"}
+    index.add("demo", "demo-1.0.tar.gz", sdist_bytes("demo", "1.0", files))
+    trl = index.wheel("trl", "9.0", files={"trl/__init__.py": TRAINER})
+    site.files.update(index.site_files(api=False))
+    matrix = world(site)
+    built = build(matrix, root, store)
+    assigned = {"demo": "own", "trl": "own"}
+    target = msgspec.structs.replace(matrix.targets["small"], indexes=assigned)
+    matrix = msgspec.structs.replace(matrix, targets={"small": target})
+    wheel = Wheel(
+        package="trl",
+        version="9.0",
+        index="own",
+        file=trl.file,
+        size=len(trl.data),
+        sha256=sha256(trl.data),
+    )
+    resolution = Resolution(wheels=(wheel,), built=(built,))
+    return make_lock(matrix, "small", {host_arch(): resolution}), matrix, built
+
+
+def drop(store, found):
+    for item in (found.wheel, found.sdist, *found.requires):
+        store.drop_file(item.sha256)
+
+
+@pytest.mark.parametrize("checks", [("imports",), CHECKS])
+def test_the_code_of_a_built_wheel_is_audited_though_no_cache_has_it(site, root, store, checks):
+    lock, matrix, built = audited(site, root, store)
+    drop(store, built)
+    site.requests.clear()
+    offline = Inputs(matrix, store, Http(offline=True), offline=True)
+    with pytest.raises(FetchFailed, match="not in") as caught:
+        audit_lock(lock, host_arch(), offline, checks=checks)
+    assert caught.value.hint == "run once without --offline"
+    inputs = Inputs(matrix, store, Http(), offline=False)
+    report = audit_lock(lock, host_arch(), inputs, checks=checks, drop=True)
+    found = [one for one in report.findings if one.check == "imports"]
+    assert [(one.severity, one.where) for one in found] == [
+        (Severity.ERROR, "trl 9.0 trl/__init__.py:2")
+    ]
+    assert site.asked("packages/demo-1.0.tar.gz")
+    # What was built stays; what was fetched to build it is dropped like all that was fetched.
+    assert store.file(built.wheel.sha256) is not None
+    assert store.file(built.sdist.sha256) is None
+    assert [store.file(wheel.sha256) for wheel in built.requires] == [None] * len(built.requires)
+    site.requests.clear()
+    assert audit_lock(lock, host_arch(), offline, checks=checks) == report
+    assert site.requests == []
 
 
 def test_a_build_may_ask_for_more_than_it_declares(site, root, store):

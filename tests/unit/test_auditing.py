@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from imgbuild import auditing, settle
-from imgbuild.audit.judge import Terms
+from imgbuild.audit.judge import CHECKS, Terms
 from imgbuild.errors import FetchFailed, LockStale
 from imgbuild.fetch import Http
 from imgbuild.inputs import Inputs
@@ -23,7 +23,7 @@ from imgbuild.resolution import Resolution
 from imgbuild.store import Store
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests import samples, shelves
+from tests import audited, samples, shelves
 from tests.localindex import LocalIndex
 from tests.servers import Site
 from tests.unit.test_past import GONE, HEAD, OLD, READER
@@ -125,6 +125,49 @@ def test_offline_it_is_answered_from_what_was_kept_or_refused(tmp_path: Path) ->
         asked = len(one.site.requests)
         assert one.audit(offline=True) == first
         assert len(one.site.requests) == asked
+
+
+def folder_world(folder: Path) -> tuple[Matrix, Lock, Resolution]:
+    """A lock whose wheels lie in a folder of this machine; what one imports the other has not."""
+    wheels = folder / "wheels"
+    trainer = "from vllm import Gone\n\nclass GRPOTrainer: ...\n"
+    found = []
+    for package, source in (("trl", trainer), ("vllm", "class New: ...\n")):
+        wheel, _ = audited.wheel(wheels, package, "9.0", {f"{package}/__init__.py": source})
+        found.append(audited.changed(wheel, index="own"))
+    assigned = {"trl": "own", "vllm": "own"}
+    matrix = samples.matrix(pins={"trl": "9.0", "vllm": "9.0"}, indexes=assigned)
+    own = Index(url=f"{wheels.as_uri()}/", flat=True, upload_times="none")
+    nowhere = Index(url="http://127.0.0.1:9/simple")
+    matrix = msgspec.structs.replace(matrix, indexes={"pypi": nowhere, "own": own})
+    resolution = Resolution(wheels=tuple(found))
+    return matrix, make_lock(matrix, "small", {Arch.X86_64: resolution}), resolution
+
+
+@pytest.mark.parametrize("checks", [("imports",), CHECKS])
+def test_wheels_in_a_folder_are_audited_offline(tmp_path: Path, checks: tuple[str, ...]) -> None:
+    matrix, lock, resolution = folder_world(tmp_path)
+    store = Store.open(tmp_path / "cache")
+    inputs = Inputs(matrix, store, Http(attempts=1, offline=True), offline=True)
+    report = auditing.audit_lock(lock, Arch.X86_64, inputs, checks=checks)
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert audited.subjects(errors) == ["vllm:Gone"]
+    here = [store.file(wheel.sha256) is not None for wheel in resolution.wheels]
+    assert here == [checks == CHECKS] * 2  # for code alone they stay where they are
+
+
+def test_offline_what_only_a_server_has_is_counted(tmp_path: Path) -> None:
+    matrix, lock, resolution = folder_world(tmp_path)
+    there, _ = audited.wheel(tmp_path / "other", "pip", "25.1", {"pip/__init__.py": ""})
+    wheels = (there, *resolution.wheels)
+    lock = make_lock(matrix, "small", {Arch.X86_64: Resolution(wheels=wheels)})
+    store = Store.open(tmp_path / "cache")
+    inputs = Inputs(matrix, store, Http(attempts=1, offline=True), offline=True)
+    with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:
+        auditing.audit_lock(lock, Arch.X86_64, inputs)
+    assert caught.value.hint == "run once without --offline"
+    with pytest.raises(FetchFailed, match=r"pip-25\.1-py3-none-any\.whl is not in"):
+        auditing.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",))
 
 
 def test_an_architecture_that_the_lock_has_not_is_said(tmp_path: Path) -> None:

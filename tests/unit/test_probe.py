@@ -6,10 +6,19 @@ import pytest
 
 from imgbuild import probe
 from imgbuild.audit import judge
-from imgbuild.probe import asks, at_time, boundary, lacks
+from imgbuild.audit.library import Library
+from imgbuild.errors import FetchFailed
+from imgbuild.fetch import Http
+from imgbuild.gateway import Catalogue
+from imgbuild.indexes import Indexes, Place
+from imgbuild.probe import Shelf, asks, at_time, boundary, lacks
 from imgbuild.report import Evidence, Relation
+from imgbuild.selection import Rules
+from imgbuild.store import Store
+from imgbuild.values import Arch, sha256
+from imgbuild.wheel.tags import Tags
 from tests import shelves
-from tests.localindex import LocalIndex
+from tests.localindex import LocalIndex, wheel_bytes
 
 NUMBERS = list(range(40))
 
@@ -68,6 +77,26 @@ def test_releases_are_final_fit_the_machine_and_are_not_yanked(tmp_path):
         assert [str(item.version) for item in shelf.releases("lib")][2] == "2.0rc1"
         assert shelf.release("lib", "2.0rc1") is not None
         assert shelf.release("lib", "9") is None
+
+
+def test_a_release_without_a_hash_is_refused_where_nothing_may_be_fetched(tmp_path):
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    (folder / "lib-1.0-py3-none-any.whl").write_bytes(wheel_bytes("lib", "1.0"))
+    store = Store.open(tmp_path / "cache")
+    http = Http(attempts=1, offline=True)
+    place = Place(name="own", address=f"{folder.as_uri()}/", flat=True, timed=False)
+    tags = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+    rules = Rules(as_of=datetime.date(2025, 1, 1), tags=tags, pins={})
+    catalogue = Catalogue(Indexes({"own": place}, {}, "own", http), rules, http, store)
+    release = Shelf(catalogue, Library(store), store).release("lib", "1.0")
+    assert release is not None
+    with pytest.raises(FetchFailed, match="the index own gives no hash of it") as caught:
+        Shelf(catalogue, Library(store), store).wheel("lib", release)
+    assert caught.value.hint == "run once without --offline"
+    # A folder needs no network: its files are hashed offline too.
+    wheel = Shelf(catalogue, Library(store, http), store).wheel("lib", release)
+    assert wheel.sha256 == sha256(wheel_bytes("lib", "1.0"))
 
 
 def test_the_release_of_a_day_is_the_newest_before_it(tmp_path):
