@@ -16,7 +16,7 @@ from imgbuild.errors import IntegrityError, LockStale
 from imgbuild.fetch import Http, Want, fetch_all
 from imgbuild.indexes import Indexes, places
 from imgbuild.lock import Lock
-from imgbuild.matrix.model import DebianBase, Matrix, Target
+from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
 from imgbuild.resolution import Built, Deb, Locked, Resolution
 from imgbuild.roots import host_root
 from imgbuild.store import Store
@@ -85,9 +85,14 @@ def _target(lock: Lock, matrix: Matrix) -> Target:
     return target
 
 
+def _base(lock: Lock, matrix: Matrix) -> Base:
+    """The base of `lock` as the matrix has it, there perhaps by another name."""
+    return matrix.bases[_target(lock, matrix).base]
+
+
 def debian_urls(lock: Lock, matrix: Matrix) -> Callable[[Deb], Sequence[str]]:
     """A function that gives the addresses of a deb of `lock`; reads apt's configuration once."""
-    base = matrix.bases.get(lock.base.name)
+    base = _base(lock, matrix)
     mirrors: list[str] = []
 
     def _urls(deb: Deb) -> Sequence[str]:
@@ -145,7 +150,7 @@ def rebuild(
     """Build wheels of sdists again from locked inputs; IntegrityError if other bytes come out."""
     own = sdists.host_arch()
     debs = lock.arch[own].debs if own in lock.arch else ()
-    base = matrix.bases[lock.base.name]
+    base = _base(lock, matrix)
     with host_root(base, lock.settings.user, own, store, http, debs) as root:
         for built in lost:
             inputs: list[tuple[str, Locked]] = [(built.package, built.sdist)]

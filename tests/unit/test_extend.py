@@ -11,7 +11,8 @@ import msgspec
 import pytest
 import yaml
 
-from imgbuild import extend
+from imgbuild import extend, sources
+from imgbuild.deb import apt
 from imgbuild.errors import InputError
 from imgbuild.matrix.load import load
 from imgbuild.matrix.schema import EXTENSION_FILE, extension_schema, published_extension
@@ -267,6 +268,26 @@ def test_two_published_targets_keep_their_own_bases(tmp_path: Path) -> None:
     found = {name: matrix.bases[target.base] for name, target in matrix.targets.items()}
     assert (found["ours"].glibc, found["theirs"].glibc) == ("2.36", "2.41")
     assert matrix.indexes.keys() >= set(matrix.targets["theirs"].indexes.values())
+
+
+def test_system_packages_come_from_the_mirrors_of_the_targets_own_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other target's base, which is called the same, is an image of a registry."""
+    monkeypatch.setattr(apt, "mirrors", lambda base: base.mirrors)  # not this machine's own
+    lock = extended.published()
+    image = f"quay.example/base:1@sha256:{'c' * 64}"
+    base = msgspec.structs.replace(lock.base, kind="registry", image=image, packages=())
+    other = msgspec.structs.replace(lock, target="another", base=base)
+    extended.publish(tmp_path / "published/another", other)
+    text = extended.MATRIX.replace(
+        "published:\n", "mirrors: ['https://mirror.example/debian']\npublished:\n"
+        "  another: {lock: published/another}\n",
+    )  # fmt: skip
+    matrix = extended.read(extended.repository(tmp_path, text))
+    own = msgspec.structs.replace(lock, target=extended.OWN)
+    urls = sources.debian_urls(own, matrix)(samples.deb("rsync"))
+    assert [url.partition("pool/")[0] for url in urls] == ["https://mirror.example/debian/"]
 
 
 def test_a_registry_of_ones_own(tmp_path: Path) -> None:
