@@ -26,6 +26,7 @@ from imgbuild.values import Arch
 FACT = "folders"
 FOLDER = "folder"
 PLAIN = AddedFolder(mode="0755")
+SETGID = 0o2000
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +40,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 def known(lock: Lock, inputs: Inputs) -> Lock:
     """`lock` with the folders of its base that added files and links lie in, where not plain.
 
-    What the base is made of is fetched if nobody has read it. InputError if there is something
-    else than a folder above a file.
+    What the base is made of is fetched if nobody has read it. InputError if above a file there is
+    something else than a folder, or one whose group a container's programs would pass on.
     """
     if lock.extends is None or not (lock.extends.files or lock.extends.links):
         return lock
@@ -66,10 +67,13 @@ def _folders(
     else:
         found = msgspec.json.decode(kept, type=tuple[Seen, ...])
     for seen in found:
+        file = next(path for path in placed if seen.path in _above(path))
         if seen.kind != FOLDER:
-            file = next(path for path in placed if seen.path in _above(path))
             message = f"{file} is to be added, and /{seen.path} is no folder there: {seen.kind}"
             raise InputError(message, hint="write the path of a folder, not of a link to one")
+        if int(seen.folder.mode, 8) & SETGID:
+            message = f"{file} is to be added, and /{seen.path} hands its group on to what is in it"
+            raise InputError(message, hint="choose another folder: a layer says each file's group")
     return {f"/{seen.path}": seen.folder for seen in found if seen.folder != PLAIN}
 
 

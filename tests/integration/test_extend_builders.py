@@ -30,7 +30,7 @@ def ours(tmp_path: Path) -> Iterator[Project]:
         made.run(
             "init", OWN, "--extends", TARGET, "--lock", str(published.folder), "--add", "another",
             "--system", "jq", "--file", "train.sh:/opt/team/train.sh",
-            "--file", "train.sh:/root/train.sh", "--file", "train.sh:/var/local/team/train.sh",
+            "--system", "openssl", "--file", "train.sh:/etc/ssl/private/team.sh",
         )  # fmt: skip
         with (folder / "matrix.yaml").open("a", encoding="utf-8") as matrix:
             matrix.write("    links:\n      /opt/team/go: {to: train.sh, reason: the old name}\n")
@@ -47,12 +47,9 @@ def test_docker_makes_the_same_files(ours: Project) -> None:
     )
     assert answer["comparison"]["equal"], answer["comparison"]["differences"]
     assert answer["comparison"]["left"]["paths"] > 1000
-    # Folders of the base, into which files were put, are as they were.
+    # A folder of an added package, into which a file is put, is as it is there.
     (added,) = ours.read(f"{OWN}/lock.json")["extends"]["arch"].values()
-    assert added["folders"] == {
-        "/root": {"mode": "0700"},
-        "/var/local": {"mode": "2775", "gid": 50},
-    }
+    assert added["folders"] == {"/etc/ssl/private": {"mode": "0700"}}
     place = answer["comparison"]["right"]["path"]
     said = ours.run("run", OWN, "--layout", place, "--through", "root", "--",
                     "/opt/team/go").stdout  # fmt: skip

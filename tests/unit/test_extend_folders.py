@@ -24,9 +24,10 @@ from imgbuild.store import Store
 from imgbuild.values import Arch, sha256
 from tests import extended, images
 
-PRIVATE, SHARED = "/etc/ssl/private/team.pem", "/var/local/team/list"
+PRIVATE, OWNED = "/etc/ssl/private/team.pem", "/var/lib/agent/team/list"
 BASE = (
     Member(path="etc/ssl/private", kind=Kind.FOLDER, mode=0o700),
+    Member(path="var/lib/agent", kind=Kind.FOLDER, mode=0o750, uid=7, gid=50),
     Member(path="var/local", kind=Kind.FOLDER, mode=0o2775, gid=50),
     Member(path="var/run", kind=Kind.LINK, mode=0o777, target="/run"),
     Member(path="srv", kind=Kind.FOLDER, mode=0o755),
@@ -43,7 +44,7 @@ class World:
         self.inputs = Inputs(self.matrix, self.store, Http(offline=True), offline=True)
         # Two layers, since a later one may change a folder of an earlier one.
         self.layers = [images.layer(folder / "blobs", each) for each in (
-            [Member(path="var/local", kind=Kind.FOLDER, mode=0o700), *BASE[2:]], BASE[:2]
+            [Member(path="var/lib/agent", kind=Kind.FOLDER, mode=0o700), *BASE[2:]], BASE[:2]
         )]  # fmt: skip
         for record, blob in self.layers:
             self.store.add_blob(blob, record.digest)
@@ -79,11 +80,11 @@ def recipe(lock: Lock) -> AddedFilesRecipe:
 
 
 def test_folders_that_are_not_plain_are_locked(world: World) -> None:
-    lock = extend_folders.known(world.lock(PRIVATE, SHARED, "/srv/a", "/new/b"), world.inputs)
+    lock = extend_folders.known(world.lock(PRIVATE, OWNED, "/srv/a", "/new/b"), world.inputs)
     assert lock.extends is not None
     assert lock.extends.arch[Arch.X86_64].folders == {
         "/etc/ssl/private": AddedFolder(mode="0700"),
-        "/var/local": AddedFolder(mode="2775", gid=50),
+        "/var/lib/agent": AddedFolder(mode="0750", uid=7, gid=50),
     }
 
 
@@ -97,7 +98,7 @@ def test_a_second_time_the_base_is_not_read(world: World) -> None:
 
 
 def test_the_image_has_them_as_the_base_has(world: World) -> None:
-    lock = extend_folders.known(world.lock(PRIVATE, SHARED), world.inputs)
+    lock = extend_folders.known(world.lock(PRIVATE, OWNED), world.inputs)
     own = recipe(lock)
     layer = io.BytesIO()
     write_layer(skeleton.added_members(own, dict.fromkeys(own.files, extended.SCRIPT)), layer)
@@ -110,8 +111,8 @@ def test_the_image_has_them_as_the_base_has(world: World) -> None:
             tree.add(Reader(stream, str(blob)))
     found = {path: (node.mode, node.uid, node.gid) for path, node in tree.walk()}
     assert found["/etc/ssl/private"] == (0o700, 0, 0)
-    assert found["/var/local"] == (0o2775, 0, 50)
-    assert found["/var/local/team"] == (0o755, 0, 0)
+    assert found["/var/lib/agent"] == (0o750, 7, 50)
+    assert found["/var/lib/agent/team"] == (0o755, 0, 0)
     assert found[PRIVATE] == (0o600, 0, 0)
 
 
@@ -127,9 +128,10 @@ def test_where_all_folders_are_plain_the_layer_is_as_it_was(world: World) -> Non
 @pytest.mark.parametrize(
     ("place", "told"),
     [("/var/run/team/x", "/var/run is no folder there: symlink"),
-     ("/etc/passwd/x", "/etc/passwd is no folder there: file")],
+     ("/etc/passwd/x", "/etc/passwd is no folder there: file"),
+     ("/var/local/team/x", "/var/local hands its group on")],
 )  # fmt: skip
-def test_a_file_below_what_is_no_folder_is_refused(world: World, place: str, told: str) -> None:
+def test_a_file_below_what_cannot_hold_it_is_refused(world: World, place: str, told: str) -> None:
     with pytest.raises(InputError) as caught:
         extend_folders.known(world.lock(place), world.inputs)
     assert told in caught.value.message
