@@ -3,6 +3,8 @@
 - `tests/unit`: no process, no network but this machine's own, a cache of its own, 60 seconds.
 - anything else is free; `network` and `disk` marks are checked here, before the test starts, and
   engines by the test itself, through `tests.needs`.
+- several processes share the work (`make test`): a file of integration tests stays with one of
+  them, and so do all tests that need room for a whole image, which are the first to start.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 UNIT = Path(__file__).parent / "unit"
+INTEGRATION = Path(__file__).parent / "integration"
+WHOLE_IMAGE = 16  # gigabytes
 UNIT_SECONDS = 60
 REMEDY = "move it to tests/integration"
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "")
@@ -75,10 +79,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(UNIT) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(UNIT_SECONDS))
+        elif item.path.is_relative_to(INTEGRATION):
+            group = "images" if _room(item) >= WHOLE_IMAGE else item.path.name
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: (item.path.is_relative_to(INTEGRATION), _room(item) < WHOLE_IMAGE))
     absent = [item for item in items if item.get_closest_marker("apptainer")]
     if needs.strict() and shutil.which("apptainer") is None:  # tools/engines has no such package
         items[:] = [item for item in items if item not in absent]
         config.hook.pytest_deselected(items=absent)
+
+
+def _room(item: pytest.Item) -> float:
+    """The gigabytes that a test says it needs."""
+    return sum(mark.args[0] for mark in item.iter_markers("disk") if mark.args)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

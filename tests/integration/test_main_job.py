@@ -22,7 +22,7 @@ from imgbuild import seal as seals
 from imgbuild.oci import layout
 from imgbuild.oci.unpack import Reader
 from imgbuild.values import Arch
-from tests import needs
+from tests import needs, ordinary
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"
@@ -172,8 +172,9 @@ def test_another_user_with_another_surrounding_gets_the_same_digest(tmp_path, bu
         folder.chmod(0o755)
     for path in (work, cache, *work.rglob("*"), *(p for p in cache.rglob("*") if p.is_dir())):
         os.chown(path, nobody.pw_uid, nobody.pw_gid)
+    python = ordinary.python(tmp_path)
     command = shlex.join(
-        [sys.executable, "-m", "imgbuild", "build", TARGET, "--offline", "--jobs", "1", "--json"]
+        [python, "-m", "imgbuild", "build", TARGET, "--offline", "--jobs", "1", "--json"]
     )
     done = subprocess.run(
         ["sh", "-c", f"umask 077; exec {command}"],
@@ -214,4 +215,6 @@ def test_a_pull_through_a_registry_gives_the_same_digest(built, sealed):
         capture_output=True,
     ).stdout
     assert seals.digest_of(raw) == sealed.digest
-    subprocess.run([docker, "pull", "--quiet", f"{registry}/{TARGET}@{sealed.digest}"], check=True)
+    pulled = f"{registry}/{TARGET}@{sealed.digest}"
+    subprocess.run([docker, "pull", "--quiet", pulled], check=True)
+    subprocess.run([docker, "image", "rm", "--force", pulled], check=True)

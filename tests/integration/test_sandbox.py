@@ -21,7 +21,7 @@ from imgbuild.oci.tree import remove
 from imgbuild.oci.unpack import unpack
 from imgbuild.run import Result
 from imgbuild.sandbox import Bind
-from tests import images, needs
+from tests import images, needs, ordinary
 
 pytestmark = pytest.mark.engine
 REPOSITORY = Path(__file__).parents[2]
@@ -188,7 +188,6 @@ def _user_folder() -> Iterator[Path]:
 
 
 def test_an_ordinary_user_unpacks_and_runs(user_folder):
-    setpriv = needs.tool("setpriv", "util-linux")
     _, blob = images.shell_layer(user_folder)
     script = f"""
 from pathlib import Path
@@ -203,9 +202,8 @@ print(sandbox.run(root, ["sh", "-c", "id -u; ip -o addr; touch /mine; ls /proc/1
 print(sandbox.run(root, ["sh", "-c", "echo net; cat /etc/resolv.conf"], network=True))
 remove(root)
 """
-    become = [setpriv, "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
     done = subprocess.run(
-        [*become, sys.executable, "-B", "-c", script],
+        [*ordinary.become(), ordinary.python(user_folder), "-B", "-c", script],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY / "builder")},
         capture_output=True,
         text=True,
