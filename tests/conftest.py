@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _room(item: pytest.Item) -> float:
     """The gigabytes that a test says it needs."""
-    return sum(mark.args[0] for mark in item.iter_markers("disk") if mark.args)
+    return sum(float(mark.args[0]) for mark in item.iter_markers("disk") if mark.args)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
