@@ -104,7 +104,7 @@ def compared(session: Session, item: Selected, choice: Choice) -> Path:
     """A layout of what `choice` builds of a target, to be compared; built if none is current."""
     quick = msgspec.structs.replace(choice, dated=False)
     place = folder(session.project, item.name, quick)
-    for each in (folder(session.project, item.name, choice), place):
+    for each in dict.fromkeys((folder(session.project, item.name, choice), place)):
         if is_current(session, item, each, choice):
             return each
     build(session, item.name, item.arches, place, quick)
