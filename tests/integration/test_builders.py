@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tarfile
 import time
 import urllib.request
 import uuid
@@ -349,9 +350,18 @@ def podman() -> Iterator[str]:
         subprocess.run(words, check=False, capture_output=True)
 
 
+def archived(path: Path) -> str:
+    """The digest of the image in an archive."""
+    with tarfile.open(path, encoding="utf-8") as tar:
+        index = tar.extractfile("index.json")
+        assert index is not None
+        (image,) = json.load(index)["manifests"]
+    return str(image["digest"])
+
+
 def test_commands_by_hand(project, podman, tmp_path):
     """What the head of a Dockerfile says, word for word, for Docker and for podman."""
-    needs.buildx()
+    docker = needs.buildx()
     needs.tool("skopeo")
     text = (project.folder / f"images/{TARGET}/Dockerfile").read_text()
     lines = [line.removeprefix("#   ") for line in text.splitlines() if line.startswith("#   ")]
@@ -374,3 +384,7 @@ def test_commands_by_hand(project, podman, tmp_path):
     for builder, archive in by_hand.items():
         pair = [str(archive), str(built(project, builder))]
         assert " equal " in project.run("compare", *pair, "--accept", str(accept)).stdout
+    digest = archived(by_hand["docker"])
+    by_hand["docker"].unlink()
+    subprocess.run([docker, "buildx", "bake", TARGET], cwd=project.folder, check=True)
+    assert archived(by_hand["docker"]) == digest, "the bake file says the same"
