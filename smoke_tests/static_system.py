@@ -59,8 +59,12 @@ def single_user() -> bool:
 def cache_problems() -> list[str]:
     """Every cache folder that the environment names, and the image's own, takes a file."""
     folders = {name: os.environ[name] for name in CACHES if os.environ.get(name)}
-    folders |= {"/tmp": "/tmp", "the image's cache": expectation()["cache"]}
-    folders["the work folder"] = expectation()["workdir"]
+    folders["/tmp"] = "/tmp"
+    if os.statvfs("/").f_flag & os.ST_RDONLY:  # a SIF: the entry point moves the caches
+        print("the root is read-only: folders of the image itself take no file")
+    else:
+        folders["the image's cache"] = expectation()["cache"]
+        folders["the work folder"] = expectation()["workdir"]
     problems = []
     for name, folder in sorted(folders.items()):
         try:

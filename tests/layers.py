@@ -53,9 +53,11 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
     ("render.*",),
     (
         "engine",
+        "apptainer",
         "driver",
         "runner",
         "smoke",
+        "smoke_sif",
         "host",
         "doctor",
         "buildkit",

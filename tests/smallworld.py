@@ -27,7 +27,7 @@ CACHE = "/var/cache/imgbuild"
 USER = samples.USER
 DEBIAN = ("python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib")
 PYTHON = "3.11"
-TOOLS = ("sh", "id", "mkdir", "env", "printf", "cat", "ls")
+TOOLS = ("id", "mkdir", "env", "printf", "cat", "ls")
 CREATED = "2025-06-20T00:00:00Z"
 
 ALPHA = {"alpha/__init__.py": b"import beta\nVALUE = beta.VALUE\n", "alpha/data.txt": b"data"}
@@ -154,7 +154,7 @@ def _plan(count: int) -> Plan:
 
 
 def _base() -> list[Member]:
-    """Debian's Python with the libraries that it is linked with, and busybox for a shell."""
+    """Debian's Python with the libraries that it is linked with, its shell, and busybox."""
     dpkg, ldd = needs.tool("dpkg"), needs.tool("ldd", "libc-bin")
     listed = _lines(dpkg, "--listfiles", *DEBIAN)
     if not listed:
@@ -168,6 +168,7 @@ def _base() -> list[Member]:
                else str(path): path for path in paths}  # fmt: skip
     shell = Path(needs.tool("busybox", "busybox-static"))
     members["/usr/bin/busybox"] = shell
+    members["/usr/bin/sh"] = Path(needs.tool("dash", "dash"))  # its libraries are Python's
     links = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
     links |= {f"usr/bin/{name}": "busybox" for name in TOOLS}
     links["usr/lib64/ld-linux-x86-64.so.2"] = "/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"

@@ -154,7 +154,7 @@ def smoke_root(
     user = lock.settings.user
     command = test_command(lock.settings.prefix, tier, patience, MODEL if model else None, PLACE)
     with store.scratch() as scratch:
-        binds = [sandbox.Bind(source=_write(expected, scratch), target=PLACE)]
+        binds = [sandbox.Bind(source=write(expected, scratch), target=PLACE)]
         env = {**dict(item.split("=", 1) for item in settings.env), "HOME": user.home}
         if model is not None:
             binds.append(sandbox.Bind(source=model, target=MODEL))
@@ -203,7 +203,7 @@ def smoke_here(
                 cache=str(scratch),
                 workdir=str(scratch),
             )
-            folder = _write(expected, scratch)
+            folder = write(expected, scratch)
             words = test_command("", tier, patience, str(model) if model else None, str(folder))
             with console.step(f"{lock.target}: smoke tests, tier {tier}, in {expected.prefix}"):
                 result = processes.run([python, *words[1:]], check=False)
@@ -220,7 +220,7 @@ def test_command(
             f"--patience={patience}", *([f"--model={model}"] if model else [])]  # fmt: skip
 
 
-def _write(expected: Expectation, scratch: Path) -> Path:
+def write(expected: Expectation, scratch: Path) -> Path:
     """The tests and what they are to find, as a folder that everybody can read."""
     for member in members(expected):
         path = scratch / member.path

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import codec, engine, runner, smoke
+from imgbuild import codec, engine, runner, smoke, smoke_sif
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.tree import remove
 from imgbuild.report import Report
@@ -139,6 +139,25 @@ def test_an_engine_runs_them_in_a_container(kind, built, wheels, tmp_path):
         engine.remove(found, "small:latest")
     check(report)
     assert _containers(found) == before
+
+
+@pytest.mark.apptainer
+def test_a_sif_is_read_only_and_its_user_unknown(built, wheels, tmp_path):
+    needs.tool("apptainer", "Debian unstable's package")
+    lock = smallworld.make_lock_of(wheels)
+    store = Store.open(tmp_path)
+    [report, none] = smoke_sif.smoke_sif(
+        lock, built, Arch.X86_64, ["static", "gpu"], store=store, patience=10
+    )
+    # What is small here: no compiler, none of the packages whose entry points are tested.
+    failed = {case.name for case in report.cases if case.outcome == "failed"}
+    assert failed == {"compiler", "entry points"}, report.cases
+    [system] = [case for case in report.cases if case.name == "system"]
+    assert system.outcome == "passed"
+    assert "the root is read-only" in system.log
+    if os.geteuid() == 0:
+        assert f"user id {smoke_sif.STRANGER[0]}," in system.message
+    assert not smoke.succeeded(none)  # here is no GPU, or the image has nothing to test on it
 
 
 def _containers(found: engine.Engine) -> set[str]:

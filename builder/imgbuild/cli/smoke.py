@@ -6,7 +6,7 @@ import enum
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import msgspec
 import typer
@@ -20,6 +20,7 @@ from imgbuild.values import Arch
 if TYPE_CHECKING:
     from imgbuild import smoke as smoke_tests
     from imgbuild.report import Report
+    from imgbuild.store import Store
 
 
 class Tier(enum.StrEnum):
@@ -36,6 +37,7 @@ class Place(enum.StrEnum):
 
     DOCKER = "docker"
     PODMAN = "podman"
+    APPTAINER = "apptainer"
     ROOT = "root"
     HERE = "here"
 
@@ -68,7 +70,8 @@ Way = Annotated[
     typer.Option(
         "--through",
         help="By default the engine that answers, else a root folder, which needs no engine."
-        " here: the environment that is active, no image.",
+        " apptainer: a SIF, with a read-only root and an unknown user. here: the environment that"
+        " is active, no image.",
         rich_help_panel=options.WORK,
         show_default=False,
     ),
@@ -103,6 +106,14 @@ Patience = Annotated[
         rich_help_panel=options.WORK,
     ),
 ]
+
+
+class _How(TypedDict):
+    """What all ways of running the tests take."""
+
+    store: Store
+    patience: float
+    model: Path | None
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,7 +200,7 @@ def _smoke(
     everything: bool,
 ) -> list[Report]:
     """A report for each target and tier, each shown as soon as it is there."""
-    from imgbuild import lock, pipeline
+    from imgbuild import lock, pipeline, smoke_sif
     from imgbuild import smoke as tests
     from imgbuild.store import Store
 
@@ -199,28 +210,18 @@ def _smoke(
     selected = session.select(wanted, everything=everything, arches=[])
     same_image(selected, layout)
     for item in selected:
-        patience, model = asked.patience, asked.model
+        locked = lock.read_lock(session.project.images, item.name)
+        how = _How(store=store, patience=asked.patience, model=asked.model)
         if asked.through is Place.HERE:
-            found = tests.smoke_here(
-                lock.read_lock(session.project.images, item.name),
-                _here(arch),
-                asked.tiers,
-                store=store,
-                patience=patience,
-                model=model,
-            )
+            found = tests.smoke_here(locked, _here(arch), asked.tiers, **how)
         else:
             built = pipeline.built_layout(session, item.name, layout)
-            found = tests.smoke(
-                lock.read_lock(session.project.images, item.name),
-                built,
-                one_arch(built, arch),
-                asked.tiers,
-                through=asked.through.value if asked.through else None,
-                store=store,
-                patience=patience,
-                model=model,
-            )
+            only = one_arch(built, arch)
+            if asked.through is Place.APPTAINER:
+                found = smoke_sif.smoke_sif(locked, built, only, asked.tiers, **how)
+            else:
+                through = asked.through.value if asked.through else None
+                found = tests.smoke(locked, built, only, asked.tiers, through=through, **how)
         for report in found:
             tests.show(report)
         reports += found

@@ -1,0 +1,61 @@
+"""Runs the smoke tests in a SIF, as a cluster would: a read-only root and a user whom nobody knows.
+
+Comes in: a lock and the layout that was built from it. Goes out: a report for each tier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from imgbuild import apptainer, smoke
+from imgbuild.console import console
+from imgbuild.lock import Lock
+from imgbuild.oci.layout import Layout
+from imgbuild.report import Report
+from imgbuild.store import Store
+from imgbuild.values import Arch
+
+# Where the caller is root, who is no user of the image: an id that its /etc/passwd does not have.
+STRANGER = (54321, 54321)
+
+
+def smoke_sif(
+    lock: Lock,
+    layout: Layout,
+    arch: Arch,
+    tiers: Sequence[smoke.Tier],
+    *,
+    store: Store,
+    patience: float = 1.0,
+    model: Path | None = None,
+) -> list[Report]:
+    """Run `tiers` in the image of `layout` on `arch`: a report for each.
+
+    ToolMissing if there is no Apptainer, WorkFailed if it makes no SIF or the tests could not run.
+    """
+    expected = smoke.expectation(lock, arch)
+    program = apptainer.require()
+    reports = []
+    with store.scratch() as scratch:
+        image = apptainer.convert(program, layout, arch, scratch / "sif")
+        binds = {smoke.PLACE: smoke.write(expected, scratch)}
+        if model is not None:
+            binds[smoke.MODEL] = model
+        for tier in tiers:
+            work = scratch / f"work-{tier}"
+            work.mkdir()
+            work.chmod(0o1777)
+            settings = apptainer.Running(
+                binds=binds,
+                work=work,
+                workdir=lock.settings.workdir,
+                gpus=tier in smoke.GPU_TIERS,
+                user=STRANGER,
+            )
+            place = smoke.MODEL if model else None
+            command = smoke.test_command(lock.settings.prefix, tier, patience, place, smoke.PLACE)
+            with console.step(f"{lock.target}: smoke tests, tier {tier}, in apptainer"):
+                result = apptainer.run(program, image, command, settings)
+            reports.append(smoke.read_report(result, expected, tier))
+    return reports
