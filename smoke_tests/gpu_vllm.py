@@ -122,6 +122,7 @@ def main(way: str) -> None:
     llm = smoke_stack.engine(folder, **settings)
     greedy = smoke_stack.sampling(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
     completions = smoke_stack.generate(llm, prompts, greedy)
+    first = f"first tokens {smoke_gpu.age():.1f} s after the process began"
     again = smoke_stack.generate(llm, prompts, greedy)
     reference = smoke_stack.load(folder).cuda()
     problems, said = compare(reference, prompts, completions, kind)
@@ -133,7 +134,8 @@ def main(way: str) -> None:
     )
     if not mean < BOUND[kind]:
         problems.append(f"log-probabilities are {mean:.3f} apart on average, bound {BOUND[kind]}")
-    finish(problems, f"{kind}: {said}; log-probabilities {mean:.4f} apart, at most {largest:.3f}")
+    said = f"{said}; log-probabilities {mean:.4f} apart, at most {largest:.3f}"
+    finish(problems, f"{kind}: {said}; {first}")
 
 
 if __name__ == "__main__":

@@ -68,6 +68,15 @@ def turn() -> None:
             Path(os.environ["SMOKE_WAITED"]).write_text(str(waited), "ascii")
 
 
+def age() -> float:
+    """Seconds since this process began, its wait for the GPU aside: what a start takes."""
+    ticks = int(Path("/proc/self/stat").read_text("ascii").rpartition(")")[2].split()[19])
+    began = ticks / os.sysconf("SC_CLK_TCK")
+    waited = Path(os.environ.get("SMOKE_WAITED") or "absent")
+    idle = float(waited.read_text("ascii")) if waited.exists() else 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - began - idle
+
+
 def patience() -> float:
     """What time limits are multiplied by."""
     return float(os.environ.get("SMOKE_PATIENCE") or 1)

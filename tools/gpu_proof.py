@@ -9,7 +9,9 @@ are linked into a folder in memory and put into a copy of the loader's cache, as
 runtime does: the root's own loader cache stays. gcc finds `-lcuda` there by LIBRARY_PATH.
 
 Leaves in out/: report.json (written after each case), run.log, machine.json. Status 0 if the tier
-passed; 124 if --seconds were over.
+passed; 124 if --seconds were over. With --fresh the caches are empty, as in a new container, and
+lie in out/cache; --kernels FOLDER, an earlier out/cache, gives FlashInfer's compiled kernels to it:
+two such runs say what they are worth.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ SHOWN = "run/imgbuild"  # below the root: a folder in memory that holds all that
 KEPT = ("NCCL_", "NVSHMEM_", "TORCH_SYMM_MEM_", "VLLM_ALLREDUCE_", "CUDA_VISIBLE_DEVICES")
 NAMESPACES = ("--mount", "--propagation", "private", "--ipc", "--pid", "--fork", "--kill-child")
 OVER = 124
+KERNELS = ".cache/flashinfer"  # in the folder that the image's FLASHINFER_WORKSPACE_BASE names
 OWN = ("libcuda.", "libcudadebugger.", "libnvidia-", "libnvcuvid.", "libnvoptix.")  # of the driver
 
 
@@ -52,12 +55,15 @@ def main(arguments: list[str]) -> int:
         "diff_ids": [layer["diff_id"] for layer in image["layers"]],
         "unpacked": unpacked(options.root),
         "tier": options.tier,
+        "caches": caches(options),
         "host": host(options.driver),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
     }
     if machine["unpacked"] != machine["diff_ids"]:
         sys.exit(f"{options.root} does not hold the layers of {options.image}: unpack it again")
     keep(options.out / "machine.json", machine)
+    if options.fresh or options.kernels is not None:
+        empty_cache(options, image["user"])
     command = ["unshare", *NAMESPACES, sys.executable, __file__, "--inside", *arguments]
     with (options.out / "run.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
@@ -85,13 +91,41 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--driver", type=Path, default=Path("/usr/local/nvidia"))
     parser.add_argument("--seconds", type=float, default=570, help="stop after so long")
     parser.add_argument("--model", type=Path, help="folder of a real model")
+    parser.add_argument("--fresh", action="store_true", help="empty caches, in out/cache")
+    parser.add_argument("--kernels", type=Path, help="out/cache of an earlier run; means --fresh")
     parser.add_argument("--only", default="*")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--patience", type=float, default=1)
     options = parser.parse_args(arguments)
     for name in ("image", "root", "tests", "out", "driver"):
         setattr(options, name, getattr(options, name).resolve())
+    if options.kernels is not None and not (options.kernels / KERNELS).is_dir():
+        parser.error(f"--kernels {options.kernels}: it holds no {KERNELS}")
     return options
+
+
+def caches(options: argparse.Namespace) -> str:
+    """What the image's caches held when the tests began."""
+    if options.kernels is not None:
+        return "FlashInfer's kernels"
+    return "nothing" if options.fresh else "what earlier runs left"
+
+
+def empty_cache(options: argparse.Namespace, user: dict[str, Any]) -> None:
+    """Make out/cache anew: empty, or with the kernels of an earlier run."""
+    folder = options.out / "cache"
+    kernels = folder.with_name("kernels")
+    if options.kernels is not None:  # it may be the folder that is emptied
+        shutil.rmtree(kernels, ignore_errors=True)
+        shutil.copytree(options.kernels / KERNELS, kernels, symlinks=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    folder.chmod(0o1777)
+    if kernels.exists():
+        (folder / KERNELS).parent.mkdir(parents=True)
+        kernels.rename(folder / KERNELS)
+        for place in [folder / ".cache", *(folder / ".cache").rglob("*")]:
+            os.chown(place, user["uid"], user["gid"], follow_symlinks=False)
 
 
 def unpacked(root: Path) -> list[str]:
@@ -179,6 +213,8 @@ def inside(options: argparse.Namespace) -> None:
     bind(options.out, folder / "out", writable=True)
     if options.model is not None:
         bind(options.model.resolve(), folder / "model", writable=False)
+    if options.fresh or options.kernels is not None:
+        mount("--bind", options.out / "cache", root / image["expect"]["cache"].lstrip("/"))
     show_driver(options.driver, root)
     expect = folder / "expect.json"
     expect.write_text(json.dumps(image["expect"]), "utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import stat
 import subprocess
@@ -141,6 +142,28 @@ def test_the_tests_run_in_the_root(place, packed, root):
     machine = json.loads((out / "machine.json").read_text())
     assert machine["status"] == 0
     assert machine["unpacked"] == machine["diff_ids"]
+
+
+def test_fresh_caches_are_empty_and_may_be_given_kernels(place, packed, root):
+    out, later = place / "fresh", place / "later"
+    words = (packed / "images/small.json", root, REPOSITORY / "smoke_tests")
+    asked = ("--tier", "static", "--only", "versions")
+    assert tool("gpu_proof.py", *words, out, *asked, "--fresh").returncode == 0
+    made = sorted(path.name for path in (out / "cache").iterdir())
+    assert made == ["pycache"]
+    kernel = out / "cache/.cache/flashinfer/1/90a/cached_ops/x/x.so"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_bytes(b"x")
+    os.utime(kernel, (1e9, 1e9))  # ninja compares times
+    done = tool("gpu_proof.py", *words, later, *asked, "--kernels", out / "cache")
+    assert done.returncode == 0, done.stdout + done.stderr
+    given = later / kernel.relative_to(out)
+    assert (given.stat().st_uid, given.stat().st_mtime) == (smallworld.USER.uid, 1e9)
+    told_ = [json.loads((each / "machine.json").read_text())["caches"] for each in (out, later)]
+    assert told_ == ["nothing", "FlashInfer's kernels"]
+    refused = tool("gpu_proof.py", *words, later, *asked, "--kernels", place / "loads")
+    assert refused.returncode == 2
+    assert "holds no .cache/flashinfer" in refused.stderr
 
 
 def test_no_gpu_is_a_failure(place, packed, root):

@@ -168,3 +168,12 @@ log = gpu_verl.everything("(TaskRunner pid=7) step:1 - actor/lr:0.01", pathlib.P
 print([gpu_verl.logged(log, key) for key in ("actor/pg_loss", "actor/grad_norm", "x/probs", "y")])
 """
     assert python(tmp_path, script).stdout == "[-1.5e-05, 0.25, nan, None]\n"
+
+
+def test_the_age_of_a_case_leaves_out_its_wait(tmp_path):
+    script = "import smoke_gpu; print(smoke_gpu.age())"
+    whole = float(python(tmp_path, script).stdout)
+    assert whole > 0
+    (tmp_path / "waited").write_text("1000.5")
+    rest = float(python(tmp_path, script, SMOKE_WAITED=str(tmp_path / "waited")).stdout)
+    assert rest < -900
