@@ -6,6 +6,7 @@ owner of those that are not plain: the layer writer would make /root a folder th
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from imgbuild.assemble import require
 from imgbuild.deb import root as debian_root
 from imgbuild.errors import InputError
 from imgbuild.inputs import Inputs
-from imgbuild.lock import AddedFolder, Lock
+from imgbuild.lock import AddedFolder, Extends, Lock
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.unpack import Reader, inflated
 from imgbuild.plan import AddedDebsRecipe, DebianRecipe, Layer, RegistryRecipe, base_of, plan
@@ -40,41 +41,68 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 def known(lock: Lock, inputs: Inputs) -> Lock:
     """`lock` with the folders of its base that added files and links lie in, where not plain.
 
-    What the base is made of is fetched if nobody has read it. InputError if above a file there is
-    something else than a folder, or one whose group a container's programs would pass on.
+    What the base is made of is fetched if nobody has read it. InputError if a file or link would
+    stand for a folder, if above it there is something else than one, or one whose group a
+    container's programs would pass on.
     """
     if lock.extends is None or not (lock.extends.files or lock.extends.links):
         return lock
-    placed = sorted((*lock.extends.files, *lock.extends.links))
+    extends = lock.extends
     arches = {
-        arch: msgspec.structs.replace(added, folders=_folders(lock, arch, placed, inputs))
-        for arch, added in lock.extends.arch.items()
+        arch: msgspec.structs.replace(added, folders=_folders(lock, extends, arch, inputs))
+        for arch, added in extends.arch.items()
     }
-    return msgspec.structs.replace(lock, extends=msgspec.structs.replace(lock.extends, arch=arches))
+    return msgspec.structs.replace(lock, extends=msgspec.structs.replace(extends, arch=arches))
 
 
-def _folders(
-    lock: Lock, arch: Arch, placed: Sequence[str], inputs: Inputs
-) -> dict[str, AddedFolder]:
+def _folders(lock: Lock, extends: Extends, arch: Arch, inputs: Inputs) -> dict[str, AddedFolder]:
     layers = base_of(plan(lock, arch)).layers
+    placed = sorted((*extends.files, *extends.links))
     above = sorted({folder for path in placed for folder in _above(path)})
-    key = codec.compact([[layer.id for layer in layers], above]).decode()
+    own = {path.strip("/") for path in placed}
+    key = codec.compact([[layer.id for layer in layers], above, sorted(own)]).decode()
     kept = inputs.store.fact(FACT, key)
     if kept is None:
         inputs.fetch(lock, layers)
-        found = tuple(seen for seen in _seen(layers, inputs.store) if seen.path in above)
+        found = _met(_seen(layers, inputs.store), above, own)
         inputs.store.put_fact(FACT, key, msgspec.json.encode(found))
     else:
         found = msgspec.json.decode(kept, type=tuple[Seen, ...])
     for seen in found:
-        file = next(path for path in placed if seen.path in _above(path))
-        if seen.kind != FOLDER:
-            message = f"{file} is to be added, and /{seen.path} is no folder there: {seen.kind}"
-            raise InputError(message, hint="write the path of a folder, not of a link to one")
-        if int(seen.folder.mode, 8) & SETGID:
-            message = f"{file} is to be added, and /{seen.path} hands its group on to what is in it"
-            raise InputError(message, hint="choose another folder: a layer says each file's group")
+        _refuse(lock.target, extends, seen)
     return {f"/{seen.path}": seen.folder for seen in found if seen.folder != PLAIN}
+
+
+def _met(every: Iterable[Seen], above: Sequence[str], placed: set[str]) -> tuple[Seen, ...]:
+    """What of a base is above the placed paths, and the folders that stand at one of them.
+
+    A folder that no package names is known by what lies below it.
+    """
+    met: dict[str, Seen] = {}
+    for seen in every:
+        if seen.path in above or (seen.path in placed and seen.kind == FOLDER):
+            met[seen.path] = seen
+        for path in placed & set(_above(seen.path)):
+            met.setdefault(path, Seen(path=path, kind=FOLDER, folder=PLAIN))
+    return tuple(met[path] for path in sorted(met))
+
+
+def _refuse(target: str, extends: Extends, seen: Seen) -> None:
+    """InputError if what a row adds cannot be where or below what `seen` is."""
+    place = f"/{seen.path}"
+    added = {**extends.links, **{path: file.file for path, file in extends.files.items()}}
+    path = min(path for path in added if path == place or path.startswith(f"{place}/"))
+    field = "files" if path in extends.files else "links"
+    message = f"targets.{target}.{field}.{path} cannot be added: {place}"
+    if path == place:
+        message = f"{message} is a folder there"
+        raise InputError(message, hint=f"write {place}/{posixpath.basename(added[path])}")
+    if seen.kind != FOLDER:
+        message = f"{message} is no folder there: {seen.kind}"
+        raise InputError(message, hint="write the path of a folder, not of a link to one")
+    if int(seen.folder.mode, 8) & SETGID:
+        message = f"{message} hands its group on to what is in it (its mode is {seen.folder.mode})"
+        raise InputError(message, hint="choose another folder: a layer says each file's group")
 
 
 def _above(path: str) -> Iterator[str]:

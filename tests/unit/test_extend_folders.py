@@ -129,10 +129,31 @@ def test_where_all_folders_are_plain_the_layer_is_as_it_was(world: World) -> Non
     ("place", "told"),
     [("/var/run/team/x", "/var/run is no folder there: symlink"),
      ("/etc/passwd/x", "/etc/passwd is no folder there: file"),
-     ("/var/local/team/x", "/var/local hands its group on")],
+     ("/var/local/team/x", "/var/local hands its group on to what is in it (its mode is 2775)"),
+     ("/srv", "/srv is a folder there"),
+     ("/etc/ssl/private", "/etc/ssl/private is a folder there"),
+     # A folder that nobody names, above others.
+     ("/etc", "/etc is a folder there")],
 )  # fmt: skip
 def test_a_file_below_what_cannot_hold_it_is_refused(world: World, place: str, told: str) -> None:
     with pytest.raises(InputError) as caught:
-        extend_folders.known(world.lock(place), world.inputs)
+        extend_folders.known(world.lock("/srv/a", place), world.inputs)
     assert told in caught.value.message
-    assert place in caught.value.message
+    assert f"targets.ours.files.{place} " in caught.value.message
+    if told.endswith("is a folder there"):
+        assert caught.value.hint == f"write {place}/train.sh"
+
+
+def test_a_link_in_place_of_a_folder_is_refused(world: World) -> None:
+    lock = world.lock()
+    assert lock.extends is not None
+    extends = msgspec.structs.replace(lock.extends, links={"/srv": "/data/srv1"})
+    with pytest.raises(InputError, match=r"targets\.ours\.links\./srv .* is a folder") as caught:
+        extend_folders.known(msgspec.structs.replace(lock, extends=extends), world.inputs)
+    assert caught.value.hint == "write /srv/srv1"
+
+
+def test_a_file_in_place_of_a_file_or_of_a_link_is_no_folder(world: World) -> None:
+    lock = extend_folders.known(world.lock("/etc/passwd", "/var/run"), world.inputs)
+    assert lock.extends is not None
+    assert lock.extends.arch[Arch.X86_64].folders == {}
