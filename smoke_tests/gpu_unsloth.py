@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from pathlib import Path
 
 import smoke_gpu
@@ -17,7 +18,10 @@ def main() -> None:
     smoke_gpu.require()
     os.environ["HF_HOME"] = str(Path("hf").absolute())
     os.environ["UNSLOTH_COMPILE_LOCATION"] = str(Path("unsloth_compiled_cache").absolute())
-    folder = tiny_qwen.save(Path("model").absolute(), half=True)
+    os.environ["UNSLOTH_DISABLE_STATISTICS"] = "1"  # it asks for models that it counts by
+    folder = Path("model").absolute()
+    # In a process of its own: Unsloth wants to come before transformers.
+    smoke_gpu.follow([sys.executable, tiny_qwen.__file__, str(folder)])
     smoke_gpu.turn()
     import unsloth  # noqa: I001  # it patches what is imported after it
     from datasets import Dataset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,7 @@ def save(folder: Path, model: Any = None, *, half: bool = False) -> Path:
         made = made.to(torch.bfloat16)
     made.save_pretrained(folder)
     return folder
+
+
+if __name__ == "__main__":
+    save(Path(sys.argv[1]), half=True)
