@@ -149,7 +149,8 @@ def _texts(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> dict
             sealed = seals.read_seal(images, lock)
             where = addresses(lock, matrix, Http())
             built = script.script(lock, sealed, _one(chosen), where)
-            return {f"{_name(chosen)}.sh": script.text(built, images)}
+            stem = _name(chosen)
+            return {f"{stem}.sh": script.text(built, stem, images)}
         case _:
             return _context(project, matrix, chosen, wish)
 
@@ -157,7 +158,7 @@ def _texts(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> dict
 def _context(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> dict[str, str]:
     """A folder that `docker build` takes: the Dockerfile and all that it copies."""
     lock, arches = chosen
-    made = _dockerfile(project, matrix, lock, arches)
+    made = msgspec.structs.replace(_dockerfile(project, matrix, lock, arches), kept=False)
     files = {
         **current.copied(lock, arches, matrix),
         **{requirements.file_name(arch): requirements.text(lock, arch).encode() for arch in arches},

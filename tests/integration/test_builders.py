@@ -366,7 +366,8 @@ def test_commands_by_hand(project, podman, tmp_path):
     text = (project.folder / f"images/{TARGET}/Dockerfile").read_text()
     lines = [line.removeprefix("#   ") for line in text.splitlines() if line.startswith("#   ")]
     script = "\n".join(lines)
-    for words in ("imgbuild build", "docker buildx build", "skopeo copy", "podman build"):
+    every = ("imgbuild build", "docker buildx build", "docker load", "skopeo copy", "podman build")
+    for words in every:
         assert words in script
     script = script.replace("imgbuild build", f"{' '.join(project.command())} build")
     saved = project.folder / "build/podman.tar"
@@ -375,6 +376,10 @@ def test_commands_by_hand(project, podman, tmp_path):
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=project.folder, env=project.environment(), check=True, capture_output=True,
     )  # fmt: skip
+    removed = subprocess.run(
+        [docker, "image", "rm", "--force", TARGET], check=True, capture_output=True, text=True
+    )
+    assert f"Untagged: {TARGET}:latest" in removed.stdout, "the head brings it into Docker"
     accept = tmp_path / "accept.yaml"
     accept.write_text(
         "- {path: configuration, field: Labels io.buildah.version, only: ['" + str(saved) + "'],"

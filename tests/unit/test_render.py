@@ -50,7 +50,7 @@ def text(made: Dockerfile) -> str:
         ("Dockerfile.x86_64", lambda: text(value(Arch.X86_64))),
         ("Dockerfile.online", lambda: text(_online())),
         ("small-arm64.def", lambda: _definition(value())),
-        ("small.sh", lambda: script.text(_script(), NO_TEMPLATES)),
+        ("small.sh", lambda: script.text(_script(), "small", NO_TEMPLATES)),
     ],
 )
 def test_golden_texts(name, made):
@@ -189,6 +189,40 @@ def test_online_takes_a_registry_base_where_it_is():
     base = msgspec.structs.replace(lock.base, kind="registry", image=image)
     lock = msgspec.structs.replace(lock, base=base)
     assert online.reference(value(), lock, None) == image
+
+
+def _head(made: Dockerfile) -> str:
+    return text(made).partition("\nARG ")[0]
+
+
+def test_commands_in_heads_name_one_platform():
+    """A machine without emulation builds no other one."""
+    for made in (value(), _online()):
+        (named,) = re.findall(r"docker buildx build .*--platform (\S+)", _head(made))
+        assert named == "linux/amd64"
+        (several,) = re.findall(r"^# --platform (\S+) builds both", _head(made), re.MULTILINE)
+        assert sorted(several.split(",")) == ["linux/amd64", "linux/arm64"]
+    arm = value(Arch.ARM64)
+    assert re.findall(r"--platform (\S+)", _head(arm)) == ["linux/arm64"] * 2
+
+
+def test_a_head_elsewhere_than_beside_the_lock_says_so():
+    matrix = renderworld.matrix()
+    lock = renderworld.lock(matrix)
+    made = dockerfile(lock, renderworld.seal(lock), matrix, [Arch.ARM64])
+    head = _head(msgspec.structs.replace(made, kept=False))
+    assert "beside it" not in head
+    assert "images/small" not in head
+    assert "--builder docker" not in head, "which builds what is beside the lock"
+    assert "imgbuild render small --arch arm64 --output FOLDER" in head
+    assert "imgbuild build small --arch arm64 --only base " in head
+    assert "imgbuild build small --arch arm64 --only wheels " in head
+    assert re.findall(r"--platform (\S+)", head) == ["linux/arm64"] * 2
+
+
+def test_texts_of_one_architecture_name_their_own_file():
+    assert "#   sh small-arm64.sh FOLDER" in script.text(_script(), "small-arm64", NO_TEMPLATES)
+    assert "render small --format apptainer --arch arm64`" in _definition(value())
 
 
 def test_bake_names_have_no_dots_and_contexts_are_by_digest():

@@ -138,7 +138,11 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
-    """One image, step by step."""
+    """One image, step by step.
+
+    `kept` says that it lies beside its lock; `narrowed` is the flag of `imgbuild` that gives its
+    architectures where the lock has more, and empty otherwise.
+    """
 
     target: str
     summary: str
@@ -159,6 +163,8 @@ class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str
     entrypoint: tuple[str, ...]
     cmd: tuple[str, ...]
+    kept: bool = True
+    narrowed: str = ""
 
     @property
     def platforms(self) -> str:
@@ -212,6 +218,7 @@ def dockerfile(
         workdir=config.workdir,
         entrypoint=config.entrypoint,
         cmd=config.cmd,
+        narrowed="".join(f" --arch {arch}" for arch in plans if plans.keys() != lock.arch.keys()),
     )
 
 

@@ -142,9 +142,9 @@ def _built(
     )
 
 
-def text(made: Script, images: Path) -> str:
-    """The script's text."""
-    return templates.render("script.j2", made, images=images)
+def text(made: Script, name: str, images: Path) -> str:
+    """The text of the script `name`.sh."""
+    return templates.render("script.j2", made, images=images, stem=name)
 
 
 def _environment(lock: Lock) -> dict[str, str]:
