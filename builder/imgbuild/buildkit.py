@@ -32,6 +32,10 @@ REMEDY = (
 )
 ANOTHER = "make a builder: docker buildx create --name NAME, then --buildx-builder NAME"
 BUILDERS = "docker buildx ls names the builders"
+# What `docker buildx inspect` says of a builder, and of one that was built without a version.
+TOLD = re.compile(r"^BuildKit(?: version)?:[ \t]*(\S+)", re.MULTILINE | re.IGNORECASE)
+DRIVER = re.compile(r"^Driver:[ \t]*(\S*)", re.MULTILINE)
+UNTOLD = "v0.0.0+unknown"
 # What a builder says, and what it means: the class of the error, and what to do.
 CAUSES: tuple[tuple[str, type[ImgbuildError], str], ...] = (
     (
@@ -109,18 +113,28 @@ def find() -> Buildx:
 
 
 def version(builder: str | None) -> str:
-    """What builds, with versions; ToolMissing or InputError if it does not answer."""
+    """What builds, with versions; ToolMissing or InputError if it does not answer.
+
+    None is the builder that buildx uses now. One that is not started yet has no version, so it is.
+    An engine's own builder has the engine's version: Debian's leaves that of its BuildKit out.
+    """
     buildx = find()
-    if builder is None:
-        return f"docker {engine.require('docker').version}, buildx {buildx.named}"
-    answer = processes.run([*buildx.command, "inspect", builder], check=False)
+    words = [*buildx.command, "inspect", "--bootstrap"]
+    answer = processes.run(words if builder is None else [*words, builder], check=False)
     if answer.status != 0:
-        message = f"buildx has no builder {builder!r} that answers: {answer.stderr.strip()}"
+        last = "".join(answer.stderr.strip().splitlines()[-1:])
+        named = f"no builder {builder!r} that answers" if builder else "a builder that fails"
+        message = f"buildx has {named}: {last}"
         raise InputError(message, hint=BUILDERS)
-    told = re.findall(
-        r"^BuildKit(?: version)?:\s*(\S+)", answer.stdout, re.MULTILINE | re.IGNORECASE
-    )
-    return f"buildkit {' '.join(sorted(set(told)))}, buildx {buildx.named}"
+    told = set(TOLD.findall(answer.stdout))
+    driver = DRIVER.search(answer.stdout)
+    own = driver is None or driver[1] in ("", "docker")
+    if own and (builder is None or not told - {UNTOLD}):
+        # Where buildx is installed alone there is no command that asks the engine.
+        found = engine.find("docker") if told else engine.require("docker")
+        if found is not None:
+            return f"docker {found.version}, buildx {buildx.named}"
+    return f"buildkit {' '.join(sorted(told)) or 'unknown'}, buildx {buildx.named}"
 
 
 def build(order: Order, out: Path) -> None:
@@ -129,8 +143,6 @@ def build(order: Order, out: Path) -> None:
     WorkFailed names the step that failed, with its last lines; ToolMissing if no engine answers.
     """
     buildx = find()
-    if order.builder is None:
-        engine.require("docker")
     told = command(order, out, buildx)
     with console.steps(order.title) as steps:
         progress = Progress(steps)

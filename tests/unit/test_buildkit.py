@@ -164,12 +164,126 @@ def test_names_of_steps_are_one_line():
     assert len(short("x" * 1000)) < 120
 
 
+# -- versions
+
+ENGINES_OWN = """\
+Name:          default
+Driver:        docker
+Last Activity: 2026-11-21 18:07:47 +0000 UTC
+
+Nodes:
+Name:             default
+Endpoint:         default
+Status:           running
+BuildKit version: {}
+Platforms:        linux/amd64, linux/arm64
+"""
+FARM = """\
+Name:   farm
+Driver: kubernetes
+
+Nodes:
+Name:             farm0
+Endpoint:         kubernetes:///farm
+Status:           running
+BuildKit version: v0.26.2
+Platforms:        linux/amd64
+
+Name:             farm1
+Endpoint:         kubernetes:///farm
+Status:           running
+BuildKit version: v0.25.1
+Platforms:        linux/arm64
+"""
+# What buildx says where no engine answers; its exit status is 0.
+NOBODY = """\
+Name:          default
+Driver:
+Error:         Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?
+
+Nodes:
+"""
+# A builder that was never started, as `inspect` alone shows it.
+IDLE = """\
+Name:   farm
+Driver: kubernetes
+
+Nodes:
+Name:     farm0
+Endpoint: kubernetes:///farm
+Status:   inactive
+"""
+
+
+class Shell:
+    """`docker` and `buildx` on PATH, and what they answer. Without `engine` there is no docker."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, said: str, engine: str | None) -> None:
+        self.said, self.engine = said, engine
+        self.asked: list[list[str]] = []
+        for module in ("buildkit", "engine"):
+            patch.setattr(f"imgbuild.{module}.shutil.which", self._which)
+        patch.setattr(processes, "run", self._run)
+
+    def _which(self, name: str) -> str | None:
+        own = {"buildx": "/usr/bin/buildx"} if self.engine is None else {"docker": "docker"}
+        return own.get(name)
+
+    def _run(self, words: list[str], **_: object) -> Result:
+        if "inspect" in words:
+            self.asked.append(words)
+            # A builder is started only if that is asked for.
+            return Result(0, self.said if "--bootstrap" in words else IDLE, "")
+        if words[-1] == "version":
+            return Result(0, "github.com/docker/buildx v0.29.1 abc", "")
+        return Result(0 if self.engine else 1, self.engine or "", "")
+
+
+@pytest.mark.parametrize(
+    ("builder", "said", "engine", "expected"),
+    [
+        (None, ENGINES_OWN.format("v0.0.0+unknown"), "28.5.2", "docker 28.5.2"),
+        (None, ENGINES_OWN.format("v0.25.0"), "28.5.2", "docker 28.5.2"),
+        ("default", ENGINES_OWN.format("v0.0.0+unknown"), "28.5.2", "docker 28.5.2"),
+        # Buildx is installed alone: nothing asks the engine.
+        (None, ENGINES_OWN.format("v0.25.0"), None, "buildkit v0.25.0"),
+        # The builder in use is not the engine's own.
+        (None, FARM, "28.5.2", "buildkit v0.25.1 v0.26.2"),
+        (None, FARM, None, "buildkit v0.25.1 v0.26.2"),
+        ("farm", FARM, "28.5.2", "buildkit v0.25.1 v0.26.2"),
+    ],
+)
+def test_who_builds_is_told_with_versions(monkeypatch, builder, said, engine, expected):
+    shell = Shell(monkeypatch, said, engine)
+    assert buildkit.version(builder) == f"{expected}, buildx v0.29.1"
+    (words,) = shell.asked
+    assert words[-1] == (builder or "--bootstrap")
+
+
+def test_where_no_engine_answers_that_is_said(monkeypatch):
+    Shell(monkeypatch, NOBODY, "")
+    with pytest.raises(ToolMissing, match="docker does not answer"):
+        buildkit.version(None)
+
+
+def test_a_builder_that_cannot_be_started_is_named(monkeypatch):
+    shell = Shell(monkeypatch, "", "28.5.2")
+    run = shell._run
+
+    def _run(words: list[str], **more: object) -> Result:
+        failed = Result(1, "", "#1 booting\nERROR: context deadline exceeded\n")
+        return failed if "inspect" in words else run(words, **more)
+
+    monkeypatch.setattr(processes, "run", _run)
+    with pytest.raises(InputError, match=r"no builder 'farm' that answers: ERROR: context dead"):
+        buildkit.version("farm")
+
+
 # -- errors
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, *said: str, version: str = "0.29.1") -> None:
     monkeypatch.setattr("imgbuild.buildkit.shutil.which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr("imgbuild.engine.require", lambda kind: kind)
     answer = Result(0, f"github.com/docker/buildx v{version} abc", "")
     monkeypatch.setattr(processes, "run", lambda *_, **__: answer)
 
