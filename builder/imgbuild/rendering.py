@@ -68,12 +68,16 @@ def keep(project: Project, matrix: Matrix, chosen: Iterable[Lock]) -> list[Rende
 
 
 def keep_new(project: Project, matrix: Matrix, names: Iterable[str]) -> None:
-    """Write the Dockerfiles of targets that were just locked, or say why one has none."""
+    """Write the Dockerfiles of targets that were just locked, or say why one has none.
+
+    Then none of an earlier lock is left either.
+    """
     for name in names:
         lock = locks.read_lock(project.images, name)
         try:
             current.write(project, name, _kept(project, matrix, lock))
         except InputError as error:
+            current.write(project, name, {})
             console.info(f"{name} has no Dockerfile: {error.message}")
     _keep_bake(project, matrix)
 

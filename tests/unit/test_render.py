@@ -15,7 +15,7 @@ from packaging.pylock import Pylock
 
 from imgbuild import lock as locks
 from imgbuild import project as projects
-from imgbuild import rendering, requirements
+from imgbuild import rendering, requirements, sealing
 from imgbuild.errors import InputError
 from imgbuild.lock import Lock
 from imgbuild.matrix.load import load
@@ -343,6 +343,19 @@ def test_accounts_that_differ_between_architectures_stay_apart():
     definition = _definition(dockerfile(lock, renderworld.seal(lock), matrix))
     assert "install -D -T -m 0644 /imgbuild/files-arm64/etc/passwd /etc/passwd" in definition
     assert "TARGETARCH" not in definition
+
+
+def test_where_a_new_lock_has_no_dockerfile_the_old_one_goes(tmp_path):
+    project = projects.Project(matrix=tmp_path / "matrix.yaml")
+    matrix = renderworld.matrix()
+    before = renderworld.lock(matrix)
+    for lock in (before, renderworld.without(before, "uv")):
+        sealing.write_locked(project, lock, renderworld.seal(lock))
+        rendering.keep_new(project, matrix, ["small"])
+        left = {path.name for path in (project.images / "small").rglob("*") if path.is_file()}
+        assert ({"Dockerfile", "environment.sh"} <= left) is (lock is before)
+    locked = {"lock.json", "digests.json", "requirements-x86_64.txt", "requirements-arm64.txt"}
+    assert left == locked
 
 
 def test_committed_dockerfiles_are_current():
