@@ -58,6 +58,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
         "runner",
         "smoke",
         "smoke_sif",
+        "kernels",
         "host",
         "doctor",
         "buildkit",

@@ -19,6 +19,7 @@ from imgbuild.cli import (
     doctor,
     image,
     init,
+    kernels,
     lock,
     matrix,
     options,
@@ -95,6 +96,7 @@ app.command("build", rich_help_panel=MAKE)(build.build)
 app.command("lock", rich_help_panel=MAKE)(lock.lock)
 app.command("render", rich_help_panel=MAKE)(render.render)
 app.command("init", rich_help_panel=MAKE)(init.init)
+app.command("kernels", rich_help_panel=MAKE)(kernels.kernels)
 app.command("audit", rich_help_panel=LOOK)(audit.audit)
 app.command("matrix", rich_help_panel=LOOK)(matrix.matrix)
 app.command("resolve", rich_help_panel=LOOK)(resolve.resolve)

@@ -165,7 +165,7 @@ def run(
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     session = pipeline.open_session(matrix, pipeline.Options())
-    name = _single(session.select([name]))
+    name = single(session.select([name]))
     built = pipeline.built_layout(session, name, layout)
     chosen = one_arch(built, arch)
     words = list(command or [])
@@ -191,7 +191,7 @@ def run(
     raise typer.Exit(ran.status)
 
 
-def _single(selected: Sequence[Selected]) -> str:
+def single(selected: Sequence[Selected]) -> str:
     """The name of the one target that is meant."""
     if len(selected) > 1:
         message = f"several targets match: {', '.join(item.name for item in selected)}"

@@ -210,12 +210,14 @@ def _smoke(
     selected = session.select(wanted, everything=everything, arches=[])
     same_image(selected, layout)
     for item in selected:
-        locked = lock.read_lock(session.project.images, item.name)
+        images = session.project.images
         how = _How(store=store, patience=asked.patience, model=asked.model)
         if asked.through is Place.HERE:
+            locked = lock.read_lock(images, item.name)
             found = tests.smoke_here(locked, _here(arch), asked.tiers, **how)
         else:
             built = pipeline.built_layout(session, item.name, layout)
+            locked = lock.read_lock(images, item.name)
             only = one_arch(built, arch)
             if asked.through is Place.APPTAINER:
                 found = smoke_sif.smoke_sif(locked, built, only, asked.tiers, **how)

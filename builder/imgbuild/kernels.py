@@ -1,0 +1,251 @@
+"""FlashInfer's kernels, compiled once: a wheel that a target's variant is locked with.
+
+Comes in: a built image whose FlashInfer compiles at first use, and which kernels are wanted; or
+what two runs on a GPU machine left in their caches. Goes out: a wheel of the package that
+FlashInfer itself looks into before it compiles. nvcc's output is no pure function of the lock, so
+kernels are an input: compiled twice, and what differs between the two is named.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import runner, sandbox
+from imgbuild.console import console
+from imgbuild.errors import InputError, WorkFailed
+from imgbuild.lock import Lock
+from imgbuild.oci.layout import Layout
+from imgbuild.plan import installed_wheels
+from imgbuild.store import Store
+from imgbuild.values import Arch, Bytes, Sha256, sha256
+from imgbuild.wheel.build import repack
+
+FLASHINFER = "flashinfer-python"
+PACKAGE = "flashinfer-jit-cache"
+MODULE = "flashinfer_jit_cache"
+# What vLLM samples with, on every GPU: FlashInfer's functions that describe a library of kernels.
+SAMPLING = ("flashinfer.jit.sampling:gen_sampling_module",)
+KERNELS = "cached_ops"  # the folder of FlashInfer's cache that holds compiled libraries
+PLACE = "/kernels"  # one place for both compilations: paths are part of what nvcc writes
+DIGITS = 12
+
+# Runs inside, under the image's Python. No machine that compiles needs a driver: what links to it
+# finds a library of its name, without a function in it.
+COMPILE = """\
+import importlib, subprocess, sys
+subprocess.run(["gcc", "-shared", "-o", "/kernels/stub/libcuda.so", "-Wl,-soname,libcuda.so.1",
+                "-x", "c", "/dev/null"], check=True)
+for name in sys.argv[1:]:
+    module, _, function = name.partition(":")
+    getattr(importlib.import_module(module), function)().build(False)
+"""
+
+INIT = """\
+\"\"\"FlashInfer's kernels for {gpus}, compiled by imgbuild in the image of {target}.\"\"\"
+
+import pathlib
+
+__version__ = "{version}"
+
+
+def get_jit_cache_dir():
+    \"\"\"Where FlashInfer looks for NAME/NAME.so before it compiles.\"\"\"
+    return str(pathlib.Path(__file__).parent / "jit_cache")
+"""
+
+
+class Kernel(msgspec.Struct, frozen=True, kw_only=True):
+    """A compiled library; `same` if both compilations gave the same bytes."""
+
+    name: str
+    size: Bytes
+    sha256: Sha256
+    same: bool
+
+
+class Kernels(msgspec.Struct, frozen=True, kw_only=True):
+    """The wheel that was made, and what is in it."""
+
+    target: str
+    arch: Arch
+    version: str
+    file: str
+    size: Bytes
+    sha256: Sha256
+    gpus: tuple[str, ...]
+    kernels: tuple[Kernel, ...]
+
+
+def compile_twice(
+    lock: Lock,
+    layout: Layout,
+    arch: Arch,
+    wanted: Sequence[str],
+    gpus: Sequence[str],
+    *,
+    store: Store,
+    out: Path,
+) -> Kernels:
+    """Compile `wanted` ("module:function") for `gpus` ("9.0") in the image, and pack them to `out`.
+
+    InputError if the target compiles nothing, WorkFailed with the compiler's words if it fails.
+    """
+    _flashinfer(lock, arch)
+    with runner.root_folder(layout, arch, store) as root, store.scratch() as scratch:
+        settings = runner.running(layout, arch)
+        runs = []
+        for number in ("first", "second"):
+            folder = scratch / number
+            (folder / "stub").mkdir(parents=True)
+            for place in (folder, folder / "stub"):
+                place.chmod(0o1777)
+            with console.step(f"{lock.target}: compiling kernels, the {number} time"):
+                _compile(lock, root, settings, folder, wanted, gpus)
+            runs.append(compiled(folder))
+        return pack(lock, arch, runs[0], runs[1], gpus, out)
+
+
+def take(
+    lock: Lock, arch: Arch, folders: tuple[Path, Path], gpus: Sequence[str], out: Path
+) -> Kernels:
+    """Pack to `out` what two runs on a GPU machine compiled into the caches in `folders`."""
+    _flashinfer(lock, arch)
+    return pack(lock, arch, compiled(folders[0]), compiled(folders[1]), gpus, out)
+
+
+def compiled(folder: Path) -> dict[str, Path]:
+    """The libraries below `folder`, a cache of FlashInfer, by their names; InputError if none."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.rglob(f"{KERNELS}/*/*.so")):
+        name = path.parent.name
+        if path.stem != name:
+            continue
+        if name in found:
+            message = f"{folder} holds {name} twice: {found[name]} and {path}"
+            raise InputError(message, hint="name the cache of one FlashInfer and one set of GPUs")
+        found[name] = path
+    if not found:
+        message = f"{folder}: no {KERNELS}/NAME/NAME.so lies below it"
+        raise InputError(message, hint="name a folder that FLASHINFER_WORKSPACE_BASE named")
+    return found
+
+
+def pack(
+    lock: Lock,
+    arch: Arch,
+    one: Mapping[str, Path],
+    other: Mapping[str, Path],
+    gpus: Sequence[str],
+    out: Path,
+) -> Kernels:
+    """The wheel of the libraries `one`, compared with `other`; its bytes follow from theirs.
+
+    InputError if the two hold not the same libraries.
+    """
+    if apart := sorted(one.keys() ^ other.keys()):
+        message = f"one of the two compilations lacks {', '.join(apart)}"
+        raise InputError(message, hint="let both runs do the same, each with an empty cache")
+    data = {name: path.read_bytes() for name, path in sorted(one.items())}
+    kernels = tuple(
+        Kernel(name=name, size=len(content), sha256=sha256(content),
+               same=content == other[name].read_bytes())
+        for name, content in data.items()
+    )  # fmt: skip
+    rows = "".join(f"{kernel.name} {kernel.sha256}\n" for kernel in kernels)
+    mark = sha256(f"{' '.join(gpus)}\n{rows}".encode())[:DIGITS]
+    version = f"{_flashinfer(lock, arch)}+k{mark}"
+    tag = f"py3-none-manylinux_{lock.base.glibc.replace('.', '_')}_{arch.wheel}"
+    about = INIT.format(gpus=", ".join(gpus), target=lock.target, version=version)
+    members = {f"{MODULE}/jit_cache/{each}/{each}.so": content for each, content in data.items()}
+    members[f"{MODULE}/__init__.py"] = about.encode()
+    wheel = _wheel(members, version, tag, out)
+    packed = wheel.read_bytes()
+    return Kernels(
+        target=lock.target,
+        arch=arch,
+        version=version,
+        file=wheel.name,
+        size=len(packed),
+        sha256=sha256(packed),
+        gpus=tuple(gpus),
+        kernels=kernels,
+    )
+
+
+def _wheel(members: dict[str, bytes], version: str, tag: str, out: Path) -> Path:
+    """A wheel of `members` in the folder `out`."""
+    name = f"{MODULE}-{version}-{tag}.whl"
+    info = f"{MODULE}-{version}.dist-info"
+    texts = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: {version}\n",
+        "WHEEL": f"Wheel-Version: 1.0\nGenerator: imgbuild\nRoot-Is-Purelib: false\nTag: {tag}\n",
+        "RECORD": "",  # written by what repacks it
+    }
+    about = {f"{info}/{each}": text.encode() for each, text in texts.items()}
+    out.mkdir(parents=True, exist_ok=True)
+    loose = out / f".{name}.loose"
+    try:
+        with zipfile.ZipFile(loose, "w") as archive:
+            for path, content in (members | about).items():
+                archive.writestr(path, content)
+        return repack(loose, out / name)
+    finally:
+        loose.unlink(missing_ok=True)
+
+
+def row(made: Kernels, pins: Mapping[str, str]) -> str:
+    """The entry of a variant for the matrix: what is added to the row of its target."""
+    flashinfer = made.version.partition("+")[0]
+    own = {**pins, FLASHINFER: flashinfer, PACKAGE: made.version}
+    lines = [f"  {made.target}-kernels:", f"    # the rest as in {made.target}"]
+    gpus = ", ".join(f'"{gpu}"' for gpu in made.gpus)
+    lines += [f"    gpu: [{gpus}]", "    pins:"]
+    lines += [f'      {name}: "{version}"' for name, version in own.items()]
+    return "\n".join([*lines, "    indexes:", f"      {PACKAGE}: wheels"])
+
+
+def _flashinfer(lock: Lock, arch: Arch) -> str:
+    """The locked FlashInfer; InputError if the target does not compile its kernels."""
+    if arch not in lock.arch:
+        message = f"the lock of {lock.target} has no {arch}, only {', '.join(sorted(lock.arch))}"
+        raise InputError(message, hint="name another architecture with --arch")
+    found = {wheel.package: wheel.version for wheel in installed_wheels(lock.arch[arch])}
+    if lock.flashinfer != "jit" or FLASHINFER not in found:
+        message = f"{lock.target} has FlashInfer {lock.flashinfer}: nothing is compiled in it"
+        raise InputError(message, hint="name a target whose mode is jit: imgbuild matrix")
+    return found[FLASHINFER]
+
+
+def _compile(
+    lock: Lock,
+    root: Path,
+    settings: runner.Running,
+    folder: Path,
+    wanted: Sequence[str],
+    gpus: Sequence[str],
+) -> None:
+    """Compile `wanted` into `folder`, which the image's user sees at PLACE."""
+    user = lock.settings.user
+    env = dict(item.split("=", 1) for item in settings.env)
+    env |= {
+        "HOME": user.home,
+        "FLASHINFER_WORKSPACE_BASE": PLACE,
+        "FLASHINFER_CUDA_ARCH_LIST": " ".join(gpus),
+        "LIBRARY_PATH": f"{PLACE}/stub",
+    }
+    done = sandbox.run(
+        root,
+        [*settings.entrypoint, f"{lock.settings.prefix}/bin/python", "-c", COMPILE, *wanted],
+        env=env,
+        binds=[sandbox.Bind(source=folder, target=PLACE, writable=True)],
+        user=(user.uid, user.gid),
+    )
+    if done.status != 0:
+        tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-20:])
+        message = f"{lock.target}: kernels were not compiled (status {done.status}):\n{tail}"
+        hint = f"look into the image: imgbuild run {lock.target} -- sh"
+        raise WorkFailed(message, hint=hint)

@@ -1,0 +1,122 @@
+"""Kernels that were compiled ahead: the wheel, what differs in it, and the row that uses it."""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from imgbuild import kernels
+from imgbuild.cli.kernels import _gpus, _modules
+from imgbuild.errors import InputError
+from imgbuild.lock import Lock
+from imgbuild.matrix.model import Flashinfer
+from imgbuild.values import Arch, sha256
+from imgbuild.wheel import archive as wheels
+from tests import samples
+
+
+def lock(mode: str = "jit") -> Lock:
+    """The lock of a target with FlashInfer 0.6.12 for CUDA 13."""
+    chosen = Flashinfer(mode=mode, reason="tested")  # type: ignore[arg-type]
+    source = samples.matrix(flashinfer=chosen, cuda="13.0", pins={"flashinfer-python": "0.6.12"})
+    return samples.lock(samples.wheel("flashinfer-python", "0.6.12"), of=source)
+
+
+def cache(folder: Path, **libraries: bytes) -> Path:
+    """A cache of FlashInfer with these libraries, its objects and its own folder of locks."""
+    for name, data in {"tmp": None, **libraries}.items():
+        place = folder / ".cache/flashinfer/0.6.12/90a/cached_ops" / name
+        place.mkdir(parents=True)
+        if data is not None:
+            (place / f"{name}.so").write_bytes(data)
+            (place / "x.cuda.o").write_bytes(b"object")
+    return folder
+
+
+def test_the_wheel_is_what_flashinfer_looks_into(tmp_path):
+    one = cache(tmp_path / "one", sampling=b"S", page=b"P1")
+    other = cache(tmp_path / "other", sampling=b"S", page=b"P2")
+    made = kernels.take(lock(), Arch.X86_64, (one, other), ["9.0"], tmp_path / "out")
+    assert {each.name: each.same for each in made.kernels} == {"page": False, "sampling": True}
+    assert made.version.startswith("0.6.12+k")
+    assert made.file == f"flashinfer_jit_cache-{made.version}-py3-none-manylinux_2_36_x86_64.whl"
+    wheel = tmp_path / "out" / made.file
+    assert (sha256(wheel.read_bytes()), wheel.stat().st_size) == (made.sha256, made.size)
+    wheels.verify(wheels.read(wheel))  # as when it is locked
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    place = tmp_path / "site/flashinfer_jit_cache/__init__.py"
+    spec = importlib.util.spec_from_file_location("flashinfer_jit_cache", place)
+    assert spec is not None
+    assert spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(package)
+    assert package.__version__ == made.version
+    found = Path(package.get_jit_cache_dir())
+    assert (found / "page/page.so").read_bytes() == b"P1"  # the first of the two
+    assert (found / "sampling/sampling.so").read_bytes() == b"S"
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == [made.file]
+
+
+def test_the_same_libraries_are_the_same_wheel(tmp_path):
+    pair = (cache(tmp_path / "one", a=b"A"), cache(tmp_path / "other", a=b"A"))
+    made = [
+        kernels.take(lock(), Arch.X86_64, pair, gpus, tmp_path / str(number))
+        for number, gpus in enumerate((["9.0"], ["9.0"], ["9.0", "10.0"]))
+    ]
+    assert made[0] == made[1]
+    assert made[2].version != made[0].version
+
+
+def test_the_row_is_one_of_the_matrix(tmp_path):
+    pair = (cache(tmp_path / "one", a=b"A"), cache(tmp_path / "other", a=b"A"))
+    made = kernels.take(lock(), Arch.X86_64, pair, ["9.0", "10.0"], tmp_path)
+    told = yaml.safe_load(kernels.row(made, {"vllm": "0.24.0"}))
+    assert told == {
+        "small-kernels": {
+            "gpu": ["9.0", "10.0"],
+            "pins": {
+                "vllm": "0.24.0",
+                "flashinfer-python": "0.6.12",
+                "flashinfer-jit-cache": made.version,
+            },
+            "indexes": {"flashinfer-jit-cache": "wheels"},
+        }
+    }
+
+
+@pytest.mark.parametrize("mode", ["off", "prebuilt"])
+def test_a_target_that_compiles_nothing_is_refused(mode, tmp_path):
+    pair = (cache(tmp_path / "one", a=b"A"),) * 2
+    with pytest.raises(InputError, match=f"small has FlashInfer {mode}: nothing is compiled"):
+        kernels.take(lock(mode), Arch.X86_64, pair, ["9.0"], tmp_path / "out")
+    with pytest.raises(InputError, match="the lock of small has no arm64"):
+        kernels.take(lock(), Arch.ARM64, pair, ["9.0"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_caches_that_cannot_be_compared_are_refused(tmp_path):
+    one, other = cache(tmp_path / "one", a=b"A", b=b"B"), cache(tmp_path / "other", a=b"A")
+    with pytest.raises(InputError, match="one of the two compilations lacks b"):
+        kernels.take(lock(), Arch.X86_64, (one, other), ["9.0"], tmp_path / "out")
+    with pytest.raises(InputError, match=r"no cached_ops/NAME/NAME\.so lies below it"):
+        kernels.compiled(cache(tmp_path / "none"))
+    older = one / ".cache/flashinfer/0.6.11/90a/cached_ops/a"
+    older.mkdir(parents=True)
+    (older / "a.so").write_bytes(b"old")
+    with pytest.raises(InputError, match="holds a twice"):
+        kernels.compiled(one)
+
+
+def test_gpus_and_functions_have_a_form():
+    assert _gpus(["9.0", "12.0"]) == ["9.0", "12.0"]
+    assert _modules(None) == kernels.SAMPLING
+    for bad in (["90"], ["9.0a"], []):
+        with pytest.raises(InputError):
+            _gpus(bad)
+    with pytest.raises(InputError, match=r"--module os:system: no function of FlashInfer"):
+        _modules(["os:system"])
