@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -236,7 +237,10 @@ def _digest(folder: Path) -> str:
 
 
 def files_of(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
-    """`HERE:THERE` words as pairs; InputError for others, and for files that are not here."""
+    """`HERE:THERE` words as pairs; InputError for others, and for files that are not here.
+
+    A matrix names files by their path below its own folder, however they are named here.
+    """
     found = []
     for word in words:
         here, _, there = word.rpartition(":")
@@ -246,8 +250,10 @@ def files_of(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
         if not Path(here).is_file():
             message = f"--file {word}: there is no file {here} here"
             raise InputError(message, hint="make it first; it may be empty")
-        if leads_out(here) or not Path(here).resolve().is_relative_to(Path.cwd()):
+        place = Path(os.path.relpath(here))
+        led = Path(here).resolve()
+        if leads_out(str(place)) or led != place.resolve() or not led.is_relative_to(Path.cwd()):
             message = f"--file {word}: {here} lies outside this folder, where nobody reviews it"
             raise InputError(message, hint="copy it here: it is part of your repository")
-        found.append((Path(here), there))
+        found.append((place, there))
     return tuple(found)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import yaml
 
-from imgbuild import extend, sources
+from imgbuild import extend, extend_lock, sources
 from imgbuild.deb import apt
 from imgbuild.errors import InputError
 from imgbuild.matrix.load import load
@@ -147,7 +147,7 @@ PROBLEMS = {
         "from: train.sh",
         "from: §/etc/passwd",
         "files./opt/team/train.sh.from",
-        "the file lies outside the repository",
+        "the path is absolute, and on another machine it leads elsewhere",
     ),
     "no permissions": ('"0755"', "§rwxr-xr-x", "files./opt/team/train.sh.mode", "another form"),
     "no package of Debian's": ("[rsync]", "[§Rsync_]", "packages[0]", "another form"),
@@ -245,6 +245,19 @@ def test_a_link_that_leads_out_of_the_repository(tmp_path: Path) -> None:
     assert problem.path == "targets.ours.files./opt/team/train.sh.from"
     assert (problem.line, problem.value) == (16, "train.sh")
     assert problem.expected == "a file of the repository itself: copy it there"
+
+
+@pytest.mark.parametrize("source", ["train.sh", "folder/train.sh"])
+def test_links_in_a_circle(source: str, tmp_path: Path) -> None:
+    path = extended.repository(
+        tmp_path, extended.MATRIX.replace("from: train", f"from: {source[:-3]}")
+    )
+    (tmp_path / "train.sh").unlink()
+    loop = tmp_path / Path(source).parts[0]
+    loop.symlink_to(loop.name)
+    matrix = extended.read(path)
+    with pytest.raises(InputError, match=f"{source}: Too many levels of symbolic links"):
+        extend_lock.make_lock(matrix, extended.OWN, extended.resolved(matrix))
 
 
 def test_two_published_targets_keep_their_own_bases(tmp_path: Path) -> None:

@@ -185,6 +185,27 @@ def test_words_for_files(word: str, message: str, tmp_path: Path, monkeypatch) -
         extend_init.files_of([word])
 
 
+def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "ours/a").mkdir(parents=True)
+    (tmp_path / "ours/a/train.sh").touch()
+    monkeypatch.chdir(tmp_path / "ours")
+    for here in (
+        "a/train.sh",
+        "./a//train.sh",
+        f"{tmp_path}/ours/a/train.sh",
+        "../ours/a/train.sh",
+    ):
+        found = extend_init.files_of([f"{here}:/opt/train.sh"])
+        assert [(str(path), there) for path, there in found] == [("a/train.sh", "/opt/train.sh")]
+    # A path that leads through a link is another one than its words say.
+    (tmp_path / "other/b").mkdir(parents=True)
+    (tmp_path / "other/a").mkdir()
+    (tmp_path / "other/a/train.sh").touch()
+    (tmp_path / "ours/link").symlink_to("../other/b")
+    with pytest.raises(InputError, match="lies outside this folder"):
+        extend_init.files_of(["link/../a/train.sh:/opt/train.sh"])
+
+
 # -- published layers
 
 

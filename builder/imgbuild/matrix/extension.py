@@ -209,6 +209,8 @@ def _places(notes: Notes, path: Path, files: Mapping[str, Any], links: Mapping[s
         source = table(file).get("from")
         if isinstance(source, str) and leads_out(source):
             message = "the file lies outside the repository, where nobody reviews it"
+            if source.startswith("/"):
+                message = "the path is absolute, and on another machine it leads elsewhere"
             expected = "a path below the folder of this file: copy the file there"
             notes.note((*path, "files", place, "from"), message, value=source, expected=expected)
 
