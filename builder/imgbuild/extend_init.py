@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import yaml
 
 from imgbuild import codec, extend
 from imgbuild.errors import FetchFailed, InputError
@@ -145,14 +146,14 @@ def text(wanted: Wanted, below: Below, origin: str, image: str) -> str:
         ],
         "pins": [f"{wish.package}: {_scalar(wish.pin)}" for wish in wanted.packages if wish.pin],
         "files": [
-            f"{there}: {{from: {_scalar(here.as_posix())}, mode: {_scalar(_mode(here))}}}"
+            f"{_scalar(there)}: {{from: {_scalar(here.as_posix())}, mode: {_scalar(_mode(here))}}}"
             for here, there in wanted.files
         ],
     }
     parts = [head, AS_OF.format(as_of=below.lock.as_of, extends=extends)]
     for field, example in EXAMPLES.items():
         if field == "packages" and wanted.system:
-            parts.append(f"    packages: [{', '.join(wanted.system)}]\n")
+            parts.append(f"    packages: [{', '.join(map(_scalar, wanted.system))}]\n")
         elif rows.get(field):
             parts += [f"    {field}:\n", *(f"      {row}\n" for row in rows[field])]
         else:
@@ -167,7 +168,9 @@ def _mode(path: Path) -> str:
 
 def _scalar(value: str | None) -> str:
     value = value or ""
-    return value if BARE.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+    # `null` is a word, and no text; `a: b` is a mapping.
+    bare = BARE.fullmatch(value) and ": " not in value and yaml.safe_load(value) == value
+    return value if bare else json.dumps(value, ensure_ascii=False)
 
 
 def begin(path: Path, wanted: Wanted, *, extends: str, place: str, image: str, http: Http) -> Below:

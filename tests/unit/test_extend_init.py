@@ -76,6 +76,27 @@ def test_the_matrix_that_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert extended.read(tmp_path / "matrix.yaml").targets["ours"].pins["einx"] == "0.3.0"
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["null", "x: y.sh", "yes", "1.5", "a #b", "a:", "- x", "~", "2025-06-20", "é, {x}", "@x"],
+)
+def test_names_that_yaml_reads_otherwise_are_quoted(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    extended.publish(tmp_path / "published/small", extended.published())
+    (tmp_path / name).write_bytes(extended.SCRIPT)
+    files = extend_init.files_of([f"{name}:/opt/x"])
+    below = extend.read(tmp_path / "published/small", "small")
+    text = extend_init.text(Wanted(name="ours", summary=name, files=files), below, name, "")
+    read = yaml.safe_load(text)
+    assert read["published"]["small"]["from"] == name
+    assert read["targets"]["ours"]["summary"] == name
+    ((there, file),) = read["targets"]["ours"]["files"].items()
+    assert (there, file["from"]) == ("/opt/x", name)
+    extend_init.write(tmp_path / "matrix.yaml", text)
+
+
 def test_examples_stand_where_nothing_is_wanted(tmp_path: Path) -> None:
     extended.publish(tmp_path / "published/small", extended.published())
     below = extend.read(tmp_path / "published/small", "small")
