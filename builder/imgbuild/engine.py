@@ -199,8 +199,8 @@ def start(engine: Engine, container: str, *, stream: bool = False) -> processes.
 
 
 def discard(engine: Engine, container: str) -> None:
-    """Remove a container, running or not; no error if it is gone."""
-    processes.run(engine.command("rm", "--force", container), check=False)
+    """Remove a container, running or not, and volumes without a name; no error if it is gone."""
+    processes.run(engine.command("rm", "--force", "--volumes", container), check=False)
 
 
 def _flags(engine: Engine, settings: Running) -> list[str]:

@@ -35,13 +35,13 @@ REMEDY = (
 )
 
 # Runs in the new namespaces as their root and first process, which waits for the command, since a
-# first process ignores signals. Arguments: ROOT PROC DEV SYS TMP HOSTS NETWORK PYTHON, then triples
-# of "rw" or "ro", SOURCE and TARGET, then "--" and the command. Where the kernel refuses a new
-# /proc (a container's own is partly hidden), the old one is shown. Flags that the host has set must
-# be named again by a user who is root in this namespace only.
+# first process ignores signals. Arguments: ROOT PROC DEV SYS TMP HOSTS NETWORK PYTHON READONLY,
+# then triples of "rw" or "ro", SOURCE and TARGET, then "--" and the command. Where the kernel
+# refuses a new /proc (a container's own is partly hidden), the old one is shown. Flags that the
+# host has set must be named again by a user who is root in this namespace only.
 SETUP = r"""
-root=$1 proc=$2 dev=$3 sys=$4 tmp=$5 hosts=$6 network=$7 python=$8
-shift 8
+root=$1 proc=$2 dev=$3 sys=$4 tmp=$5 hosts=$6 network=$7 python=$8 readonly=$9
+shift 9
 fail() { echo "@MARK@cannot $*" >&2; exit @FAILED@; }
 mount --rbind "$root" "$root" || fail "bind $root"
 mount -t proc proc "$proc" 2>/dev/null || mount --rbind /proc "$proc" || fail "mount /proc"
@@ -72,6 +72,10 @@ while [ "$1" != -- ]; do
   shift 3
 done
 shift
+if [ "$readonly" = yes ]; then
+  mount -o remount,bind,ro "$root" 2>/dev/null ||
+    mount -o remount,bind,ro,nosuid,nodev "$root" || fail "make $root read-only"
+fi
 env -i "$@"
 exit $?
 """
@@ -94,13 +98,14 @@ def run(
     cwd: str = "/",
     user: tuple[int, int] | None = None,
     network: bool = False,
+    readonly: bool = False,
     stream: bool = False,
-    stdin: str | None = None,
 ) -> processes.Result:
     """Run `command` with the folder `root` as its `/`, as root; its status is not judged.
 
     `user`, a user and a group id, makes it run as them. Without real root there is one user id to
-    give, so that root's files seem to be that user's.
+    give, so that root's files seem to be that user's. With `readonly` the files of `root` itself
+    cannot be written; `/tmp` and what is bound can.
     It sees `/proc`, the host's `/dev`, `/sys` read-only, fresh `/tmp` and `/dev/shm`, and nothing
     of the host's environment but `env`. Without `network` it has a loopback of its own and no more.
     `stream` lets it use the terminal. ToolMissing if the kernel or the machine's owner forbids
@@ -113,13 +118,13 @@ def run(
     full = [
         *_namespaces(network=network),
         *("sh", "-c", _script(), "sh"),
-        *_arguments(root.resolve(), binds, network=network),
+        *_arguments(root.resolve(), binds, network=network, readonly=readonly),
         "--",
         *(f"{name}={value}" for name, value in variables.items()),
         *_enter(root.resolve(), cwd, user, network=network),
         *command,
     ]
-    result = processes.run(full, check=False, stream=stream, stdin=stdin)
+    result = processes.run(full, check=False, stream=stream)
     if result.status == FAILED and MARK in result.stderr:
         message = f"the sandbox in {root} failed: {result.stderr.strip()}"
         raise WorkFailed(message, hint=REMEDY)
@@ -136,7 +141,9 @@ def _enter(root: Path, cwd: str, user: tuple[int, int] | None, *, network: bool)
     return [_unshare(), *become, "--root", str(root), "--wd", cwd, "--"]
 
 
-def _arguments(root: Path, binds: Sequence[Bind], *, network: bool) -> list[str]:
+def _arguments(
+    root: Path, binds: Sequence[Bind], *, network: bool, readonly: bool = False
+) -> list[str]:
     """The arguments of the script: mount points, made and resolved inside the image."""
     if network and RESOLVER.exists():
         binds = (*binds, Bind(source=RESOLVER, target=str(RESOLVER)))
@@ -151,8 +158,9 @@ def _arguments(root: Path, binds: Sequence[Bind], *, network: bool) -> list[str]
     except OSError as error:
         message = f"cannot use {root} as a root: {error.filename or ''}: {error.strerror}"
         raise InputError(message, hint="unpack the image to a folder of your own") from error
-    answer = "yes" if network else "no"
-    return [str(item) for item in (root, *fixed, hosts, answer, sys.executable, *triples)]
+    answers = ["yes" if each else "no" for each in (network, readonly)]
+    words = (root, *fixed, hosts, answers[0], sys.executable, answers[1], *triples)
+    return [str(item) for item in words]
 
 
 def _point(tree: Tree, bind: Bind) -> Path:

@@ -25,7 +25,7 @@ from imgbuild.console import console
 from imgbuild.errors import InputError, ToolMissing, WorkFailed
 from imgbuild.lock import Lock
 from imgbuild.oci.layout import Layout
-from imgbuild.oci.tar import Kind, Member, header, padding
+from imgbuild.oci.tar import Member, header, padding
 from imgbuild.plan import installed_wheels
 from imgbuild.report import Case, Report
 from imgbuild.run import Result
@@ -39,6 +39,8 @@ EXPECT = "expect.json"
 FORMAT = 1
 MODEL = "/model"
 Tier = Literal["static", "cpu", "gpu", "multi-gpu"]
+# Who runs where `stranger` is asked for: an id that the image's /etc/passwd does not have.
+STRANGER = (54321, 54321)
 GPU_TIERS: dict[Tier, int] = {"gpu": 1, "multi-gpu": 2}  # and how many each needs
 COLUMNS = ("case", "outcome", "seconds")
 # What XML 1.0 cannot carry, escaped or not.
@@ -104,13 +106,16 @@ def smoke(
     store: Store,
     patience: float = 1.0,
     model: Path | None = None,
+    stranger: bool = False,
 ) -> list[Report]:
     """Run `tiers` in the image of `layout` on `arch`: a report for each.
 
     `through` is "docker", "podman" or "root"; None takes the engine that answers, else a root
     folder. `patience` multiplies the time limits, for emulated or loaded machines; `model` is a
-    folder of this machine with the model for the GPU tiers. InputError if the layout has no such
-    image, ToolMissing if what `through` names is not there, WorkFailed if the tests could not run.
+    folder of this machine with the model for the GPU tiers. With `stranger` the image's files are
+    read-only and the user is none of the image's, as clusters have it. InputError if the layout has
+    no such image, ToolMissing if what `through` names is not there, WorkFailed if the tests could
+    not run.
     """
     expected = expectation(lock, arch)
     layout.image(arch)
@@ -125,7 +130,7 @@ def smoke(
                 lock.settings.prefix, tier, patience, MODEL if model else None, PLACE
             )
             with console.step(f"{lock.target}: smoke tests, tier {tier}, in {found.kind}"):
-                settings = _container(tier, model)
+                settings = _container(tier, model, stranger=stranger)
                 result = _in_container(found, reference, command, expected, settings)
             reports.append(read_report(result, expected, tier))
         return reports
@@ -133,7 +138,7 @@ def smoke(
         settings_ = runner.running(layout, arch)
         return [
             smoke_root(lock, root, arch, tier, settings=settings_, store=store, patience=patience,
-                       model=model)
+                       model=model, stranger=stranger)
             for tier in tiers
         ]  # fmt: skip
 
@@ -148,6 +153,7 @@ def smoke_root(
     store: Store,
     patience: float = 1.0,
     model: Path | None = None,
+    stranger: bool = False,
 ) -> Report:
     """Run `tier` in the folder `root`, into which the image with `settings` was unpacked."""
     expected = expectation(lock, arch)
@@ -169,8 +175,9 @@ def smoke_root(
                 env=env,
                 binds=binds,
                 cwd=settings.workdir,
-                user=(user.uid, user.gid),
+                user=STRANGER if stranger else (user.uid, user.gid),
                 network=False,
+                readonly=stranger,
             )
     return read_report(result, expected, tier)
 
@@ -222,39 +229,42 @@ def test_command(
 
 def write(expected: Expectation, scratch: Path) -> Path:
     """The tests and what they are to find, as a folder that everybody can read."""
-    for member in members(expected):
-        path = scratch / member.path
-        if member.kind is Kind.FOLDER:
-            path.mkdir()
-        else:
-            path.write_bytes(member.content if isinstance(member.content, bytes) else b"")
-            path.chmod(0o644)
     folder = scratch / PLACE.strip("/")
+    folder.mkdir()
+    for member in members(expected):
+        path = folder / member.path
+        path.write_bytes(member.content if isinstance(member.content, bytes) else b"")
+        path.chmod(0o644)
     folder.chmod(0o755)
     return folder
 
 
-def _container(tier: Tier, model: Path | None) -> engine.Running:
+def _container(tier: Tier, model: Path | None, *, stranger: bool) -> engine.Running:
     """How a container of `tier` runs. NCCL's processes meet in shared memory, 64 MB by default."""
-    options = ("--shm-size=8g",) if tier in GPU_TIERS else ()
+    # The tests lie in a volume: into nothing else can files be copied where the root is read-only.
+    options = [f"--volume={PLACE}", *(["--shm-size=8g"] if tier in GPU_TIERS else [])]
     if model is not None:
-        options = (*options, f"--volume={model}:{MODEL}:ro")
-    return engine.Running(network=False, gpus=tier in GPU_TIERS, options=options)
+        options.append(f"--volume={model}:{MODEL}:ro")
+    if stranger:
+        options += ["--read-only", "--tmpfs=/tmp:rw,exec,nosuid,mode=1777"]
+    return engine.Running(
+        network=False,
+        gpus=tier in GPU_TIERS,
+        user=":".join(map(str, STRANGER)) if stranger else None,
+        options=tuple(options),
+    )
 
 
 def members(expected: Expectation) -> tuple[Member, ...]:
     """The tests and what they are to find, as members of an archive."""
-    name = PLACE.strip("/")
     files = {path.name: path.read_bytes() for path in sorted(TESTS.iterdir()) if path.is_file()}
     if "run.py" not in files:
         message = f"{TESTS} holds no smoke tests"
         raise WorkFailed(message, hint="install imgbuild again")
     files[EXPECT] = codec.encode(expected)
-    return (
-        Member(path=name, kind=Kind.FOLDER, mode=0o755),
-        *(Member(path=f"{name}/{file}", size=len(data), content=data)
-          for file, data in sorted(files.items())),
-    )  # fmt: skip
+    return tuple(
+        Member(path=file, size=len(data), content=data) for file, data in sorted(files.items())
+    )
 
 
 def tar(expected: Expectation) -> Iterator[bytes]:
@@ -362,7 +372,7 @@ def _in_container(
     """Run `command` in a new container that holds the tests."""
     container = engine.create(found, reference, command, settings)
     try:
-        engine.copy_in(found, container, tar(expected))
+        engine.copy_in(found, container, tar(expected), PLACE)
         return engine.start(found, container)
     finally:
         engine.discard(found, container)

@@ -16,9 +16,6 @@ from imgbuild.report import Report
 from imgbuild.store import Store
 from imgbuild.values import Arch
 
-# Where the caller is root, who is no user of the image: an id that its /etc/passwd does not have.
-STRANGER = (54321, 54321)
-
 
 def smoke_sif(
     lock: Lock,
@@ -51,7 +48,7 @@ def smoke_sif(
                 work=work,
                 workdir=lock.settings.workdir,
                 gpus=tier in smoke.GPU_TIERS,
-                user=STRANGER,
+                user=smoke.STRANGER,
             )
             place = smoke.MODEL if model else None
             command = smoke.test_command(lock.settings.prefix, tier, patience, place, smoke.PLACE)

@@ -55,9 +55,17 @@ def test_the_command_sees_the_image_alone(shell, root):
 
 
 def test_status_and_streams_are_the_commands(shell):
-    found = shell("cat; echo bad >&2; exit 7", stdin="in\n")
-    assert (found.status, found.stdout, found.stderr) == (7, "in\n", "bad\n")
+    found = shell("cat; echo out; echo bad >&2; exit 7")
+    assert (found.status, found.stdout, found.stderr) == (7, "out\n", "bad\n")
     assert shell("kill -9 $$").status == 128 + signal.SIGKILL
+
+
+def test_a_readonly_root_takes_files_in_tmp_alone(shell):
+    script = "for place in / /etc /tmp /dev/shm; do (echo >$place/new) && echo $place; done"
+    found = shell(script, readonly=True)
+    assert found.stdout.split() == ["/tmp", "/dev/shm"], found
+    assert "/etc/new: Read-only file system" in found.stderr
+    assert shell(script).stdout.split() == ["/", "/etc", "/tmp", "/dev/shm"]
 
 
 def test_only_the_given_environment_is_seen(shell, monkeypatch):

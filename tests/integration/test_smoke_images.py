@@ -141,6 +141,26 @@ def test_an_engine_runs_them_in_a_container(kind, built, wheels, tmp_path):
     assert _containers(found) == before
 
 
+@pytest.mark.parametrize("kind", ["docker", "podman", "root"])
+def test_a_stranger_runs_them_on_a_read_only_root(kind, built, wheels, tmp_path):
+    ask: Callable[[], object] = needs.user_namespaces if kind == "root" else getattr(needs, kind)
+    ask()
+    lock = smallworld.make_lock_of(wheels)
+    store = Store.open(tmp_path)
+    try:
+        [report] = smoke.smoke(
+            lock, built, Arch.X86_64, ["static"], through=kind, store=store, stranger=True
+        )
+    finally:
+        if kind != "root":
+            engine.remove(engine.require(kind), "small:latest")
+    failed = {case.name for case in report.cases if case.outcome == "failed"}
+    assert failed == {"compiler", "entry points"}, report.cases
+    [system] = [case for case in report.cases if case.name == "system"]
+    assert "the root is read-only" in system.log
+    assert f"user id {smoke.STRANGER[0]}," in system.message
+
+
 @pytest.mark.apptainer
 def test_a_sif_is_read_only_and_its_user_unknown(built, wheels, tmp_path):
     needs.tool("apptainer", "Debian unstable's package")
@@ -156,7 +176,7 @@ def test_a_sif_is_read_only_and_its_user_unknown(built, wheels, tmp_path):
     assert system.outcome == "passed"
     assert "the root is read-only" in system.log
     if os.geteuid() == 0:
-        assert f"user id {smoke_sif.STRANGER[0]}," in system.message
+        assert f"user id {smoke.STRANGER[0]}," in system.message
     assert not smoke.succeeded(none)  # here is no GPU, or the image has nothing to test on it
 
 

@@ -58,7 +58,7 @@ def test_files_and_folders_are_bound_alike(root, tmp_path):
         Bind(source=tmp_path, target="c", writable=True),
     )
     first = ["ro", str(tmp_path / "file"), f"{root}/a/b"]
-    assert found[8:] == [*first, "rw", str(tmp_path), f"{root}/c"]
+    assert found[9:] == [*first, "rw", str(tmp_path), f"{root}/c"]
     assert (root / "a/b").is_file()
     assert (root / "c").is_dir()
 

@@ -76,6 +76,15 @@ Way = Annotated[
         show_default=False,
     ),
 ]
+Stranger = Annotated[
+    bool,
+    typer.Option(
+        "--stranger",
+        help="The image's files are read-only and the user is none of the image's, as clusters run"
+        " it; so it is through apptainer in any case.",
+        rich_help_panel=options.WORK,
+    ),
+]
 Model = Annotated[
     Path | None,
     typer.Option(
@@ -123,6 +132,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     through: Place | None
     patience: float
     model: Path | None
+    stranger: bool
 
 
 def smoke(
@@ -133,6 +143,7 @@ def smoke(
     arch: options.OneArch = None,
     layout: LayoutFolder = None,
     through: Way = None,
+    stranger: Stranger = False,
     model: Model = None,
     junit: JUnit = None,
     patience: Patience = 1.0,
@@ -157,8 +168,15 @@ def smoke(
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     wanted = options.wanted(names, target)
+    if stranger and through is Place.HERE:
+        message = "--stranger: the active environment is no image, and its user is you"
+        raise InputError(message, hint="leave --stranger out, or test an image")
     asked = _Asked(
-        tiers=_tiers(tier, through), through=through, patience=patience, model=_model(model)
+        tiers=_tiers(tier, through),
+        through=through,
+        patience=patience,
+        model=_model(model),
+        stranger=stranger,
     )
     reports = _smoke(wanted, matrix, layout, arch, asked, everything=everything)
     if junit is not None:
@@ -223,7 +241,10 @@ def _smoke(
                 found = smoke_sif.smoke_sif(locked, built, only, asked.tiers, **how)
             else:
                 through = asked.through.value if asked.through else None
-                found = tests.smoke(locked, built, only, asked.tiers, through=through, **how)
+                found = tests.smoke(
+                    locked, built, only, asked.tiers, through=through, stranger=asked.stranger,
+                    **how,
+                )  # fmt: skip
         for report in found:
             tests.show(report)
         reports += found
