@@ -11,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint tools/constraints.txt
 IMGBUILD := $(BIN)/imgbuild
-PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 SHOW := import torch, vllm, trl, tensordict; \
 	print("\n".join(f"{m.__name__} {m.__version__}" for m in (torch, vllm, trl, tensordict)))

@@ -19,7 +19,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests import needs
+from tests import needs, turns
 
 # No test is judged by its time: another process may keep the machine busy.
 hypothesis.settings.register_profile("imgbuild", deadline=None)
@@ -31,7 +31,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 UNIT = Path(__file__).parent / "unit"
 INTEGRATION = Path(__file__).parent / "integration"
-WHOLE_IMAGE = 16  # gigabytes
 UNIT_SECONDS = 60
 REMEDY = "move it to tests/integration"
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "")
@@ -75,14 +74,18 @@ GUARD = Guard()
 sys.addaudithook(GUARD)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> turns.Turns:
+    return turns.Turns(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(UNIT) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(UNIT_SECONDS))
-        elif item.path.is_relative_to(INTEGRATION):
-            group = "images" if _room(item) >= WHOLE_IMAGE else item.path.name
-            item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: (item.path.is_relative_to(INTEGRATION), _room(item) < WHOLE_IMAGE))
+    items.sort(
+        key=lambda item: (item.path.is_relative_to(INTEGRATION), _room(item) < turns.WHOLE_IMAGE)
+    )
     absent = [item for item in items if item.get_closest_marker("apptainer")]
     if needs.strict() and shutil.which("apptainer") is None:  # tools/engines has no such package
         items[:] = [item for item in items if item not in absent]
