@@ -8,11 +8,15 @@ kernels are an input: compiled twice, and what differs between the two is named.
 
 from __future__ import annotations
 
+import io
+import operator
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
 
 from imgbuild import runner, sandbox
 from imgbuild.console import console
@@ -59,12 +63,15 @@ def get_jit_cache_dir():
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A compiled library; `same` if both compilations gave the same bytes."""
+    """A compiled library. `differs` says what the second compilation gave other bytes for.
+
+    Each is a section of the ELF file and how many bytes in it: ".nv_fatbin: 12" is GPU code.
+    """
 
     name: str
     size: Bytes
     sha256: Sha256
-    same: bool
+    differs: tuple[str, ...] = ()
 
 
 class Kernels(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +159,7 @@ def pack(
     data = {name: path.read_bytes() for name, path in sorted(one.items())}
     kernels = tuple(
         Kernel(name=name, size=len(content), sha256=sha256(content),
-               same=content == other[name].read_bytes())
+               differs=differing(content, other[name].read_bytes()))
         for name, content in data.items()
     )  # fmt: skip
     rows = "".join(f"{kernel.name} {kernel.sha256}\n" for kernel in kernels)
@@ -174,6 +181,30 @@ def pack(
         gpus=tuple(gpus),
         kernels=kernels,
     )
+
+
+def differing(one: bytes, other: bytes) -> tuple[str, ...]:
+    """In which sections of an ELF file two compilations differ, and in how many bytes of each."""
+    if one == other:
+        return ()
+    left, right = _sections(one), _sections(other)
+    if left.keys() != right.keys():
+        return (f"sections: {' '.join(sorted(left.keys() ^ right.keys()))}",)
+    found = []
+    for name, data in left.items():
+        count = sum(map(operator.ne, data, right[name])) + abs(len(data) - len(right[name]))
+        if count:
+            found.append(f"{name}: {count}")
+    return tuple(found) or ("outside of sections",)
+
+
+def _sections(data: bytes) -> dict[str, bytes]:
+    """The contents of an ELF file by section; of another file, all of it under no name."""
+    try:
+        elf = ELFFile(io.BytesIO(data))
+        return {section.name: section.data() for section in elf.iter_sections()}
+    except ELFError:
+        return {"the file": data}
 
 
 def _wheel(members: dict[str, bytes], version: str, tag: str, out: Path) -> Path:

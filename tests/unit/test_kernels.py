@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import zipfile
 from pathlib import Path
@@ -41,7 +42,8 @@ def test_the_wheel_is_what_flashinfer_looks_into(tmp_path):
     one = cache(tmp_path / "one", sampling=b"S", page=b"P1")
     other = cache(tmp_path / "other", sampling=b"S", page=b"P2")
     made = kernels.take(lock(), Arch.X86_64, (one, other), ["9.0"], tmp_path / "out")
-    assert {each.name: each.same for each in made.kernels} == {"page": False, "sampling": True}
+    told = {each.name: each.differs for each in made.kernels}
+    assert told == {"page": ("the file: 1",), "sampling": ()}
     assert made.version.startswith("0.6.12+k")
     assert made.file == f"flashinfer_jit_cache-{made.version}-py3-none-manylinux_2_36_x86_64.whl"
     wheel = tmp_path / "out" / made.file
@@ -110,6 +112,18 @@ def test_caches_that_cannot_be_compared_are_refused(tmp_path):
     (older / "a.so").write_bytes(b"old")
     with pytest.raises(InputError, match="holds a twice"):
         kernels.compiled(one)
+
+
+def test_bytes_that_differ_are_counted_by_section():
+    data = Path(importlib.import_module("_ctypes").__file__ or "").read_bytes()
+    place = data.index(b".rodata")  # in the table of the sections' names
+    assert kernels.differing(data, data) == ()
+    other = data[:place] + b".rodatb" + data[place + 7 :]
+    assert kernels.differing(data, other) == ("sections: .rodata .rodatb",)
+    start = data.index(b"PyInit__ctypes")  # in the table of the names that it exports
+    other = data[:start] + b"pyinit" + data[start + 6 :]
+    assert kernels.differing(data, other) == (".dynstr: 2",)
+    assert kernels.differing(b"abc", b"abd!") == ("the file: 2",)
 
 
 def test_gpus_and_functions_have_a_form():

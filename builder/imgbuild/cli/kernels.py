@@ -107,8 +107,9 @@ def kernels(
             store=Store.open(), out=out,
         )  # fmt: skip
     for each in made.kernels:
-        if not each.same:
-            console.warn(f"{each.name}: the two compilations differ; the first is in the wheel")
+        if each.differs:
+            places = ", ".join(each.differs)
+            console.warn(f"{each.name}: two compilations differ; bytes by section: {places}")
     pins = session.matrix.targets[target].pins
     console.info(f"to use it, add to matrix.yaml:\n{compiling.row(made, pins)}")
     options.answer(made, [f"{out / made.file} sha256:{made.sha256}"], json=json)
