@@ -99,6 +99,13 @@ def test_jit_with_a_wheel_that_is_compiled_already() -> None:
     assert "whose kernels are compiled already" in found.message
 
 
+def test_jit_may_have_a_cache_of_kernels_beside_it() -> None:
+    mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
+    text = RIGHT.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"')
+    text = text.replace("indexes: {torch: torch}", "indexes: {flashinfer-jit-cache: torch}")
+    assert loads(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
+
+
 def test_off_cannot_be_turned_on_by_a_variable() -> None:
     text, line, column = broken(
         "      VLLM_USE_V1: {", "      VLLM_USE_FLASHINFER_SAMPLER: §{value: '1', reason: faster}\n"
