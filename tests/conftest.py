@@ -79,7 +79,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> turns.Tur
     return turns.Turns(config, log)
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist's own hook reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(UNIT) and item.get_closest_marker("timeout") is None:

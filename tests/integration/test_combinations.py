@@ -9,7 +9,7 @@ import pytest
 
 from tests.combinations import HALVES, Combination, Outcome, audit_all, half_of, load
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(1800), pytest.mark.disk(5)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(2700), pytest.mark.disk(5)]
 
 RECORDS = [record for half in HALVES for record in load(half)]
 # What the audit is known not to see, with the reason in docs/benchmarks.md.

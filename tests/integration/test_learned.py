@@ -178,6 +178,7 @@ def test_an_interrupted_run_goes_on_with_what_it_learned(stack, monkeypatch, tmp
 
 
 @pytest.mark.network
+@pytest.mark.timeout(1800)
 def test_an_old_vllm_without_a_cut_off_gets_what_its_code_can_live_with(tmp_path):
     needs.network()
     found = load(ROOT / "matrix.yaml")
