@@ -17,14 +17,13 @@ from imgbuild.errors import ImgbuildError, WorldImpossible
 from imgbuild.extend import Below
 from imgbuild.fetch import Http
 from imgbuild.matrix.model import Matrix
-from imgbuild.nearest import Nearest
+from imgbuild.nearest import Look, Nearest
 from imgbuild.store import Store
 from imgbuild.surveys import Memory
 from imgbuild.values import Arch
 from imgbuild.wishes import Wish
 
 TRIED = 24  # versions of a package for which a range was asked
-UNREAD = "by METADATA; its code was not looked at"
 
 
 def explained(
@@ -122,8 +121,7 @@ def _near(
     To hold its code against all that is published would be an audit of the whole target.
     """
     kept = tuple(found.lock.arch[arch].versions)
-    looked = Nearest(facts, demands, conflict, lambda versions: (), kept)
-    return tuple(f"{text} ({UNREAD})" for text in looked.worlds(cuda))
+    return Nearest(facts, demands, conflict, lambda versions: Look(), kept).worlds(cuda)
 
 
 def _added(conflict: Conflict, found: Below, arch: Arch) -> list[str]:

@@ -34,10 +34,16 @@ OF_CALLS: Final = (Relation.KEYWORD, Relation.ARGUMENT, Relation.REGISTERED)
 
 
 class Glance(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen: constraints that errors teach, and windows that packages only warn of."""
+    """What was seen: constraints that errors teach, and windows that packages only warn of.
+
+    `clashes`: there are errors, whether they teach anything or not. `read` are the packages whose
+    code was held against each other's.
+    """
 
     learned: tuple[Constraint, ...] = ()
     windows: tuple[Constraint, ...] = ()
+    clashes: bool = False
+    read: frozenset[str] = frozenset()
 
 
 def glance(
@@ -47,7 +53,10 @@ def glance(
     store: Store,
     http: Http,
 ) -> Glance:
-    """What the packages of `versions` say of each other; `pinned` ones do not move."""
+    """What the packages of `versions` say of each other; `pinned` ones do not move.
+
+    Of fewer than two that can be read nothing is read.
+    """
     with Library(store, Blocks(http)) as library:
         shelf = Shelf(catalogue, library, store)
         releases = dict(_releases(shelf, versions))
@@ -55,11 +64,16 @@ def glance(
             return Glance()
         report = audit(shelf.world(releases), Terms(), checks=CHECKS)
         errors = [one for one in report.findings if one.severity is Severity.ERROR]
-        return Glance(learned=lessons(errors, shelf, pinned), windows=windows(report.findings))
+        return Glance(
+            learned=lessons(errors, shelf, pinned),
+            windows=windows(report.findings),
+            clashes=bool(errors),
+            read=frozenset(releases),
+        )
 
 
 def _releases(shelf: Shelf, versions: Mapping[str, str]) -> Iterator[tuple[str, Release]]:
-    """The wheels of `versions`, without those whose index does not answer."""
+    """The wheels of `versions`, without those whose index does not answer or has none."""
     for package, version in versions.items():
         with contextlib.suppress(FetchFailed):
             release = shelf.release(package, version)

@@ -1,13 +1,15 @@
 """The nearest worlds that are possible, found by trying: one wish changed at a time.
 
 Comes in: wishes that contradict each other, the conflict, the matrix. Goes out: a few worlds in
-words. Each was followed as far as the impossible one, by the same facts, and no contradiction met.
+words. Each was followed as far as the impossible one, by the same facts, and no contradiction met;
+what code was not read for it, its words say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import msgspec
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -16,17 +18,30 @@ from imgbuild.chain import Conflict, Demand, Facts
 from imgbuild.constraints import Constraint
 from imgbuild.matrix import near
 from imgbuild.matrix.model import Matrix
-from imgbuild.torches import Build
+from imgbuild.torches import TORCH, Build
 from imgbuild.values import Arch
 
 TRIED = 96  # versions on each side
 AT_ONCE = 16
 ROUNDS = 6  # of what the code of a near world teaches
 SHOWN = 4  # worlds that are told
+UNREAD = "by METADATA; its code was not looked at"
 
 
-# Says what the code of packages at these versions teaches; empty if they get along.
-Check = Callable[[Mapping[str, str]], Sequence[Constraint]]
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What the code of packages says of each other at some versions.
+
+    `clashes`: they do not get along, and `taught` is what follows from that: perhaps nothing.
+    `read` are the packages whose code was read.
+    """
+
+    clashes: bool = False
+    taught: tuple[Constraint, ...] = ()
+    read: frozenset[str] = frozenset()
+
+
+Check = Callable[[Mapping[str, str]], Look]
+Key = frozenset[tuple[str, str]]
 
 
 class Nearest:
@@ -48,6 +63,7 @@ class Nearest:
         self.found = found
         self.check = check
         self.kept = kept
+        self.clashing: set[Key] = set()  # wishes whose code does not get along
 
     def worlds(self, cuda: str | None) -> tuple[str, ...]:
         """Worlds that differ in one wish, those of the same CUDA first; else in more of them."""
@@ -72,9 +88,9 @@ class Nearest:
                 if fits is None:
                     break
                 changed = _changed(self.wishes, wish, fits)
-                if self._get_along(changed):
-                    torch = chain.torch_of(self.facts, changed, cuda)
-                    yield _told(f"{wish.package} {fits}", torch)
+                read = self._get_along(changed)
+                if read is not None:
+                    yield self._told(f"{wish.package} {fits}", changed, cuda, read)
                     break
 
     def _other_cuda(self, cuda: str) -> list[str]:
@@ -82,32 +98,50 @@ class Nearest:
         others = {build.cuda for build in self.facts.torches if build.cuda not in (None, cuda)}
         for other in sorted(filter(None, others), key=lambda text: _apart(text, cuda)):
             if chain.conflict(self.facts, self.wishes, other) is None:
-                if not self._get_along(self.wishes):
+                read = self._get_along(self.wishes)
+                if read is None:
                     return []  # on no release, since their code is the same on each
-                torch = chain.torch_of(self.facts, self.wishes, other)
-                return [_told(f"CUDA {other} in place of {cuda}", torch)]
+                return [self._told(f"CUDA {other} in place of {cuda}", self.wishes, other, read)]
         return []
 
     def _several(self) -> list[str]:
         """One world in which several wishes are changed, one after the other, on any CUDA."""
         for _ in range(ROUNDS):
-            moved = _moved(self.facts, self.wishes, self.kept)
+            moved = self._moved()
             if not moved:
                 break
             changed = list(self.wishes)
             for wish, version in moved:
                 changed = _changed(changed, wish, version)
-            if self._get_along(changed):
+            read = self._get_along(changed)
+            if read is not None:
                 text = " and ".join(f"{wish.package} {version}" for wish, version in moved)
-                return [_told(text, chain.torch_of(self.facts, changed, None))]
+                return [self._told(text, changed, None, read)]
         return []
 
-    def _get_along(self, wishes: Sequence[Demand]) -> bool:
-        """Whether the code of what `wishes` pin says nothing against it; what it says is heeded."""
-        taught = self.check(chain.pins_of(wishes))
-        if taught:
-            self.facts = self.facts.knowing((*self.facts.learned, *taught))
-        return not taught
+    def _get_along(self, wishes: Sequence[Demand]) -> frozenset[str] | None:
+        """The packages whose code was read; None if it is against what `wishes` pin.
+
+        What it teaches is heeded, and these wishes are tried no more, whether it teaches or not.
+        """
+        look = self.check(chain.pins_of(wishes))
+        if not look.clashes:
+            return look.read
+        self.clashing.add(_key(wishes))
+        if look.taught:
+            self.facts = self.facts.knowing((*self.facts.learned, *look.taught))
+        return None
+
+    def _told(
+        self, world: str, wishes: Sequence[Demand], cuda: str | None, read: frozenset[str]
+    ) -> str:
+        """A world in words: its torch, and what was not read of the packages that are named."""
+        text = _with_torch(world, chain.torch_of(self.facts, wishes, cuda))
+        unread = [w.package for w in wishes if w.package not in read and w.package != TORCH]
+        if not unread:
+            return text
+        partly = f"the code of {', '.join(unread)} was not looked at"
+        return f"{text} ({partly if read else UNREAD})"
 
     def _first(self, wish: Demand, side: Sequence[Version], cuda: str | None) -> Version | None:
         for start in range(0, len(side), AT_ONCE):
@@ -115,8 +149,39 @@ class Nearest:
             self.facts.read_ahead(wish.package, some)
             for version in some:
                 changed = _changed(self.wishes, wish, version)
+                if _key(changed) in self.clashing:
+                    continue
                 if chain.conflict(self.facts, changed, cuda) is None:
                     return version
+        return None
+
+    def _moved(self) -> list[tuple[Demand, Version]]:
+        """Wishes and the versions to change them to, in turn; empty if that is no way."""
+        changed, moved = list(self.wishes), list[tuple[Demand, Version]]()
+        while (now := chain.conflict(self.facts, changed, None)) is not None:
+            done = [wish.package for wish, _ in moved]
+            step = self._step(changed, now, [*self.kept, *done])
+            if step is None:
+                return []
+            changed = _changed(changed, *step)
+            moved.append(step)
+        return moved
+
+    def _step(
+        self, wishes: Sequence[Demand], found: Conflict, kept: Sequence[str]
+    ) -> tuple[Demand, Version] | None:
+        """A wish of the conflict and its nearest version that takes no part in it any more."""
+        for wish in wishes:
+            if wish.package not in found.wishes or wish.package in kept or not wish.spec:
+                continue
+            for side in _sides(self.facts, wish, found, newer_first=True):
+                for version in side[:TRIED]:
+                    changed = _changed(wishes, wish, version)
+                    if _key(changed) in self.clashing:
+                        continue
+                    after = chain.conflict(self.facts, changed, None)
+                    if after is None or wish.package not in after.wishes:
+                        return wish, version
         return None
 
 
@@ -139,42 +204,16 @@ def _sides(
     return [newer, older] if newer_first else [older, newer]
 
 
-def _moved(
-    facts: Facts, wishes: Sequence[Demand], kept: Sequence[str]
-) -> list[tuple[Demand, Version]]:
-    """Wishes and the versions to change them to, one after the other; empty if that is no way."""
-    changed, moved = list(wishes), list[tuple[Demand, Version]]()
-    while (now := chain.conflict(facts, changed, None)) is not None:
-        done = [wish.package for wish, _ in moved]
-        step = _step(facts, changed, now, [*kept, *done])
-        if step is None:
-            return []
-        changed = _changed(changed, *step)
-        moved.append(step)
-    return moved
-
-
-def _step(
-    facts: Facts, wishes: Sequence[Demand], found: Conflict, kept: Sequence[str]
-) -> tuple[Demand, Version] | None:
-    """A wish of the conflict and its nearest version with which it has no part in any more."""
-    for wish in wishes:
-        if wish.package not in found.wishes or wish.package in kept or not wish.spec:
-            continue
-        for side in _sides(facts, wish, found, newer_first=True):
-            for version in side[:TRIED]:
-                after = chain.conflict(facts, _changed(wishes, wish, version), None)
-                if after is None or wish.package not in after.wishes:
-                    return wish, version
-    return None
-
-
 def _changed(wishes: Sequence[Demand], wish: Demand, version: Version) -> list[Demand]:
     other = chain.demand(wish.package, f"=={version}")
     return [other if item == wish else item for item in wishes]
 
 
-def _told(world: str, torch: Build | None) -> str:
+def _key(wishes: Iterable[Demand]) -> Key:
+    return frozenset((wish.package, wish.spec) for wish in wishes)
+
+
+def _with_torch(world: str, torch: Build | None) -> str:
     if torch is None or torch.cuda is None:
         return world
     own = f"torch {torch.version}"

@@ -218,9 +218,10 @@ def refuse(
     wide = glance.widened(facts.learned, found.wishes, catalogue, store, http)
     kept = [wish.package for wish in ask.wishes if wish.have]
 
-    def _check(versions: Mapping[str, str]) -> Sequence[Constraint]:
+    def _check(versions: Mapping[str, str]) -> nearest.Look:
         named = {package: version for package, version in versions.items() if package != TORCH}
-        return glance.glance(catalogue, named, (), store, http).learned
+        seen = glance.glance(catalogue, named, (), store, http)
+        return nearest.Look(clashes=seen.clashes, taught=seen.learned, read=seen.read)
 
     looked = nearest.Nearest(facts.knowing((*wide, *outside)), demands, found, _check, kept)
     near = looked.worlds(cuda)

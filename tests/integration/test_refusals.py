@@ -17,6 +17,7 @@ from imgbuild.errors import WorldImpossible
 from imgbuild.fetch import Http
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
+from imgbuild.nearest import UNREAD
 from imgbuild.store import Store
 from imgbuild.values import Arch
 from imgbuild.wishes import Ask
@@ -61,7 +62,8 @@ def test_cuda_12_4_on_arm64(refuse: Refuse) -> None:
     assert any_torch.startswith("no torch on aarch64 is built for CUDA 12.4: ")
     assert any_torch.endswith("to 2.10.0: CPU builds")
     assert tensordict.startswith("tensordict 0.6.2: no Linux aarch64 wheel")
-    assert found.nearest[0] == "torch 2.11.0 and tensordict 0.8.0, with torch 2.11.0 for CUDA 13.0"
+    near = "torch 2.11.0 and tensordict 0.8.0, with torch 2.11.0 for CUDA 13.0"
+    assert found.nearest[0] == f"{near} ({UNREAD})"
     assert found.nearest[-1].startswith("the target cu130-vllm on arm64: CUDA 13.0, torch 2.11.0")
 
 
@@ -109,7 +111,7 @@ def test_flashinfer_of_torch_2_6_with_torch_2_7(refuse: Refuse) -> None:
     found = refuse("torch==2.7.0", wheel, index=index, cuda="12.6")
     assert found.reasons[:2] == ("you asked for torch==2.7.0", f"you asked for {wheel}")
     assert "is compiled for torch 2.6, as its version says" in found.reasons[2]
-    assert found.nearest[0] == "torch 2.6.0 for CUDA 12.4"
+    assert found.nearest[0] == f"torch 2.6.0 for CUDA 12.4 ({UNREAD})"
 
 
 def test_vllm_0_33_on_cuda_12_4(refuse: Refuse) -> None:
@@ -120,7 +122,7 @@ def test_vllm_0_33_on_cuda_12_4(refuse: Refuse) -> None:
         "vllm 0.33.0 requires torch==2.14.0 (its METADATA)",
     )
     assert found.reasons[3].startswith("torch 2.14.0 (CUDA 13.0: requires cuda-toolkit==13.0")
-    assert found.nearest[0] == "vllm 0.8.5.post1, with torch 2.6.0 for CUDA 12.4"
+    assert found.nearest[0] == f"vllm 0.8.5.post1, with torch 2.6.0 for CUDA 12.4 ({UNREAD})"
     assert found.nearest[-1].startswith("the target cu124-vllm on x86_64: CUDA 12.4")
 
 

@@ -15,6 +15,7 @@ from imgbuild.constraints import Constraint
 from imgbuild.fetch import Http
 from imgbuild.gateway import Catalogue
 from imgbuild.indexes import Indexes, Place
+from imgbuild.nearest import Look
 from imgbuild.remote import metadata
 from imgbuild.selection import Rules
 from imgbuild.store import Store
@@ -99,7 +100,15 @@ def refused(facts, demands, cuda) -> chain.Conflict:
     return found
 
 
-def near(facts, demands, cuda, check=lambda versions: (), kept=()):
+def read_all(versions) -> Look:
+    return Look(read=frozenset(versions))
+
+
+def clash(versions, *taught) -> Look:
+    return Look(clashes=True, taught=taught, read=frozenset(versions))
+
+
+def near(facts, demands, cuda, check=read_all, kept=()):
     found = refused(facts, demands, cuda)
     return nearest.Nearest(facts, demands, found, check, kept).worlds(cuda)
 
@@ -178,7 +187,7 @@ def test_a_near_world_is_checked_and_what_that_teaches_is_heeded(ask):
     def check(versions):
         asked.append(dict(versions))
         more = msgspec.structs.replace(LEARNED, versions=">=1.0", needs="vllm>=1.0")
-        return (more,) if versions["vllm"] in ("0.8", "0.9") else ()
+        return clash(versions, more) if versions["vllm"] in ("0.8", "0.9") else read_all(versions)
 
     assert near(facts, demands, None, check) == ("vllm 1.0, with torch 2.11.0 for CUDA 13.0",)
     assert {"vllm": "0.9", "trl": "1.2"} in asked
@@ -209,7 +218,7 @@ def test_a_world_with_several_changes_is_checked_and_what_that_teaches_is_heeded
             needs = msgspec.structs.replace(
                 LEARNED, package="dict", versions=f"=={versions['dict']}", needs="torch<2.11"
             )
-            return (needs,) if versions["dict"] in clashing else ()
+            return clash(versions, needs) if versions["dict"] in clashing else read_all(versions)
 
         return check
 
@@ -225,10 +234,52 @@ def test_wishes_whose_code_does_not_get_along_do_not_on_another_cuda_either(ask)
     assert plain[-1] == "CUDA 13.0 in place of 12.4, with torch 2.11.0 for CUDA 13.0"
 
     def check(versions):
-        clash = msgspec.structs.replace(LEARNED, versions="==1.2", needs="vllm<1.0")
-        return (clash,) if versions == {"vllm": "1.0", "trl": "1.2"} else ()
+        older = msgspec.structs.replace(LEARNED, versions="==1.2", needs="vllm<1.0")
+        clashes = versions == {"vllm": "1.0", "trl": "1.2"}
+        return clash(versions, older) if clashes else read_all(versions)
 
     assert near(facts, demands, "12.4", check) == plain[:-1]
+
+
+def test_a_clash_that_teaches_nothing_is_no_near_world_and_is_not_tried_again(ask):
+    facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
+    asked = []
+
+    def check(versions):
+        asked.append(dict(versions))
+        return clash(versions) if versions["vllm"] == "0.9" else read_all(versions)
+
+    assert near(facts, demands, None, check) == (
+        "vllm 1.0, with torch 2.11.0 for CUDA 13.0",
+        "trl 1.0, with torch 2.6.0 for CUDA 12.4",
+    )
+    assert [one["vllm"] for one in asked] == ["0.9", "1.0", "0.8"]
+
+
+def test_a_world_of_several_changes_that_clashes_untaught_is_not_tried_again(ask):
+    facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
+    asked = []
+
+    def check(versions):
+        asked.append(versions["dict"])
+        return clash(versions) if versions["dict"] == "0.8" else read_all(versions)
+
+    (text,) = near(facts, demands, "12.4", check)
+    assert text == "torch 2.11.0 and dict 0.9, with torch 2.11.0 for CUDA 13.0"
+    assert asked == ["0.8", "0.9"]
+
+
+def test_a_near_world_says_what_code_was_not_read(ask):
+    # Of a range it is not known which version there will be.
+    facts, demands = ask(("vllm", "==1.0"), ("trl", ">=1.0"), ("torch", ">=2.0"))
+    words = "(the code of trl was not looked at)"
+    assert near(facts, demands, "12.4") == (
+        f"vllm 0.8, with torch 2.6.0 for CUDA 12.4 {words}",
+        f"CUDA 13.0 in place of 12.4, with torch 2.11.0 for CUDA 13.0 {words}",
+    )
+    assert near(facts, demands, "12.4", lambda versions: Look())[0] == (
+        "vllm 0.8, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code was not looked at)"
+    )
 
 
 def test_a_prebuilt_wheel_says_its_torch_though_no_index_answers(ask):

@@ -6,7 +6,7 @@ import pytest
 
 from imgbuild.constraints import Constraint
 from imgbuild.fetch import Http
-from imgbuild.glance import evidence_of, widened
+from imgbuild.glance import Glance, evidence_of, glance, widened
 from imgbuild.report import Relation
 from tests import shelves
 from tests.localindex import LocalIndex
@@ -93,6 +93,40 @@ def test_what_an_entry_was_learned_from(tmp_path, known, relation):
 def test_what_cannot_be_told(tmp_path, known):
     with shelves.shelf(tmp_path, index()) as (shelf, _):
         assert evidence_of(known, shelf) is None
+
+
+TRL = {"trl/__init__.py": "from vllm import Gone\n\nclass GRPOTrainer: ...\n"}
+VLLM = {"vllm/__init__.py": "class LLM: ...\n"}
+STARRED = {"vllm/__init__.py": "from transformers import *\n\nclass LLM: ...\n"}
+
+
+def looked(folder, *packages):
+    """What a glance at 1.0 of `packages` sees, of which the index has three."""
+    made = LocalIndex()
+    shelves.publish(made, "trl", {"1.0": TRL})
+    shelves.publish(made, "vllm", {"1.0": STARRED if "transformers" in packages else VLLM})
+    shelves.publish(made, "transformers", {"1.0": {"transformers/__init__.py": "VALUE = 1\n"}})
+    with shelves.shelf(folder, made) as (shelf, _):
+        versions = dict.fromkeys(packages, "1.0")
+        return glance(shelf.catalogue, versions, (), shelf.store, Http(attempts=1))
+
+
+def test_a_glance_says_whose_code_it_read(tmp_path):
+    seen = looked(tmp_path, "trl", "vllm", "absent")
+    assert (seen.clashes, seen.read) == (True, {"trl", "vllm"})
+    assert [one.needs for one in seen.learned] == ["vllm<0"]
+
+
+def test_an_error_that_teaches_nothing_is_a_clash_too(tmp_path):
+    # The name could come from the third package, so that no version of the second is to blame.
+    seen = looked(tmp_path, "trl", "vllm", "transformers")
+    assert (seen.clashes, seen.learned) == (True, ())
+    assert seen.read == {"trl", "vllm", "transformers"}
+
+
+@pytest.mark.parametrize("packages", [("trl",), ("trl", "absent"), ()])
+def test_of_fewer_than_two_nothing_is_read(tmp_path, packages):
+    assert looked(tmp_path, *packages) == Glance()
 
 
 @pytest.mark.parametrize("known", [one for one, _ in ENTRIES[:4]], ids=lambda one: one.name)
