@@ -57,18 +57,31 @@ def far(lock: Lock, due: Collection[Sha256], matrix: Matrix, store: Store) -> se
     """Those of `due` for which a server has to be asked.
 
     None has to be for a wheel in a folder that the matrix names, nor for one that can be built of
-    what `store` has. An index whose address the matrix leaves to uv counts as a server.
+    what such folders and `store` have: its sdist, what it requires, and the packages of the root
+    that it is built under. An index whose address the matrix leaves to uv counts as a server.
     """
     located = places(matrix, _target(lock, matrix), str)
     near = {name for name, place in located.items() if place.local}
+    # Without packages of this machine's architecture a build asks Debian's archive which these are.
+    debs = _host_debs(lock)
+    rooted = bool(debs) and all(store.file(deb.sha256) is not None for deb in debs)
     found = set(due)
     for resolution in lock.arch.values():
         found -= {wheel.sha256 for wheel in resolution.wheels if wheel.index in near}
         for built in resolution.built:
-            needed = made_of(lock, {built.wheel.sha256})
-            if all(store.file(each) is not None for each in needed):
+            needed: list[tuple[str, Locked]] = [(built.index, built.sdist)]
+            needed += [(wheel.index, wheel) for wheel in built.requires]
+            if rooted and all(
+                index in near or store.file(each.sha256) is not None for index, each in needed
+            ):
                 found.discard(built.wheel.sha256)
     return found
+
+
+def _host_debs(lock: Lock) -> tuple[Deb, ...]:
+    """The Debian packages of `lock` for this machine's architecture; empty if it is not for it."""
+    own = lock.arch.get(sdists.host_arch())
+    return own.debs if own is not None else ()
 
 
 def open_indexes(lock: Lock, matrix: Matrix, http: Http) -> Indexes:
@@ -148,10 +161,8 @@ def rebuild(
     http: Http,
 ) -> None:
     """Build wheels of sdists again from locked inputs; IntegrityError if other bytes come out."""
-    own = sdists.host_arch()
-    debs = lock.arch[own].debs if own in lock.arch else ()
-    base = _base(lock, matrix)
-    with host_root(base, lock.settings.user, own, store, http, debs) as root:
+    base, user, own = _base(lock, matrix), lock.settings.user, sdists.host_arch()
+    with host_root(base, user, own, store, http, _host_debs(lock)) as root:
         for built in lost:
             inputs: list[tuple[str, Locked]] = [(built.package, built.sdist)]
             inputs += [(wheel.package, wheel) for wheel in built.requires]
