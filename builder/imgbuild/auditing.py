@@ -150,10 +150,24 @@ class _Audit:
                 terms,
                 libraries=self._libraries,
                 checks=checks,
-                past=past_of(
-                    world, elsewhere.indexes, library, self._inputs.http, self._resolution.versions
-                ),
+                past=self._past(world, elsewhere, library),
             )
+
+    def _past(
+        self, world: World, elsewhere: Elsewhere, library: Library
+    ) -> Callable[[MainPath], list[Finding]]:
+        """As `past_of`; what cannot be had is said to be of this target."""
+        http, pins = self._inputs.http, self._resolution.versions
+        told = past_of(world, elsewhere.indexes, library, http, pins)
+
+        def _told(path: MainPath) -> list[Finding]:
+            try:
+                return told(path)
+            except FetchFailed as error:
+                message = f"older releases of packages of {self._lock.target}: {error.message}"
+                raise FetchFailed(message, hint=error.hint) from error
+
+        return _told
 
     def _place(self, wheel: Wheel) -> Path | str:
         """Where a wheel lies: in the cache, else on a server, where Python code is read."""
@@ -280,7 +294,7 @@ class Elsewhere:
         """The address of a wheel in its index; FetchFailed if it is not there any more."""
         indexes = self.indexes()
         if self._inputs.offline and not indexes.place(wheel.package).local:
-            message = f"{wheel.file} is not in {self._inputs.store.root}"
+            message = f"{wheel.file} of {self._lock.target} is not in {self._inputs.store.root}"
             raise FetchFailed(message, hint="run once without --offline")
         found = sources.addresses(wheel.package, wheel, indexes)
         if not found:
