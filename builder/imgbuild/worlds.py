@@ -70,8 +70,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """A world on each architecture that was asked for; `target` and `row` if one is possible.
 
     `driver` is the oldest driver that runs programs of its CUDA release, "" where that is unknown.
-    The world passed the `checks` of the audit; `unchecked` are those for which shared objects have
-    to be read, out of whole wheels.
+    The world of `row` passed the `checks` of the audit; `unchecked` are those for which shared
+    objects have to be read, out of whole wheels. Both are empty where no world is possible.
     """
 
     name: str
@@ -80,8 +80,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     driver: str = ""
     target: Target | None = None
     row: tuple[str, ...] = ()
-    checks: tuple[str, ...] = READABLE
-    unchecked: tuple[str, ...] = tuple(check for check in CHECKS if check not in READABLE)
+    checks: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
 
 def answer(
@@ -113,6 +113,8 @@ def answer(
         driver=gpus.load().oldest(target.cuda),
         target=target,
         row=tuple(rows.row(name, target)),
+        checks=READABLE,
+        unchecked=tuple(check for check in CHECKS if check not in READABLE),
     )
 
 

@@ -96,6 +96,8 @@ def test_what_the_code_says_moves_what_is_free_to_move(project: Project) -> None
     wanted = ("engine==1.0", "trl", "--arch", "x86_64", "--cuda", "12.4", "--json")
     found = json.loads(project.run("resolve", *wanted).stdout)
     assert found["target"]["pins"] == {"engine": "1.0", "torch": "2.6.0", "trl": "0.18.0"}
+    assert found["checks"] == ["metadata", "imports", "calls", "support", "rules"]
+    assert sorted(found["unchecked"]) == ["cuda", "elf"]
     packages = {item["package"]: item for item in found["arch"]["x86_64"]["packages"]}
     assert packages["trl"]["version"] == "0.18.0"
     assert packages["trl"]["why"] == ["you asked for trl"]

@@ -65,6 +65,8 @@ ANSWER = Answer(
         Arch.ARM64: Outcome(refused=REFUSED),
     },
     row=("  cu124-vllm0.8:", "    base: debian-12"),
+    checks=("metadata", "imports", "calls", "support", "rules"),
+    unchecked=("elf", "cuda"),
 )
 
 

@@ -9,16 +9,20 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from imgbuild import rows, torches, whys, wishes
+from imgbuild import rows, torches, whys, wishes, worlds
 from imgbuild.constraints import Constraint
 from imgbuild.errors import InputError
+from imgbuild.fetch import Http
 from imgbuild.matrix.load import loads
-from imgbuild.matrix.model import Flashinfer, Target, Wanted
+from imgbuild.matrix.model import Flashinfer, Index, Target, Wanted
+from imgbuild.store import Store
 from imgbuild.torches import Build
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 from imgbuild.wishes import Ask, Wish
 from tests import samples
+from tests.localindex import LocalIndex
+from tests.servers import Site, serve
 from tests.unit.matrix_text import RIGHT
 
 MARKERS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
@@ -234,3 +238,18 @@ def test_a_row_is_read_the_same_by_other_readers_of_yaml():
     assert (read["cuda"], read["as_of"]) == ("12.4", TARGET.as_of)
     assert (read["flashinfer"]["mode"], read["gpu"]) == ("off", ["9.0"])
     assert read["exclude"] == {"arm64": TARGET.exclude[Arch.ARM64]}
+
+
+def test_an_impossible_world_has_passed_no_check(tmp_path):
+    index = LocalIndex()
+    index.wheel("demo", "1.0")
+    ask = Ask(wishes=(Wish(package="demo", spec="==9.9"),), arches=(Arch.X86_64,), cuda="12.4")
+    with serve(Site(files=index.site_files())) as site:
+        here = {"pypi": Index(url=site.url("simple"))}
+        matrix = msgspec.structs.replace(samples.matrix(), indexes=here)
+        store = Store.open(tmp_path / "cache")
+        found = worlds.answer(ask, matrix, (), store, Http(attempts=1))
+    refused = found.arch[Arch.X86_64].refused
+    assert refused is not None
+    assert refused.reasons[0] == "you asked for demo==9.9"
+    assert (found.row, found.checks, found.unchecked) == ((), (), ())
