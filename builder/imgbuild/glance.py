@@ -166,13 +166,16 @@ def evidence_of(entry: Constraint, shelf: Shelf) -> Evidence | None:
 def _of_call(evidence: Evidence, shelf: Shelf) -> Evidence | None:
     """Of `f(x)`: whether x is refused, left out or taken, by the two versions that clashed."""
     own = shelf.release(evidence.package, evidence.version)
-    other = shelf.release(evidence.other, evidence.other_version or "0")
     if own is None:
         return None
     if evidence.subject.partition("(")[2].removesuffix(")").isdecimal():
         return msgspec.structs.replace(evidence, relation=Relation.ARGUMENT)
-    for relation in OF_CALLS if other is not None else ():
+    version = evidence.other_version
+    other = shelf.release(evidence.other, version) if version else None
+    if other is None:
+        return None
+    for relation in OF_CALLS:
         one = msgspec.structs.replace(evidence, relation=relation)
-        if asks(shelf, one, own) and other is not None and lacks(shelf, one, other):
+        if asks(shelf, one, own) and lacks(shelf, one, other):
             return one
     return None

@@ -41,7 +41,14 @@ def index() -> LocalIndex:
     return made
 
 
-def entry(name: str, *, check: str = "calls", line: int = 4, read_in: str = "0.2") -> Constraint:
+def entry(
+    name: str,
+    *,
+    check: str = "calls",
+    line: int = 4,
+    read_in: str = "0.2",
+    against: str = "2.0",
+) -> Constraint:
     return Constraint(
         package="vllm",
         versions="==0.2",
@@ -51,7 +58,7 @@ def entry(name: str, *, check: str = "calls", line: int = 4, read_in: str = "0.2
         line=line,
         name=name,
         read_in=read_in,
-        against="2.0",
+        against=against,
     )
 
 
@@ -84,11 +91,13 @@ def test_what_an_entry_was_learned_from(tmp_path, known, relation):
         entry("transformers.AutoConfig.register(llama)", line=7),
         entry("transformers.make(size)", read_in="9.9"),
         entry("transformers.make(size)", read_in=""),
+        entry("transformers.make(size)", against="9.9"),
+        entry("transformers.make(size)", against=""),
         entry("f(int)", check="elf"),
         entry("torch::f", check="elf"),
         entry("transformers<2", check="support"),
     ],
-    ids=lambda one: f"{one.name} {one.read_in}",
+    ids=lambda one: f"{one.name} {one.read_in} {one.against}",
 )
 def test_what_cannot_be_told(tmp_path, known):
     with shelves.shelf(tmp_path, index()) as (shelf, _):
