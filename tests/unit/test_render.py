@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from pathlib import Path
@@ -13,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.pylock import Pylock
 
-from imgbuild import lock as locks
 from imgbuild import project as projects
 from imgbuild import rendering, requirements, sealing
 from imgbuild.errors import InputError
 from imgbuild.lock import Lock
-from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Drop
 from imgbuild.render import apptainer, bake, current, online, pylock, script, templates
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
@@ -29,8 +26,6 @@ from tests import renderworld, samples
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/data/render"
 NO_TEMPLATES = Path("/nonexistent")
-LOCAL = {"oci-layout://", "container-image://"}  # contexts of this machine
-COMMITTED = sorted((ROOT / "images").glob("*/Dockerfile"))
 
 
 def value(*arches: Arch) -> Dockerfile:
@@ -360,40 +355,6 @@ def test_where_a_new_lock_has_no_dockerfile_the_old_one_goes(tmp_path):
     assert second == {
         "lock.json", "digests.json", "requirements-x86_64.txt", "requirements-arm64.txt",
     }  # fmt: skip
-
-
-def test_committed_dockerfiles_are_current():
-    project = projects.find(ROOT)
-    matrix = load(project.matrix)
-    chosen = [locks.read_lock(project.images, name) for name in project.sealed()]
-    assert chosen
-    rendering.check(project, matrix, chosen)
-
-
-@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.parent.name)
-def test_committed_dockerfiles_need_no_registry_and_no_new_engine(path):
-    text = path.read_text(encoding="utf-8")
-    assert not re.search(r"^# *(syntax|escape|check) *=", text, re.MULTILINE)
-    assert "<<" not in text
-    assert set(re.findall(r"\S*://", text.replace("base=", " "))) <= LOCAL
-    assert not re.search(r"^RUN .*--(network|security)", text, re.MULTILINE)
-    assert not re.search(r"^(COPY|ADD) .*--(chmod|link|parents|checksum)", text, re.MULTILINE)
-    assert re.search(r"^USER 1000:1000$", text, re.MULTILINE)
-
-
-def test_exceptions_of_the_linter_have_reasons():
-    for path in COMMITTED:
-        text = path.read_text(encoding="utf-8")
-        ignored = re.findall(r"^# hadolint ignore=(.+)$", text, re.MULTILINE)
-        assert ignored
-        assert all(re.fullmatch(r"DL\d+  # .{8,}", one) for one in ignored)
-
-
-def test_the_bake_file_has_every_dockerfile():
-    found = json.loads((ROOT / bake.FILE).read_bytes())
-    contexts = {target["context"] for target in found["target"].values()}
-    assert contexts == {f"images/{path.parent.name}" for path in COMMITTED}
-    assert sorted(found["target"]) == found["group"]["default"]["targets"]
 
 
 def test_samples_without_uv_are_told(tmp_path):
