@@ -99,7 +99,11 @@ def colocate(folder: Path) -> tuple[list[str], str]:
     more = {
         "vllm_mode": "colocate",
         "vllm_device": "cuda:0",
-        "vllm_max_model_length": smoke_stack.LENGTH,
+        # Before it captures graphs, vLLM 0.24 tries as many tokens as a batch may have (TRL says
+        # 4096) in as many sequences as there may be (8 here), whatever a sequence may hold. With a
+        # shorter length that overran its tables of blocks on an H200: "CUDA error: an illegal
+        # memory access was encountered".
+        "vllm_max_model_length": tiny_qwen.POSITIONS,
         "vllm_gpu_memory_utilization": smoke_stack.SHARE,
     }
     trainer, model, reward = make_trainer(folder, more)

@@ -162,6 +162,9 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
     idle = float(waited.read_text("ascii")) if waited.exists() else 0.0
     seconds = round(time.monotonic() - started - idle, 3)
     outcome, message = verdict(status, log, limit)
+    said = work.with_suffix(".said")
+    if outcome != "failed" and said.exists():
+        message = said.read_text("utf-8")
     cases = read_reported(reported)
     kept = PASSED_LOG if outcome == "passed" else FAILED_LOG
     cases.append(
@@ -195,6 +198,7 @@ def environment(
         "SMOKE_EXPECT": str(options.expect.resolve()),
         "SMOKE_ALLOWED": str(options.allowed.resolve()),
         "SMOKE_CASES": str(reported),
+        "SMOKE_SAID": str(work.with_suffix(".said")),
         "SMOKE_PATIENCE": str(options.patience),
         "PYTHONPYCACHEPREFIX": os.environ.get("PYTHONPYCACHEPREFIX") or str(folder / "pycache"),
         "PYTHONFAULTHANDLER": "1",

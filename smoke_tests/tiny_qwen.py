@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 END, PAD = "<|im_end|>", "<|endoftext|>"
+POSITIONS = 512  # the longest sequence
 LINES = [
     "Count to three: one, two, three.",
     "What is the capital of France? Paris is the capital of France.",
@@ -55,7 +56,7 @@ def make_model(tokenizer: Any, seed: int = 0) -> Any:
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=64,  # what every attention kernel of vLLM and FlashInfer has been made for
-        max_position_embeddings=512,
+        max_position_embeddings=POSITIONS,
         tie_word_embeddings=False,
         bos_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -77,7 +78,7 @@ def make_half_billion(tokenizer: Any, seed: int = 0) -> Any:
         num_hidden_layers=24,
         num_attention_heads=14,
         num_key_value_heads=2,
-        max_position_embeddings=512,
+        max_position_embeddings=POSITIONS,
         rms_norm_eps=1e-6,
         rope_theta=1_000_000.0,
         tie_word_embeddings=True,

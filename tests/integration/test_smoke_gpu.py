@@ -177,3 +177,15 @@ def test_the_age_of_a_case_leaves_out_its_wait(tmp_path):
     (tmp_path / "waited").write_text("1000.5")
     rest = float(python(tmp_path, script, SMOKE_WAITED=str(tmp_path / "waited")).stdout)
     assert rest < -900
+
+
+def test_the_word_of_a_case_is_not_what_a_library_says_at_exit(tmp_path):
+    script = """\
+import atexit
+import smoke_support
+atexit.register(print, "WARNING 11-21 18:28:37 [utils.py:620] force killing processes")
+smoke_support.finish([], "all equal")
+"""
+    done = python(tmp_path, script, SMOKE_SAID=str(tmp_path / "said"))
+    assert done.stdout.splitlines()[-1].startswith("WARNING")
+    assert (tmp_path / "said").read_text() == "all equal"
