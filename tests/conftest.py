@@ -39,6 +39,9 @@ NETWORK = ("socket.connect", "socket.sendto", "socket.sendmsg")
 LOOKUPS = ("socket.getaddrinfo", "socket.gethostbyname")
 
 
+ROOM: pytest.StashKey[set[tuple[Path, tuple[float, ...]]]] = pytest.StashKey()
+
+
 class Touched(AssertionError):
     """A unit test reached for the world outside it."""
 
@@ -74,6 +77,10 @@ GUARD = Guard()
 sys.addaudithook(GUARD)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[ROOM] = set()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> turns.Turns:
     return turns.Turns(config, log)
@@ -101,7 +108,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("network"):
         needs.network()
     for mark in item.iter_markers("disk"):
-        needs.disk(*mark.args)
+        room = (item.path, mark.args)
+        if room not in item.config.stash[ROOM]:  # the first test of a file fills it for the others
+            needs.disk(*mark.args)
+            item.config.stash[ROOM].add(room)
 
 
 @pytest.hookimpl(wrapper=True)
