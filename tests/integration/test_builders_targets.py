@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 TARGETS = ("cu124-vllm", "cu130-vllm")
 MEMORY = 400  # MB that a comparison may take, whatever the image
 ARCH = ("--arch", "x86_64")
-OURS = 'description~="venv-|exec /bin/sh|local source for (wheels|context)|OCI load|pulled from"'
+OURS = 'description~="venv-|stage-|installer-|exec /bin/sh|local source for|OCI load|pulled from"'
 # Tells the most memory that it took, in kB, on the last line. Not by getrusage: what that calls the
 # maximum begins with what the process had before it was this program, as a copy of pytest.
 MEASURED = """\
