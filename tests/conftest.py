@@ -37,8 +37,6 @@ LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "")
 PROCESSES = ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn")
 NETWORK = ("socket.connect", "socket.sendto", "socket.sendmsg")
 LOOKUPS = ("socket.getaddrinfo", "socket.gethostbyname")
-
-
 ROOM: pytest.StashKey[set[tuple[Path, tuple[float, ...]]]] = pytest.StashKey()
 
 

@@ -7,7 +7,6 @@ root is read-only, the user is whoever calls, nothing of the home or the environ
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,8 +15,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild import run as processes
 from imgbuild.console import console
-from imgbuild.errors import ToolMissing
-from imgbuild.oci.layout import Layout
+from imgbuild.oci.layout import INDEX_FILE, MARKER, MARKER_TEXT, Layout
 from imgbuild.values import Arch
 
 REMEDY = "install Apptainer 1.4 or newer (https://apptainer.org), or leave --through out"
@@ -42,11 +40,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 def require() -> str:
     """The command; ToolMissing if there is none."""
-    program = shutil.which("apptainer")
-    if program is None:
-        message = "apptainer is not installed"
-        raise ToolMissing(message, hint=REMEDY)
-    return program
+    return processes.find("apptainer", remedy=REMEDY)
 
 
 def convert(program: str, layout: Layout, arch: Arch, out: Path) -> Path:
@@ -55,8 +49,8 @@ def convert(program: str, layout: Layout, arch: Arch, out: Path) -> Path:
     single.mkdir(parents=True)
     # It takes a folder that holds one image, and knows no architecture of another.
     index = {"schemaVersion": 2, "manifests": [layout.image(arch).manifest]}
-    (single / "index.json").write_bytes(codec.encode(index))
-    (single / "oci-layout").write_bytes(codec.encode({"imageLayoutVersion": "1.0.0"}))
+    (single / INDEX_FILE).write_bytes(codec.encode(index))
+    (single / MARKER).write_bytes(MARKER_TEXT)
     (single / "blobs").symlink_to(layout.path.resolve() / "blobs")
     image = out / "image.sif"
     command = [program, "build", "--disable-cache", "--mksquashfs-args", SQUASHFS]

@@ -261,8 +261,7 @@ def _compile(
 ) -> None:
     """Compile `wanted` into `folder`, which the image's user sees at PLACE."""
     user = lock.settings.user
-    env = dict(item.split("=", 1) for item in settings.env)
-    env |= {
+    env = runner.environment(settings) | {
         "HOME": user.home,
         "FLASHINFER_WORKSPACE_BASE": PLACE,
         "FLASHINFER_CUDA_ARCH_LIST": " ".join(gpus),

@@ -85,6 +85,11 @@ def root_folder(
             tree.remove(root)  # an image may hold folders that their owner may not write
 
 
+def environment(settings: Running) -> dict[str, str]:
+    """The environment that the image sets, by name."""
+    return dict(item.split("=", 1) for item in settings.env)
+
+
 def run_in_root(
     root: Path,
     settings: Running,
@@ -99,7 +104,7 @@ def run_in_root(
     return sandbox.run(
         root,
         [*settings.entrypoint, *(command or settings.command)],
-        env={**dict(item.split("=", 1) for item in settings.env), **(env or {})},
+        env=environment(settings) | dict(env or {}),
         binds=binds,
         cwd=settings.workdir,
         network=network,

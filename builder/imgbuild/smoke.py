@@ -161,7 +161,7 @@ def smoke_root(
     command = test_command(lock.settings.prefix, tier, patience, MODEL if model else None, PLACE)
     with store.scratch() as scratch:
         binds = [sandbox.Bind(source=write(expected, scratch), target=PLACE)]
-        env = {**dict(item.split("=", 1) for item in settings.env), "HOME": user.home}
+        env = runner.environment(settings) | {"HOME": user.home}
         if model is not None:
             binds.append(sandbox.Bind(source=model, target=MODEL))
         if tier in GPU_TIERS:
