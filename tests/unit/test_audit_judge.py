@@ -1,13 +1,15 @@
 """The judgement: order, waivers, and the code that it is of."""
 
 import shutil
+import sys
+from importlib import resources
 from pathlib import Path
 
 import msgspec
 import pytest
 
 import imgbuild
-from imgbuild.audit import judge
+from imgbuild.audit import judge, reading
 from imgbuild.audit.findings import ordered
 from imgbuild.audit.judge import Terms
 from imgbuild.constraints import Constraint
@@ -126,6 +128,15 @@ def test_a_kept_report_is_of_the_code_that_judged(tmp_path):
         assert judge.code_of(root) != before, name
         path.write_bytes(text)
     assert judge.code_of(root) == before
+
+
+def test_what_another_python_reads_is_kept_apart():
+    """What is new in the syntax of one release is broken to those before it."""
+    root, here, later = resources.files("imgbuild"), sys.version_info[:2], (3, 99)
+    assert judge.code() == judge.code_of(root, here) != judge.code_of(root, later)
+    folder = root.joinpath("audit")
+    found = reading.readers_of(folder, here)
+    assert reading.readers() == found != reading.readers_of(folder, later)
 
 
 def test_findings_from_the_past_are_judged_with_all_others(world):

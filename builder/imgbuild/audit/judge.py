@@ -7,6 +7,7 @@ once. `code` names what it follows from beside the world and the terms, for who 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -218,12 +219,15 @@ def code() -> str:
     return code_of(resources.files("imgbuild"))
 
 
-def code_of(root: Traversable) -> str:
-    """The same for a copy of this package in the folder `root`."""
+def code_of(root: Traversable, python: tuple[int, ...] = sys.version_info[:2]) -> str:
+    """The same for a copy of this package in the folder `root`.
+
+    It changes with the Python that reads too: an older one takes newer syntax for broken.
+    """
     folders = (root.joinpath("audit"), root.joinpath("data", "audit"))
     items = [item for folder in folders for item in folder.iterdir()]
     items += [root.joinpath(*name.split("/")) for name in BESIDE]
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(f"{python[0]}.{python[1]}\0".encode())
     for item in sorted(items, key=lambda item: (item.name, str(item))):
         if item.name.endswith((".py", ".yaml")):
             data = item.read_bytes()

@@ -11,18 +11,23 @@ import hashlib
 import multiprocessing
 import re
 import signal
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from email.parser import HeaderParser
 from functools import lru_cache, partial
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from imgbuild.audit.content import Content, LocalContent
 from imgbuild.audit.facts import FACTS_FORMAT, ElfFacts, ModuleFacts
 from imgbuild.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 WORTH = 4 << 20  # bytes of source from which on more processes are worth their start
 SHARE = 1 << 20  # bytes of source in one task
@@ -38,8 +43,16 @@ def readers() -> str:
 
     Facts are kept under it beside FACTS_FORMAT, so that none outlives the code that read it.
     """
-    digest = hashlib.sha256()
-    for item in sorted(resources.files("imgbuild.audit").iterdir(), key=lambda item: item.name):
+    return readers_of(resources.files("imgbuild.audit"))
+
+
+def readers_of(folder: Traversable, python: tuple[int, ...] = sys.version_info[:2]) -> str:
+    """The same for a copy of the readers in `folder`, run by another Python.
+
+    An older Python takes newer syntax for broken: what it read is kept apart.
+    """
+    digest = hashlib.sha256(f"{python[0]}.{python[1]}\0".encode())
+    for item in sorted(folder.iterdir(), key=lambda item: item.name):
         if re.fullmatch(r"(facts|reading|content|syntax\w*|windows|elf|fatbin)\.py", item.name):
             digest.update(item.read_bytes())
     return f"{FACTS_FORMAT} {digest.hexdigest()[:16]}"

@@ -19,7 +19,7 @@ from imgbuild.audit.findings import Place, ordered, place_of
 from imgbuild.audit.guards import State, evaluate
 from imgbuild.audit.policy import within
 from imgbuild.audit.scopes import scopes
-from imgbuild.audit.syntax_conditions import OPPOSITE
+from imgbuild.audit.syntax_opposites import OPPOSITE
 from imgbuild.audit.world import World
 from imgbuild.report import Evidence, Finding, Relation, Severity
 

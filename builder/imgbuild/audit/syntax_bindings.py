@@ -96,6 +96,12 @@ class Bindings(Expressions):
 
     # Bindings
 
+    def _return(self, node: ast.Return) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+            name = self.scope.name.rpartition(".")[2]
+            self.known.speaks(name, self.conditions.value(node.value))
+
     def _expression(self, node: ast.Expr) -> None:
         self.visit(node.value)
         value = node.value
@@ -108,15 +114,30 @@ class Bindings(Expressions):
         self.visit(node.value)
         kind, held = self.kind(node.value), self.conditions.value(node.value)
         for target in node.targets:
+            apart = self._apart(target, node.value)
             if isinstance(target, ast.Name):
                 self._bind(target.id, kind, node, value_of(self.source, node.value), held)
                 self._exported(target.id, node.value)
             elif isinstance(target, ast.Attribute):
-                self._assign_attribute(target, kind)
+                self._assign_attribute(target, kind, held)
+            elif apart is not None:
+                for one, value in apart:
+                    self._bind(one.id, "", node, held=value)
             else:
                 self._targets(target, node)
 
-    def _assign_attribute(self, target: ast.Attribute, kind: str) -> None:
+    def _apart(self, target: ast.expr, value: ast.expr) -> list[tuple[ast.Name, Held]] | None:
+        """`a, b = x, y`: names, and what each then holds; None where that cannot be told."""
+        if not isinstance(target, ast.Tuple):
+            return None
+        names = [item for item in target.elts if isinstance(item, ast.Name)]
+        if len(names) != len(target.elts):
+            return None
+        values = self.conditions.each(value, len(names))
+        return list(zip(names, values, strict=True)) if values is not None else None
+
+    def _assign_attribute(self, target: ast.Attribute, kind: str, held: Held) -> None:
+        self.known.speaks(target.attr, held)
         name = dotted(target)
         first, _, rest = name.partition(".")
         if rest and "." not in rest and self._is_self(first):
@@ -131,11 +152,11 @@ class Bindings(Expressions):
             self.visit(node.value)
         kind = type_name(node.annotation)
         target = node.target
+        held = OPAQUE if node.value is None else self.conditions.value(node.value)
         if isinstance(target, ast.Attribute):
-            self._assign_attribute(target, kind)
+            self._assign_attribute(target, kind, held)
         if not isinstance(target, ast.Name):
             return
-        held = OPAQUE if node.value is None else self.conditions.value(node.value)
         if isinstance(self.scope, ClassScope):
             if node.value is not None:
                 self.known.bind(target.id, held)

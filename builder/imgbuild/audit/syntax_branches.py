@@ -144,13 +144,29 @@ class Branches(Bindings):
         for case in node.cases:
             self.known.turn(before)
             for part in ast.walk(case.pattern):
+                for value in _compared(part):
+                    self.visit(value)
                 name = getattr(part, "name", None) or getattr(part, "rest", None)
                 if isinstance(name, str):
                     self._bind(name, "", node)
-            self.block(case.body)
+            guards: Guards = ()
+            if case.guard is not None:
+                self.visit(case.guard)
+                guards = self.conditions.read(case.guard)[0]
+            data = (Guard("data"),) if case.guard is not None else ()
+            self.block(case.body, guards or data)
             if not leaves(case.body):
-                paths.append(Path(self.known.state()))
+                paths.append(Path(self.known.state(), guards))
         self.known.join(*paths)
+
+
+def _compared(part: ast.AST) -> Sequence[ast.expr]:
+    """The expressions of a part of a pattern that a subject is compared with."""
+    if isinstance(part, ast.MatchValue):
+        return (part.value,)
+    if isinstance(part, ast.MatchClass):
+        return (part.cls,)
+    return part.keys if isinstance(part, ast.MatchMapping) else ()
 
 
 def typing_only(guards: Guards) -> bool:

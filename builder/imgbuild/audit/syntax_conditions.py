@@ -10,7 +10,10 @@ import ast
 import re
 
 from imgbuild.audit.facts import Guard
-from imgbuild.audit.syntax_known import Branches, Guards, Held, Known
+from imgbuild.audit.syntax_known import OPAQUE, Branches, Guards, Held, Known
+from imgbuild.audit.syntax_opposites import OPPOSITE, opposite
+from imgbuild.audit.syntax_parts import of_part
+from imgbuild.audit.syntax_platform import of_platform
 from imgbuild.audit.syntax_python import MIRROR, of_python
 from imgbuild.audit.syntax_signatures import Signatures
 from imgbuild.audit.syntax_text import Source, dotted, string
@@ -31,11 +34,17 @@ _OPERATORS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
     ast.NotEq: "!=",
 }
-OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
-# Accelerators that no image is for, and names that hold the kind of one.
-_DEVICES = frozenset(("hip", "hpu", "mps", "musa", "npu", "tpu", "xpu"))
-_DEVICE = re.compile(r"(?:.*[._])?(?:device|device_type|device\.type|accelerator)", re.IGNORECASE)
-_SPEC = re.compile(r"(<=|>=|==|!=|<|>)(.+)")
+# Expressions that are read as conditions where a name is bound to them.
+_CONDITIONS = (
+    ast.Attribute,
+    ast.BoolOp,
+    ast.Call,
+    ast.Compare,
+    ast.IfExp,
+    ast.Name,
+    ast.Subscript,
+    ast.UnaryOp,
+)
 _FINDERS = frozenset(("find_spec", "find_loader", "find_module"))
 _PACKAGE_PREDICATES = frozenset(
     [
@@ -58,31 +67,6 @@ _PACKAGE_PREDICATES = frozenset(
         "_try_import",
     ]
 )
-
-
-def opposite(guards: Guards, text: str) -> Guards:
-    """The guards of the branch that runs where these do not all hold."""
-    if not guards:
-        return ()
-    if len(guards) == 1:
-        return (_opposite(guards[0], text),)
-    return (Guard("unknown", f"not ({text})"),)
-
-
-def _opposite(guard: Guard, text: str) -> Guard:
-    kind, subject, spec = guard.kind, guard.subject, guard.spec
-    found = _SPEC.fullmatch(spec)
-    if kind in ("version", "python") and found is not None and "," not in spec:
-        return Guard(kind, subject, OPPOSITE[found[1]] + found[2])
-    if kind == "present":
-        return Guard("absent", subject, spec)
-    if kind == "absent":
-        return Guard("present", subject, spec)
-    if kind == "platform":
-        return Guard("platform", subject, "" if spec else "!")
-    if kind == "takes":
-        return Guard("takes", subject, spec[1:] if spec.startswith("!") else f"!{spec}")
-    return Guard("unknown", f"not ({text})")
 
 
 def _constant(value: object) -> Held:
@@ -127,6 +111,8 @@ class Conditions:
             return self._several(test)
         if isinstance(test, ast.NamedExpr):
             return self.read(test.value)
+        if isinstance(test, ast.IfExp) and (found := self._chosen(test)) is not None:
+            return found
         found = None
         if isinstance(test, ast.Compare):
             found = self._parameter(test) or self._compare(test)
@@ -139,20 +125,27 @@ class Conditions:
         if found is not None:
             return found
         text = self.source.short(test)
-        if _SURROUNDINGS.search(text):
-            return (Guard("unknown", text),), (Guard("unknown", f"not ({text})"),)
-        return DATA
+        if _SURROUNDINGS.search(text) or self.versions.touched(test):
+            return self._unknown(text)
+        yes, no = self._unknown(text)
+        says = self.versions.spoken(test)
+        return yes if says[0] else (), no if says[1] else ()
+
+    def _unknown(self, text: str) -> Branches:
+        return (Guard("unknown", text),), (Guard("unknown", f"not ({text})"),)
 
     def value(self, node: ast.expr) -> Held:
         """What a name holds that is bound to this expression."""
         if isinstance(node, ast.Constant):
             return _constant(node.value)
+        if isinstance(node, ast.Name) and (held := self.known.held(node.id)) != OPAQUE:
+            return held
         empty = _empty(node)
         package = self.versions.package(node)
         literal = "" if package else self.versions.literal(node)
         truthy: Guards = ()
         falsy: Guards = ()
-        if isinstance(node, (ast.Call, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Subscript)):
+        if isinstance(node, _CONDITIONS):
             yes, no = ((), ()) if package else self.read(node)
             if any(guard.kind != "unknown" for guard in (*yes, *no)):
                 truthy, falsy = yes, no
@@ -163,6 +156,7 @@ class Conditions:
             truthy=None if empty else truthy,
             falsy=falsy,
             plain=empty or bool(literal),
+            about=not (package or truthy or falsy) and self.versions.touched(node),
         )
 
     def _both(self, test: ast.expr, *guards: Guard) -> Branches:
@@ -184,26 +178,58 @@ class Conditions:
                 other = opposite(together, text)
         return (together, other) if every else (other, together)
 
+    def _chosen(self, test: ast.IfExp) -> Branches | None:
+        """`True if … else False`."""
+        if not isinstance(test.body, ast.Constant) or not isinstance(test.orelse, ast.Constant):
+            return None
+        yes, no = self.read(test.test)
+        if bool(test.body.value) == bool(test.orelse.value):
+            return None
+        return (yes, no) if test.body.value else (no, yes)
+
     def _name(self, test: ast.Name | ast.Attribute) -> Branches | None:
         name = dotted(test)
         last = name.rpartition(".")[2]
         if last == "TYPE_CHECKING":
             return (Guard("typing"),), ()
-        flag = self.known.held(name).flag
-        if flag is not None:
-            return flag if all(flag) else self._half(test, *flag)
+        held = self.known.held(name)
+        if held.flag is not None:
+            return held.flag if all(held.flag) else self._half(test, *held.flag)
         comparison = compared(last)
-        if comparison is not None and comparison[1] and comparison[2]:
-            return self._both(test, Guard("version", comparison[0], comparison[1] + comparison[2]))
         module = available(last) if isinstance(test, ast.Name) else ""
-        return self._both(test, Guard("present", module)) if module else None
+        if comparison is not None and comparison[1] and comparison[2]:
+            guard = Guard("version", comparison[0], comparison[1] + comparison[2])
+        elif module:
+            guard = Guard("present", module)
+        else:
+            return None
+        if self.known.own(name.partition(".")[0]):
+            return DATA if name == last and not held.about else None
+        return None if held.other else self._both(test, guard)
 
     def _half(self, test: ast.expr, yes: Guards, no: Guards) -> Branches:
         """A condition of which one branch is understood."""
         text = self.source.short(test)
         if not _SURROUNDINGS.search(text):
             return yes, no
-        return yes or (Guard("unknown", text),), no or (Guard("unknown", f"not ({text})"),)
+        unknown = self._unknown(text)
+        return yes or unknown[0], no or unknown[1]
+
+    def each(self, node: ast.expr, count: int) -> list[Held] | None:
+        """What each of several names holds that an expression is unpacked into.
+
+        `_is_package_available("x", return_version=True)` gives whether there is one, and which.
+        """
+        if isinstance(node, ast.Tuple) and len(node.elts) == count:
+            starred = any(isinstance(item, ast.Starred) for item in node.elts)
+            return None if starred else [self.value(item) for item in node.elts]
+        if not isinstance(node, ast.Call) or count != 2 or not node.args:
+            return None
+        yes, no = self._call(node) or DATA
+        package = string(node.args[0]) or ""
+        if dotted(node.func).rpartition(".")[2] not in _PACKAGE_PREDICATES or not yes:
+            return None
+        return [Held(truthy=yes, falsy=no), Held(package=package.replace("-", "_"))]
 
     def _first_of(self, test: ast.Subscript) -> Branches | None:
         zero = isinstance(test.slice, ast.Constant) and test.slice.value == 0
@@ -226,12 +252,16 @@ class Conditions:
 
     def _predicate(self, test: ast.Call, name: str, last: str) -> Branches | None:
         """`is_torch_greater_or_equal("2.6")`, `is_vllm_available()`."""
+        if name == last and self.known.own(name):
+            return None
         comparison = compared(last)
         if comparison is not None and test.args:
             return self._comparison(test, comparison)
         module = available(last)
         if module and self._of_package(test, name):
             least = self._least(test)
+            if least is None:
+                return None
             return self._both(test, Guard("present", module, f">={least}" if least else ""))
         return None
 
@@ -240,10 +270,18 @@ class Conditions:
         plain = all(string(argument) is not None for argument in test.args)
         return plain and "." not in name.replace("utils.", "").replace("import_utils.", "")
 
-    def _least(self, test: ast.Call) -> str:
-        """The least version that a predicate is given: `is_vllm_available(min_version="0.10")`."""
-        given = [*test.args, *(item.value for item in test.keywords if "version" in str(item.arg))]
-        return next((text for text in map(self.versions.literal, given) if text), "")
+    def _least(self, test: ast.Call) -> str | None:
+        """The least version that a predicate is given: `is_vllm_available(min_version="0.10")`.
+
+        None where it is asked for versions in another way, or for one that cannot be told.
+        """
+        named = [item for item in test.keywords if item.arg is None or "version" in item.arg]
+        given = [*test.args, *(item.value for item in named)]
+        texts = [self.versions.literal(item) for item in given]
+        told = all(item.arg in ("version", "min_version") for item in named)
+        if not told or not all(texts[len(test.args) :]):
+            return None
+        return next(filter(None, texts), "")
 
     def _hasattr(self, test: ast.Call) -> Branches | None:
         subject, name = dotted(test.args[0]), string(test.args[1])
@@ -299,9 +337,13 @@ class Conditions:
         operands = [test.left, *test.comparators]
         found = self._python(test, operands)
         if found is None and len(operands) == 2:
-            found = self._to_none(test) or self._surroundings(test)
+            found = self._to_none(test) or self._platform(test)
         if found is not None:
             return found
+        if len(operands) == 2 and (sign := _OPERATORS.get(type(test.ops[0]))) is not None:
+            part = of_part(self.versions, operands[0], sign, operands[1])
+            if part is not None:
+                return self._both(test, Guard("version", *part))
         clauses = []
         subject = ""
         for left, operator, right in zip(operands[:-1], test.ops, operands[1:], strict=True):
@@ -332,12 +374,15 @@ class Conditions:
     def _to_none(self, test: ast.Compare) -> Branches | None:
         """`find_spec("x") is not None`, `vllm is None`, `flag is True`."""
         right = test.comparators[0]
-        if not isinstance(right, ast.Constant) or right.value not in (None, True, False):
-            return None
-        operator = test.ops[0]
+        operator, left = test.ops[0], test.left
         if not isinstance(operator, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):
             return None
-        left = test.left
+        if not isinstance(right, ast.Constant):
+            return None
+        if type(right.value) not in (bool, type(None)):  # 1 == True, but it is no answer
+            yes, no = self.known.held(dotted(left)).flag or DATA
+            number = type(right.value) in (int, float)
+            return self._unknown(self.source.short(test)) if number and yes != no else None
         known = isinstance(left, ast.Call) or self.known.held(dotted(left)).flag is not None
         yes, no = self.read(left) if known else DATA
         if not yes and not no:
@@ -345,18 +390,6 @@ class Conditions:
         same = isinstance(operator, (ast.Is, ast.Eq)) == (right.value is True)
         return (yes, no) if same else (no, yes)
 
-    def _surroundings(self, test: ast.Compare) -> Branches | None:
-        """sys.platform, os.name, platform.system(), the kind of a device."""
-        left, sign = test.left, _OPERATORS.get(type(test.ops[0]))
-        name = dotted(left.func if isinstance(left, ast.Call) else left)
-        text = string(test.comparators[0])
-        if text is None or sign not in ("==", "!="):
-            return None
-        if text in _DEVICES and _DEVICE.fullmatch(name):
-            return self._both(test, Guard("platform", text, "" if sign == "==" else "!"))
-        subject = {"sys.platform": text, "platform.system": text.lower(), "os.name": text}.get(name)
-        if subject is None:
-            return None
-        subject = {"windows": "win32", "nt": "win32", "posix": "linux"}.get(subject, subject)
-        guard = Guard("platform", subject, "" if sign == "==" else "!")
-        return self._both(test, guard)
+    def _platform(self, test: ast.Compare) -> Branches | None:
+        guard = of_platform(test.left, _OPERATORS.get(type(test.ops[0])), test.comparators[0])
+        return self._both(test, guard) if guard is not None else None

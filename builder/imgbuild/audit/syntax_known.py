@@ -31,7 +31,8 @@ class Held(msgspec.Struct, frozen=True):
     """What a name holds. Of a name about which nothing is known all fields are as below.
 
     `truthy` and `falsy` are what must hold where the value counts as true, and as false; None if it
-    never does. `blank` is None, of which the rest says nothing; `plain` any literal.
+    never does. `blank` is None, of which the rest says nothing; `plain` any literal. `about` says
+    that it was made of a version in a way that is not understood: conditions on it are unknown.
     """
 
     package: str = ""  # the version of this package
@@ -42,6 +43,20 @@ class Held(msgspec.Struct, frozen=True):
     falsy: Guards | None = ()
     blank: bool = False
     plain: bool = False
+    about: bool = False
+
+    @property
+    def sides(self) -> tuple[bool, bool]:
+        """Whether its being true, and its being false, say anything of what is installed."""
+        if self.about or self.package:
+            return True, True
+        return _speaks(self.truthy), _speaks(self.falsy)
+
+    @property
+    def other(self) -> bool:
+        """Whether it is known to be no answer to a question, whatever the name is."""
+        constant = self.plain and (self.truthy is None or self.falsy is None)
+        return constant or bool(self.literal or self.module or self.holder)
 
     @property
     def flag(self) -> Branches | None:
@@ -64,7 +79,7 @@ class Path(msgspec.Struct, frozen=True):
 class Frame:
     """The names of one scope that is being read."""
 
-    __slots__ = ("_sites", "body", "declared", "held", "kind", "line", "parent")
+    __slots__ = ("_sites", "body", "declared", "given", "held", "kind", "line", "parent")
 
     def __init__(
         self,
@@ -79,7 +94,8 @@ class Frame:
         self.parent = parent
         self.body = body
         self.line = line
-        self.held: State = dict.fromkeys(names, OPAQUE)
+        self.given = frozenset(names)
+        self.held: State = dict.fromkeys(self.given, OPAQUE)
         self.declared: set[str] = set()
         self._sites: dict[str, list[Site]] | None = None
 
@@ -102,6 +118,10 @@ class Known:
             for found in _DECLARED.findall(source)
             for name in found.split(b",")
         }
+        # Attributes that hold and functions that give what says something of what is installed, by
+        # their last names, as whose they are is not told: whether what they are being true says it,
+        # and being false.
+        self.speaking: dict[str, tuple[bool, bool]] = {}
 
     # Scopes
 
@@ -129,6 +149,16 @@ class Known:
     def bind(self, name: str, held: Held = OPAQUE) -> None:
         """A name is bound anew; what it held before is forgotten."""
         self.frame.held[name] = held
+        if self.frame.kind == "class":
+            self.speaks(name, held)
+
+    def speaks(self, name: str, held: Held) -> None:
+        """An attribute is assigned, or a function of this name returns, what is held."""
+        if held.plain and held.flag is None:
+            return
+        yes, no = held.sides
+        before = self.speaking.get(name, (True, True))
+        self.speaking[name] = (yes and before[0], no and before[1])
 
     def bind_within(self, name: str, held: Held) -> None:
         """A name is bound inside an expression, which may not run: what it held may stay."""
@@ -144,7 +174,7 @@ class Known:
         passed: list[Frame] = []
         line = 0  # that of the outermost function between here and the name, which runs later
         while frame is not None:
-            visible = frame.kind != "class" or not passed
+            visible = frame.kind != "class" or frame is self.frame
             found = frame.held.get(name) if visible else None
             if found is not None:
                 if found is OPAQUE or any(one.sites(name) for one in passed):
@@ -156,6 +186,21 @@ class Known:
                 passed.append(frame)
             frame = frame.parent
         return OPAQUE
+
+    def own(self, name: str) -> bool:
+        """Whether a name is a parameter or a local of a value of its own, whatever it is called.
+
+        What is imported or defined, and what the module binds, is taken by its name.
+        """
+        frame = self.frame
+        while frame.parent is not None:
+            if name in frame.given:
+                return True
+            places = frame.sites(name) if frame.kind != "class" or frame is self.frame else []
+            if places:
+                return not all(site.given for site in places)
+            frame = frame.parent
+        return False
 
     def _sure(self, name: str, found: Held, frame: Frame, line: int) -> bool:
         """Whether no other binding of a name in its scope has a say in what it holds here."""
@@ -187,6 +232,9 @@ class Known:
             if any(one is not found[0] for one in found):
                 state[name] = self._joined(name, paths)
         self.frame.held = state
+        if self.frame.kind == "class":
+            for name, held in state.items():
+                self.speaks(name, held)
 
     def _joined(self, name: str, paths: Sequence[Path]) -> Held:
         bound = [(path, path.state[name]) for path in paths if name in path.state]
@@ -238,6 +286,10 @@ class Known:
         }
 
 
+def _speaks(guards: Guards | None) -> bool:
+    return guards is None or any(guard.kind in _LASTING for guard in guards)
+
+
 def _under(held: Held, guards: Guards) -> Held:
     """What is held on a path that runs only under guards: its being true says that they hold."""
     lasting = tuple(guard for guard in guards if guard.kind in _LASTING)
@@ -274,6 +326,7 @@ def _either(one: Held, other: Held, *, fallback: bool = False) -> Held:
             literal=_same(one.literal, other.literal),
             module=_same(one.module, other.module),
             holder=_same(one.holder, other.holder),
+            about=one.package != other.package,
         )
     truthy, falsy = _or(one.truthy, other.truthy), _or(one.falsy, other.falsy)
     return msgspec.structs.replace(
@@ -282,6 +335,7 @@ def _either(one: Held, other: Held, *, fallback: bool = False) -> Held:
         falsy=falsy,
         blank=one.blank and other.blank,
         plain=one.plain and other.plain,
+        about=main.about or one.about or other.about,
     )
 
 

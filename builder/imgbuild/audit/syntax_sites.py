@@ -16,10 +16,11 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class Site(msgspec.Struct, frozen=True):
-    """A binding: its line, and the module if it imports one."""
+    """A binding: its line, the module if it imports one; `given` is an import or a definition."""
 
     line: int
     module: str = ""
+    given: bool = False
 
 
 def sites(body: Sequence[ast.AST]) -> dict[str, list[Site]]:
@@ -40,7 +41,9 @@ def sites(body: Sequence[ast.AST]) -> dict[str, list[Site]]:
         else:
             name = _name(node)
             if name:
-                found.setdefault(name, []).append(Site(getattr(node, "lineno", 0)))
+                given = isinstance(node, (*_FUNCTIONS, ast.ClassDef))
+                site = Site(getattr(node, "lineno", 0), given=given)
+                found.setdefault(name, []).append(site)
             left.extend(_inside(node))
     for name in declared:
         found.pop(name, None)
@@ -57,9 +60,9 @@ def _imported(node: ast.Import | ast.ImportFrom) -> Iterable[tuple[str, Site]]:
     for alias in node.names:
         if isinstance(node, ast.Import):
             name, module = module_of(alias)
-            yield name, Site(node.lineno, module)
+            yield name, Site(node.lineno, module, given=True)
         else:
-            yield alias.asname or alias.name, Site(node.lineno)
+            yield alias.asname or alias.name, Site(node.lineno, given=True)
 
 
 def _name(node: ast.AST) -> str:

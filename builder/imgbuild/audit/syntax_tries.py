@@ -12,24 +12,17 @@ import msgspec
 
 from imgbuild.audit.facts import Guard
 from imgbuild.audit.syntax_conditions import Conditions
-from imgbuild.audit.syntax_known import Branches, Guards
+from imgbuild.audit.syntax_known import Branches, Guards, Held
+from imgbuild.audit.syntax_sites import module_of
 from imgbuild.audit.syntax_text import dotted
 
 Try = ast.Try | ast.TryStar
 
-# Exceptions that a missing package or name raises; those whose handling hides what we look for.
-_OF_IMPORTS = frozenset(
-    [
-        "ImportError",
-        "ModuleNotFoundError",
-        "PackageNotFoundError",
-        "Exception",
-        "BaseException",
-        "OSError",
-        "RuntimeError",
-    ]
-)
-_HIDING = _OF_IMPORTS | {"AttributeError", "TypeError", "NameError"}
+# Exceptions that a missing package or name raises; those that an import raises as anything else
+# may; those whose handling hides what we look for.
+_OF_IMPORTS = frozenset(("ImportError", "ModuleNotFoundError", "PackageNotFoundError"))
+_OF_ANYTHING = frozenset(("Exception", "BaseException", "OSError", "RuntimeError"))
+_HIDING = _OF_IMPORTS | _OF_ANYTHING | {"AttributeError", "TypeError", "NameError"}
 
 
 class Place(Protocol):
@@ -70,16 +63,19 @@ def read_try(node: Try, walker: Place) -> Tried:
     )
     present = tuple(Guard("present", subject) for subject in subjects)
     absent = (Guard("absent", ", ".join(subjects)),) if subjects else ()
+    more = not _asks(node.body, walker.conditions)
     handlers = tuple(
-        absent if absent and _OF_IMPORTS & set(names) else (Guard("unknown", _except(names)),)
+        absent if absent and _of_absence(names, more=more) else (Guard("unknown", _except(names)),)
         for names in caught
     )
-    imports = absent and any(_OF_IMPORTS & set(names) for names in caught)
+    imports = [names for names in caught if (_OF_IMPORTS | _OF_ANYTHING) & set(names)]
+    sure = all(_of_absence(names, more=more) for names in imports)
+    failed = absent if sure or not imports else (Guard("unknown", _except(imports[-1])),)
     return Tried(
         body=(Guard("handled", ", ".join(hidden)),) if hidden else (),
         handlers=handlers,
         orelse=present,
-        flags=_flags(node, present, absent) if imports else {},
+        flags=_flags(node, present, failed) if absent and imports else {},
     )
 
 
@@ -88,6 +84,35 @@ def _caught(handler: ast.ExceptHandler) -> list[str]:
         return ["BaseException"]
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     return [dotted(item).rpartition(".")[2] for item in types]
+
+
+def _of_absence(names: list[str], *, more: bool) -> bool:
+    """Whether a handler of these runs only where what is asked for is absent.
+
+    `more` says that the body does more than ask.
+    """
+    wide = bool(_OF_ANYTHING & set(names))
+    return not (wide and more) and bool((_OF_IMPORTS | _OF_ANYTHING) & set(names))
+
+
+def _asks(body: list[ast.stmt], conditions: Conditions) -> bool:
+    """Whether statements only import and ask for versions, beside what cannot fail."""
+    before = conditions.known.state()
+    asks = all(_asking(statement, conditions) for statement in body)
+    conditions.known.turn(before)
+    return asks
+
+
+def _asking(statement: ast.stmt, conditions: Conditions) -> bool:
+    if isinstance(statement, ast.Import):
+        for bound, module in map(module_of, statement.names):
+            conditions.known.bind(bound, Held(module=module))
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr)):
+        return isinstance(statement, (ast.Import, ast.ImportFrom, ast.Pass))
+    value = statement.value
+    if value is None or isinstance(value, (ast.Constant, ast.Name)):
+        return True
+    return bool(conditions.versions.package(value))
 
 
 def _except(names: list[str]) -> str:
@@ -128,7 +153,7 @@ def _subjects(body: list[ast.stmt], walker: Place) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _flags(node: Try, present: Guards, absent: Guards) -> dict[str, Branches]:
+def _flags(node: Try, present: Guards, missing: Guards) -> dict[str, Branches]:
     """Names that differ between success and failure: a flag, or a module that became None."""
     succeeded = {name: True for name, value in _constants([*node.body, *node.orelse]) if value}
     for statement in node.body:
@@ -139,13 +164,13 @@ def _flags(node: Try, present: Guards, absent: Guards) -> dict[str, Branches]:
         name for handler in node.handlers for name, value in _constants(handler.body) if not value
     }
     flags: dict[str, Branches] = {
-        name: (present, absent) for name in succeeded if name in failed or _flaglike(node, name)
+        name: (present, missing) for name in succeeded if name in failed or _flaglike(node, name)
     }
     missed = {
         name for handler in node.handlers for name, value in _constants(handler.body) if value
     }
     refuted = {name for name, value in _constants([*node.body, *node.orelse]) if not value}
-    flags.update(dict.fromkeys(missed & refuted, (absent, present)))
+    flags.update(dict.fromkeys(missed & refuted, (missing, present)))
     return flags
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 
 from imgbuild.audit.syntax_known import Known
 from imgbuild.audit.syntax_text import dotted, string
@@ -62,6 +63,10 @@ _VERSION_NAME = re.compile(r"_*(?:get_)?(?P<word>\w+?)_version", re.IGNORECASE)
 _LOOKS_LIKE = re.compile(r"v?\d+(\.\d+)*[\w.+-]*$")
 # Functions that turn text into a version that compares, and those that ask for a package's version.
 _PARSERS = frozenset(("Version", "parse", "parse_version", "LooseVersion", "StrictVersion", "str"))
+_MAKERS = _PARSERS - {"str"}
+# What turns a part of a version into numbers, and methods that give the version again.
+_CONVERTERS = frozenset(("bool", "float", "int", "list", "map", "tuple"))
+_SAME = frozenset(("lstrip", "removeprefix", "removesuffix", "replace", "rstrip", "strip"))
 _ASKERS = frozenset(
     [
         "version",
@@ -113,7 +118,7 @@ class Versions:
         if isinstance(node, ast.Name):
             return self.known.held(node.id).package or self._named(node.id)
         if isinstance(node, ast.Subscript):
-            return self.package(node.value)
+            return self._first(node)
         if isinstance(node, ast.Attribute):
             return self._attribute(node)
         if isinstance(node, ast.Call):
@@ -122,9 +127,19 @@ class Versions:
 
     def _named(self, name: str) -> str:
         found = _VERSION_NAME.fullmatch(name)
-        if found is None or self.known.held(name).literal:
+        package = PACKAGES.get(found["word"].lower(), "") if found is not None else ""
+        if not package or self.known.own(name) or self.known.held(name).other:
             return ""
-        return PACKAGES.get(found["word"].lower(), "")
+        return package
+
+    def _first(self, node: ast.Subscript) -> str:
+        """`….split("+")[0]`: a version without what is local; any other part is not the whole."""
+        zero = isinstance(node.slice, ast.Constant) and node.slice.value == 0
+        call = node.value
+        if not zero or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            return ""
+        cut = call.func.attr in ("split", "partition") and call.args
+        return self.package(call.func.value) if cut and string(call.args[0]) == "+" else ""
 
     def _attribute(self, node: ast.Attribute) -> str:
         name = dotted(node)
@@ -140,24 +155,58 @@ class Versions:
     def _call(self, node: ast.Call) -> str:
         callee = dotted(node.func)
         last = callee.rpartition(".")[2]
-        if not callee:  # .split("+")[0] of something that is no name
-            if isinstance(node.func, ast.Attribute):
-                return self.package(node.func.value)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _SAME:
+            return self.package(node.func.value)
+        if not callee:
             return ""
         if not node.args:
-            found = _VERSION_NAME.fullmatch(last)
-            return PACKAGES.get(found["word"].lower(), "") if found else ""
+            return self._named(last) if callee != last or not self.known.own(last) else ""
         if last in _ASKERS:
             text = string(node.args[0])
             if text is None and isinstance(node.args[0], ast.Name):
                 text = self.known.held(node.args[0].id).literal
             if text and not _LOOKS_LIKE.match(text):
                 return text.replace("-", "_")
-        if last in _PARSERS:
-            return self.package(node.args[0])
-        if last in ("split", "strip", "replace") and isinstance(node.func, ast.Attribute):
-            return self.package(node.func.value)
-        return ""
+        return self.package(node.args[0]) if last in _PARSERS else ""
+
+    def touched(self, node: ast.AST) -> bool:
+        """Whether a value was made of a version, or of an answer that hangs on one."""
+        if isinstance(node, ast.Name):
+            return self.known.held(node.id).about or bool(self.package(node))
+        if self.package(node) or all(self.spoken(node)):
+            return True
+        if isinstance(node, ast.Attribute):
+            return self.touched(node.value)
+        if isinstance(node, ast.Call):
+            return self._made(node)
+        if isinstance(node, ast.Compare):
+            return any(map(self._version, (node.left, *node.comparators)))
+        if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
+            return self.touched(node.generators[0].iter)
+        return any(map(self.touched, _operands(node)))
+
+    def spoken(self, node: ast.AST) -> tuple[bool, bool]:
+        """Whether an attribute or a call of this module's own says something, true and false."""
+        last = ""
+        if isinstance(node, ast.Attribute):
+            last = node.attr
+        elif isinstance(node, ast.Call):
+            callee = dotted(node.func)
+            last = callee.rpartition(".")[2]
+            last = last if callee in (last, f"self.{last}", f"cls.{last}") else ""
+        return self.known.speaking.get(last, (False, False))
+
+    def _made(self, node: ast.Call) -> bool:
+        callee = dotted(node.func)
+        if callee.rpartition(".")[2] in _PARSERS or callee in _CONVERTERS:
+            return any(map(self.touched, node.args))
+        return isinstance(node.func, ast.Attribute) and self.touched(node.func.value)
+
+    def _version(self, node: ast.expr) -> bool:
+        """Whether an operand is a version: of a package, or one that is spelled out."""
+        if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in _MAKERS:
+            return bool(self.literal(node)) or self.touched(node)
+        return self.touched(node)
 
     def literal(self, node: ast.AST) -> str:
         """The version that an expression spells out; "" if it does not."""
@@ -172,6 +221,19 @@ class Versions:
             last = dotted(node.func).rpartition(".")[2]
             return self.literal(node.args[0]) if last in _PARSERS | {"version"} else ""
         return numbers(node)
+
+
+def _operands(node: ast.AST) -> Sequence[ast.expr]:
+    """The parts of an expression whose value is that of one of them, or made of it."""
+    if isinstance(node, ast.BoolOp):
+        return node.values
+    if isinstance(node, ast.IfExp):
+        return (node.body, node.orelse)
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return node.elts
+    if isinstance(node, ast.UnaryOp):
+        return (node.operand,)
+    return (node.value,) if isinstance(node, (ast.NamedExpr, ast.Subscript)) else ()
 
 
 def numbers(node: ast.AST) -> str:

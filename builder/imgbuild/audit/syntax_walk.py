@@ -44,6 +44,7 @@ class Walker(Branches):
             ast.Nonlocal: self._nonlocal,
             ast.Assert: self._assert,
             ast.Expr: self._expression,
+            ast.Return: self._return,
         }
 
     def _function(self, node: FunctionNode) -> None:
@@ -59,7 +60,7 @@ class Walker(Branches):
             if default is not None:
                 self.visit(default)
         if not self.lazy_annotations:
-            for annotation in (node.returns, *(item.annotation for item in everything)):
+            for annotation in (node.returns, *(item.annotation for item in (*everything, *extra))):
                 if annotation is not None:
                     self.visit(annotation)
         self.functions.append(function_of(self.source, node, name, decorators, self.guards))
