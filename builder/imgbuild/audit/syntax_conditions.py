@@ -35,16 +35,7 @@ _OPERATORS: dict[type[ast.cmpop], str] = {
     ast.NotEq: "!=",
 }
 # Expressions that are read as conditions where a name is bound to them.
-_CONDITIONS = (
-    ast.Attribute,
-    ast.BoolOp,
-    ast.Call,
-    ast.Compare,
-    ast.IfExp,
-    ast.Name,
-    ast.Subscript,
-    ast.UnaryOp,
-)
+_CONDITIONS = (ast.BoolOp, ast.Call, ast.Compare, ast.IfExp, ast.Subscript, ast.UnaryOp)
 _FINDERS = frozenset(("find_spec", "find_loader", "find_module"))
 _PACKAGE_PREDICATES = frozenset(
     [
@@ -145,11 +136,13 @@ class Conditions:
         literal = "" if package else self.versions.literal(node)
         truthy: Guards = ()
         falsy: Guards = ()
-        if isinstance(node, _CONDITIONS):
-            yes, no = ((), ()) if package else self.read(node)
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            truthy, falsy = (not package and self._name(node)) or DATA
+        elif isinstance(node, _CONDITIONS):
+            yes, no = DATA if package else self.read(node)
             if any(guard.kind != "unknown" for guard in (*yes, *no)):
                 truthy, falsy = yes, no
-        return Held(
+        held = Held(
             package=package,
             literal=literal,
             holder=self.signatures.holder(node),
@@ -158,6 +151,7 @@ class Conditions:
             plain=empty or bool(literal),
             about=not (package or truthy or falsy) and self.versions.touched(node),
         )
+        return OPAQUE if held == OPAQUE else held
 
     def _both(self, test: ast.expr, *guards: Guard) -> Branches:
         return guards, opposite(guards, self.source.short(test))
