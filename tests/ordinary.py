@@ -5,11 +5,17 @@ Root's own Python may lie where no one else can look (pyenv below a home of mode
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pwd
 import subprocess
 import sys
 import sysconfig
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+from imgbuild.oci.tree import remove
 from tests import needs
 
 AS_NOBODY = ("--reuid=nobody", "--regid=nogroup", "--clear-groups")
@@ -23,10 +29,23 @@ def become() -> list[str]:
     return [needs.tool("setpriv", "util-linux"), *AS_NOBODY]
 
 
+@contextlib.contextmanager
+def home() -> Iterator[Path]:
+    """A new folder of nobody's, gone afterwards; pytest's own are closed to all but their user."""
+    needs.root()
+    folder = Path(tempfile.mkdtemp(prefix="imgbuild-nobody-"))
+    nobody = pwd.getpwnam("nobody")
+    os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+    folder.chmod(0o755)
+    yield folder
+    remove(folder)
+
+
 def python(folder: Path) -> str:
     """A Python with this one's packages that nobody can start.
 
-    Where this one cannot be read, it is an environment of the system's Python below `folder`.
+    Where this one cannot be read, it is an environment of the system's Python below `folder`,
+    which nobody must be able to enter.
     """
     if _starts(sys.executable):
         return sys.executable

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import pwd
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -187,12 +184,8 @@ def wait(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(name="user_folder")
 def _user_folder() -> Iterator[Path]:
-    needs.root()
-    folder = Path(tempfile.mkdtemp(prefix="imgbuild-user-"))
-    nobody = pwd.getpwnam("nobody")
-    os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-    yield folder
-    shutil.rmtree(folder)
+    with ordinary.home() as folder:
+        yield folder
 
 
 def test_an_ordinary_user_unpacks_and_runs(user_folder):
