@@ -113,4 +113,14 @@ CALLS: dict[str, tuple[str, ...]] = {
 }
 
 # What `imgbuild digest` must not load, since it has 0.3 s from start to end.
-HEAVY = ("requests", "rich.progress", "elftools", "yaml", "jinja2", "hypothesis", "uv")
+HEAVY = (
+    "requests",
+    "cryptography",
+    "nacl",
+    "rich.progress",
+    "elftools",
+    "yaml",
+    "jinja2",
+    "hypothesis",
+    "uv",
+)
