@@ -184,13 +184,19 @@ def read_lock(images: Path, target: str) -> Lock:
     if not path.exists():
         message = f"{path}: no lock for target {target}"
         raise LockStale(message, hint=remedy)
-    data = path.read_bytes()
-    restore = damaged(target)
-    found = codec.decode(data, _Versioned, file=str(path), what="lock", hint=restore).format
+    return decode_lock(path.read_bytes(), str(path), hint=damaged(target), remedy=remedy)
+
+
+def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
+    """The lock that stands in `data`; InputError, with `hint`, if it is none.
+
+    LockStale, with `remedy`, if its format is another.
+    """
+    found = codec.decode(data, _Versioned, file=file, what="lock", hint=hint).format
     if found != LOCK_FORMAT:
-        message = f"{path}: lock format {found}; this imgbuild reads {LOCK_FORMAT}"
+        message = f"{file}: lock format {found}; this imgbuild reads {LOCK_FORMAT}"
         raise LockStale(message, hint=remedy)
-    return codec.decode(data, Lock, file=str(path), what="lock", hint=restore)
+    return codec.decode(data, Lock, file=file, what="lock", hint=hint)
 
 
 def damaged(target: str) -> str:
