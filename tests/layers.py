@@ -19,7 +19,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
         "oci.documents",
         "audit.facts",
     ),
-    ("console", "steps", "run", "disk"),
+    ("console", "steps", "run", "disk", "threads"),
     ("credentials", "fetch_folder", "fetch_session", "fetch_http", "store", "upkeep", "fetch"),
     ("project", "matrix.*"),
     ("constraints",),
