@@ -17,7 +17,7 @@ from imgbuild.errors import IntegrityError
 from imgbuild.inputs import Inputs
 from imgbuild.lock import Lock
 from imgbuild.oci import layout
-from imgbuild.plan import Plan, RegistryRecipe, base_of, plan
+from imgbuild.plan import Layer, RegistryRecipe, base_of, plan
 from imgbuild.seal import Document, Seal
 from imgbuild.store import Store
 from imgbuild.values import Arch, Digest
@@ -63,9 +63,8 @@ def build(
     unchanged = not verify and layout.check(output, digest)
     made = 0
     if not unchanged:
-        made = _make_missing(
-            lock, plans.values(), sealed, inputs, processes=processes, verify=verify
-        )
+        layers = [layer for planned in plans.values() for layer in planned.layers]
+        made = make_missing(lock, layers, sealed, inputs, processes=processes, verify=verify)
         layout.write(output, _images(documents, inputs.store), lock.target)
     return Built(
         target=lock.target,
@@ -78,17 +77,21 @@ def build(
     )
 
 
-def _make_missing(
+def make_missing(
     lock: Lock,
-    plans: Iterable[Plan],
+    wanted: Iterable[Layer],
     sealed: Seal,
     inputs: Inputs,
     *,
     processes: int,
-    verify: bool,
+    verify: bool = False,
 ) -> int:
+    """Bring those of the `wanted` layers that the store lacks into it: how many these were.
+
+    IntegrityError if one does not come out as sealed. With `verify` all are made, and inflated.
+    """
     known = seals.sealed_records(sealed)
-    layers = {layer.id: layer for planned in plans for layer in planned.layers}
+    layers = {layer.id: layer for layer in wanted}
     due = [
         layer
         for layer in layers.values()
