@@ -1,9 +1,9 @@
 """The file system that layers make, in memory: facts of every path, and no content.
 
-Comes in: the layers of an image, bottom first, as streams. Goes out: a tree of nodes with what can
-be compared: type, mode, owner, link target, attributes, sha256 of content. Whiteouts, hard links
-and links in the middle of a path are followed as `unpack` follows them on disk. Some hundred bytes
-a path; nothing is written.
+Comes in: the layers of an image, bottom first, as streams, or as headers alone. Goes out: a tree of
+nodes with what can be compared: type, mode, owner, link target, attributes, sha256 of content; and
+which member of which layer each one is. Whiteouts, hard links and links in the middle of a path are
+followed as `unpack` follows them on disk. Some hundred bytes a path; nothing is written.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import hashlib
 import os
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn
 
 from imgbuild.errors import IntegrityError
+from imgbuild.oci.tar import MTIME
 from imgbuild.oci.tree import FOLDER_MODE, LINK_LIMIT
 from imgbuild.oci.unpack import OPAQUE, WHITEOUT, Entry, Reader
 
@@ -38,15 +39,17 @@ class Node:
 
     __slots__ = (
         "attributes", "children", "device", "digest", "gid", "kind",
-        "layer", "mode", "names", "size", "target", "uid",
+        "layer", "mode", "mtime", "names", "size", "source", "target", "uid",
     )  # fmt: skip
 
-    def __init__(self, kind: str, layer: int, entry: Entry | None = None) -> None:
+    def __init__(self, kind: str, layer: int, entry: Entry | None = None, member: int = 0) -> None:
         self.kind = kind
         self.layer = layer  # the last one that wrote it, or something below it
+        self.source = (layer, member)  # where it came from; both are counted from 1
         self.mode = entry.mode if entry else FOLDER_MODE
         self.uid = entry.uid if entry else 0
         self.gid = entry.gid if entry else 0
+        self.mtime = entry.mtime if entry else MTIME
         self.size = entry.size if entry else 0
         self.target = entry.target if entry and kind == "symlink" else ""
         self.device = entry.device if entry and "device" in kind else None
@@ -62,6 +65,7 @@ class Merged:
     def __init__(self) -> None:
         self.root = Node("folder", 0)
         self._layers = 0
+        self._member = 0
         # Names that the current layer wrote, by the folder's children: two names may share a node.
         self._own: dict[int, tuple[dict[str, Node], set[str]]] = {}
 
@@ -77,21 +81,24 @@ class Merged:
         `advance` is told how many bytes of content went by. `also` is asked for each file by its
         path ("/etc/passwd") whether somebody else wants to be fed its content.
         """
-        self._layers += 1
-        self._own.clear()
+        self._begin()
         for entry in reader:
-            parts = _parts(entry.path)
-            name = parts[-1] if parts else ""
-            if name.startswith(WHITEOUT):
-                self._white_out(parts)
-            elif KINDS.get(entry.type) == "folder":
-                self._folder(parts, entry)
-            elif parts:
-                parent = self._parent(parts[:-1])
-                node = self._node(entry)
-                if node.kind == "file" and entry.type != tarfile.LNKTYPE:
-                    _feed(node, reader, advance, also("/" + "/".join(parts)))
-                self._place(parent, name, node)
+            node = self._apply(entry)
+            if node is not None and node.kind == "file" and entry.type != tarfile.LNKTYPE:
+                path = "/".join(_parts(entry.path))
+                _feed(node, reader, advance, also(f"/{path}"))
+
+    def add_headers(self, entries: Iterable[Entry]) -> None:
+        """Apply the members of one layer by their headers alone: no node gets a digest."""
+        self._begin()
+        for entry in entries:
+            self._apply(entry)
+
+    def find(self, path: str) -> Node | None:
+        """What lies at `path`, links among its folders followed, its last part not."""
+        *above, last = _parts(path) or ("",)
+        folder = self._walk(tuple(above), make=False)
+        return (folder[-1].children or {}).get(last) if folder else None
 
     def walk(self) -> Iterator[tuple[str, Node]]:
         """Every path but the root itself, in order: folders before what is in them."""
@@ -104,6 +111,27 @@ class Merged:
             todo += [(f"{path}/{name}", below[name]) for name in sorted(below, reverse=True)]
 
     # -- one member
+
+    def _begin(self) -> None:
+        self._layers += 1
+        self._member = 0
+        self._own.clear()
+
+    def _apply(self, entry: Entry) -> Node | None:
+        """Put one member in its place: its node, unless it is a folder or a whiteout."""
+        self._member += 1
+        parts = _parts(entry.path)
+        name = parts[-1] if parts else ""
+        if name.startswith(WHITEOUT):
+            self._white_out(parts)
+        elif KINDS.get(entry.type) == "folder":
+            self._folder(parts, entry)
+        elif parts:
+            parent = self._parent(parts[:-1])
+            node = self._node(entry)
+            self._place(parent, name, node)
+            return node
+        return None
 
     def _node(self, entry: Entry) -> Node:
         if entry.type == tarfile.LNKTYPE:
@@ -119,10 +147,10 @@ class Merged:
         if kind is None:
             message = f"{entry.path!r} is of the unknown type {entry.type!r}"
             raise IntegrityError(message, hint="the layer was not made for Linux")
-        return Node(kind, self._layers, entry)
+        return Node(kind, self._layers, entry, self._member)
 
     def _folder(self, parts: tuple[str, ...], entry: Entry) -> None:
-        made = Node("folder", self._layers, entry)
+        made = Node("folder", self._layers, entry, self._member)
         if not parts:
             made.children, self.root = self.root.children, made
             return
