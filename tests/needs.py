@@ -121,6 +121,15 @@ def registry() -> str:
         missing("no registry answers on this machine", INSTALL)
 
 
+def slurm() -> dict[str, str]:
+    """What to add to the environment so that sbatch and the rest speak to a Slurm that answers."""
+    path = tool("sinfo", "slurm-wlm munge")
+    extra = {"SLURM_CONF": _engine("IMGBUILD_SLURM_CONF")}
+    if not extra["SLURM_CONF"] or not _answers(path, "--noheader", extra=extra):
+        missing("no Slurm answers", INSTALL)
+    return extra
+
+
 def emulator(arch: str) -> str:
     """The static user-mode emulator of `arch`, as `uname -m` names it."""
     return tool(f"qemu-{arch}-static", "qemu-user-static")
