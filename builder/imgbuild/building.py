@@ -115,13 +115,14 @@ def _images(documents: dict[Arch, Document], store: Store) -> dict[Arch, layout.
         arch: layout.Image(
             config=document.config,
             manifest=document.manifest,
-            layers={layer.digest: _blob(store, layer.digest) for layer in document.layers},
+            layers={layer.digest: made(store, layer.digest) for layer in document.layers},
         )
         for arch, document in documents.items()
     }
 
 
-def _blob(store: Store, digest: Digest) -> Path:
+def made(store: Store, digest: Digest) -> Path:
+    """The blob of a layer that was just made; IntegrityError if somebody took it away."""
     path = store.blob(digest)
     if path is None:
         message = f"layer {digest} left the cache {store.root} while it was in use"

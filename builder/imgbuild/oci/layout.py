@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -81,7 +81,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     def blob(self, digest: Digest) -> Path:
         """The file of a blob of this layout."""
-        return _blob(self.path, digest)
+        return blob(self.path, digest)
 
     def image(self, arch: Arch) -> Stored:
         """The image on `arch`; InputError names those that are there."""
@@ -104,24 +104,43 @@ def write(
     that lies there with the right size is kept. `notes` go into `index.json`, which no digest
     covers. InputError if `out` is something else.
     """
+    papers = [data for picture in images.values() for data in (picture.config, picture.manifest)]
+    layers = {digest: path for one in images.values() for digest, path in one.layers.items()}
+    manifests = {arch: picture.manifest for arch, picture in images.items()}
+    if len(manifests) == 1:
+        ((arch, data),) = manifests.items()
+        top = {**image.descriptor(documents.MANIFEST, data), "platform": image.platform(arch)}
+    else:
+        data = image.index(manifests)
+        top = image.descriptor(documents.INDEX, data)
+        papers.append(data)
+    named = [
+        layer
+        for manifest in manifests.values()
+        for layer in _decode(manifest, Manifest, str(out)).layers
+    ]
+    keep(out, top, papers, [(layer, layers[layer.digest]) for layer in named], name, notes=notes)
+    return str(top["digest"])
+
+
+def keep(
+    out: Path,
+    top: Mapping[str, object],
+    papers: Iterable[bytes],
+    layers: Iterable[tuple[Descriptor, Path]],
+    name: str,
+    *,
+    notes: Mapping[str, str] | None = None,
+) -> None:
+    """Make `out` the layout of the image `top`, as `write` does, from its documents as they are."""
     with _exclusive(out):
-        for picture in images.values():
-            for layer in _decode(picture.manifest, Manifest, str(out)).layers:
-                _place_file(out, layer, picture.layers[layer.digest])
-            for data in (picture.config, picture.manifest):
-                _place_bytes(out, data)
-        manifests = {arch: picture.manifest for arch, picture in images.items()}
-        if len(manifests) == 1:
-            ((arch, data),) = manifests.items()
-            top = {**image.descriptor(documents.MANIFEST, data), "platform": image.platform(arch)}
-        else:
-            data = image.index(manifests)
-            top = image.descriptor(documents.INDEX, data)
+        for layer, path in layers:
+            _place_file(out, layer, path)
+        for data in papers:
             _place_bytes(out, data)
         annotations = {**(notes or {}), REF_NAME: name}
         codec.write_bytes(out / INDEX_FILE, index_file(top, annotations))
         _sweep(out)
-    return str(top["digest"])
 
 
 def index_file(top: Mapping[str, object], annotations: Mapping[str, str]) -> bytes:
@@ -193,7 +212,7 @@ def check(out: Path, digest: Digest) -> bool:
     except ImgbuildError:
         return False
     layers = (layer for stored in found.images.values() for layer in stored.layers)
-    return found.digest == digest and all(_has(out, layer.digest, layer.size) for layer in layers)
+    return found.digest == digest and all(has(out, layer.digest, layer.size) for layer in layers)
 
 
 def verify(out: Path) -> Layout:
@@ -235,12 +254,12 @@ def _exclusive(out: Path) -> Iterator[None]:
 
 
 def _place_bytes(out: Path, data: bytes) -> None:
-    codec.write_bytes(_blob(out, f"sha256:{sha256(data)}"), data)
+    codec.write_bytes(blob(out, f"sha256:{sha256(data)}"), data)
 
 
 def _place_file(out: Path, layer: Descriptor, source: Path) -> None:
-    place = _blob(out, layer.digest)
-    present = _has(out, layer.digest, layer.size)
+    place = blob(out, layer.digest)
+    present = has(out, layer.digest, layer.size)
     if present and place.samefile(source):
         return
     size = source.stat().st_size
@@ -272,14 +291,16 @@ def _sweep(out: Path) -> None:
             path.unlink()
 
 
-def _has(out: Path, digest: Digest, size: int) -> bool:
+def has(out: Path, digest: Digest, size: int) -> bool:
+    """Whether `out` has a blob of this name and size; it is not hashed."""
     try:
-        return _blob(out, digest).stat().st_size == size
+        return blob(out, digest).stat().st_size == size
     except OSError:
         return False
 
 
-def _blob(out: Path, digest: Digest) -> Path:
+def blob(out: Path, digest: Digest) -> Path:
+    """Where the blob `digest` of the layout `out` lies, or would lie."""
     return out / BLOBS / digest.removeprefix("sha256:")
 
 
@@ -298,7 +319,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 def _checked(out: Path, descriptor: Descriptor) -> bytes:
     """The bytes of a small document, which must have the digest by which it is named."""
-    path = _blob(out, descriptor.digest)
+    path = blob(out, descriptor.digest)
     with _opened(path) as file:
         data = os.read(file, descriptor.size + 1)
     _expect(out, descriptor.digest, f"sha256:{hashlib.sha256(data).hexdigest()}")
