@@ -50,7 +50,9 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
     ("records", "skeleton", "oci.*"),
     ("assemble", "workers", "inputs"),
     ("seal", "diff", "history"),
+    ("signing.*",),
     ("render.*",),
+    ("sif.*",),
     (
         "engine",
         "apptainer",
