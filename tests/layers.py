@@ -21,6 +21,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
     ),
     ("console", "steps", "run", "disk", "threads"),
     ("credentials", "fetch_folder", "fetch_session", "fetch_http", "store", "upkeep", "fetch"),
+    ("registry.*",),
     ("project", "matrix.*"),
     ("constraints",),
     # Left of `resolve`, since it builds sdists in a root, and a root is a recipe of the plan.
@@ -50,6 +51,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
     ("records", "skeleton", "oci.*"),
     ("assemble", "workers", "inputs"),
     ("seal", "diff", "history"),
+    ("sbom.*",),
     ("signing.*",),
     ("render.*",),
     ("sif.*",),
@@ -95,9 +97,9 @@ DOORS: dict[str, tuple[str, ...]] = {
     "urllib3": ("fetch", "fetch_folder", "fetch_http", "fetch_session"),
     "urllib.request": ("fetch", "fetch_http", "fetch_session"),
     "http.client": ("fetch", "fetch_http", "fetch_session"),
-    "http.server": ("gateway", "oci.registry"),
-    "socketserver": ("gateway", "oci.registry"),
-    "socket": ("fetch", "fetch_http", "fetch_session", "gateway", "oci.registry"),
+    "http.server": ("gateway",),
+    "socketserver": ("gateway",),
+    "socket": ("fetch", "fetch_http", "fetch_session", "gateway"),
 }
 
 # Calls that only doors may make.

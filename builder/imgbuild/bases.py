@@ -19,6 +19,7 @@ from imgbuild.fetch import Http
 from imgbuild.matrix.model import Base, DebianBase, RegistryBase
 from imgbuild.oci import registry
 from imgbuild.oci.unpack import OPAQUE, WHITEOUT, Reader, inflated
+from imgbuild.registry.client import Client
 from imgbuild.resolution import Deb, RegistryLayer
 from imgbuild.store import Store
 from imgbuild.values import Arch, Digest
@@ -67,7 +68,7 @@ def resolve_base(base: Base, arch: Arch, store: Store, http: Http) -> Below:
     """
     if isinstance(base, DebianBase):
         return Below(debs=apt.resolve_debs(base, arch, store, http))
-    own = registry.RegistryHttp(offline=http.offline)
+    own = Client(offline=http.offline)
     image = registry.base(base.image, arch, own)
     registry.fetch_layers(base.image, image.layers, store, own)
     blobs = [path for layer in image.layers if (path := store.blob(layer.digest)) is not None]

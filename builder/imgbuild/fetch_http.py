@@ -1,4 +1,4 @@
-"""Requests to servers: pages, small files, and parts of large ones.
+"""Requests to servers: pages, small files, parts of large ones, and bodies to send.
 
 Comes in: addresses, with or without `user:password@`. Goes out: bytes, or FetchFailed in plain
 words.
@@ -20,7 +20,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
@@ -49,6 +49,34 @@ class Page(msgspec.Struct, frozen=True):
     text: str
     content_type: str
     status: int
+
+
+class Body(Protocol):
+    """What a request sends: its length is announced, its pieces are sent as they come."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Octets]: ...
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One request. `body` is called anew for each time that it is sent.
+
+    `shown` stands in messages instead of the address, whose path may be a secret too. `scopes` is
+    what a registry is asked to allow (imgbuild.registry); other servers are never told.
+    """
+
+    url: str
+    headers: Mapping[str, str] = {}
+    method: str = "GET"
+    body: Callable[[], Body | Octets] | None = None
+    shown: str = ""
+    scopes: tuple[str, ...] = ()
+    patience: float | None = None  # seconds for each read, where the usual ones do not suffice
+
+    @property
+    def place(self) -> str:
+        """Where it goes, as it may be shown."""
+        return self.shown or redact(self.url)
 
 
 class Refused(FetchFailed):
@@ -159,26 +187,34 @@ class Http:
     @contextlib.contextmanager
     def open(self, url: str, headers: Mapping[str, str], method: str = "GET") -> Iterator[Response]:
         """One try: the successful answer, its body unread. Transient, or FetchFailed for good."""
-        login = self._login(url)
-        place, asked = bare(url), False
-        if self.offline and urlsplit(place).scheme != "file":
-            message = f"{redact(place)} is not in the cache, and --offline asks no server"
+        with self.send(Request(url, headers, method)) as response:
+            yield response
+
+    @contextlib.contextmanager
+    def send(self, request: Request) -> Iterator[Response]:
+        """One try, as `open`; the request's body is sent again wherever a redirect leads."""
+        login = self._login(request.url)
+        first, asked = msgspec.structs.replace(request, url=bare(request.url)), False
+        if self.offline and urlsplit(first.url).scheme != "file":
+            message = f"{first.place} is not in the cache, and --offline asks no server"
             raise FetchFailed(message, hint="run once without --offline")
+        here = first
         for _ in range(12):
-            response = self._send(method, place, headers, login)
+            response = self._send(here, login)
             with contextlib.closing(response):
                 if response.status_code in _REDIRECTS and "Location" in response.headers:
-                    place, login = self._redirected(place, response.headers["Location"], login)
+                    place, login = self._redirected(here, response.headers["Location"], login)
+                    here = msgspec.structs.replace(here, url=place)
                     continue
                 if response.status_code == 401 and not asked:
-                    asked, login = True, self.credentials.ask(place)
+                    asked, login = True, self.credentials.ask(here.url)
                     if login is not None:
                         continue
                 if not 200 <= response.status_code < 300:
-                    raise self._refusal(response, place)
+                    raise self._refusal(response, here)
                 yield response
                 return
-        message = f"{redact(url)}: too many redirects"
+        message = f"{first.place}: too many redirects"
         raise FetchFailed(message)
 
     def chunks(self, response: Response, *, decode: bool = False) -> Iterator[Octets]:
@@ -190,7 +226,7 @@ class Http:
             try:
                 chunk = next(pieces, None)
             except fetch_session.network_errors() as error:
-                raise self._plain(error, response.url) from None
+                raise self._plain(error, redact(response.url)) from None
             if chunk is None:
                 return
             yield chunk
@@ -214,16 +250,20 @@ class Http:
         read: Callable[[Response], T],
         method: str = "GET",
     ) -> T:
+        return self.retrying(Request(url, headers, method), read)
+
+    def retrying(self, request: Request, read: Callable[[Response], T]) -> T:
+        """What `read` makes of the answer to `request`, tried until it is whole."""
         from imgbuild.fetch_session import Transient
 
         tries = 0
         while True:
             try:
-                with self.open(url, headers, method) as response:
+                with self.send(request) as response:
                     return read(response)
             except Transient as transient:
                 tries += transient.cost
-                self.give_up(url, tries, transient.reason, transient.wait)
+                self.give_up(request.place, tries, transient.reason, transient.wait)
                 self.pause(tries, transient.wait)
 
     def give_up(self, url: str, tries: int, reason: str, wait: float | None) -> None:
@@ -235,29 +275,33 @@ class Http:
         if tries >= self.attempts:
             raise FetchFailed(message, hint="check the network and the proxy, then run it again")
 
-    def _send(
-        self, method: str, url: str, headers: Mapping[str, str], login: Login | None
-    ) -> Response:
+    def _send(self, request: Request, login: Login | None) -> Response:
         from imgbuild import fetch_session
 
-        sent = dict(headers)
+        sent = dict(request.headers)
         if login is not None:
             token = base64.b64encode(":".join(login).encode()).decode()
             sent["Authorization"] = f"Basic {token}"
         try:
             return self._session().request(
-                method, url, headers=sent, stream=True, timeout=self._timeout, allow_redirects=False
+                request.method,
+                request.url,
+                headers=sent,
+                data=request.body() if request.body is not None else None,
+                stream=True,
+                timeout=(self._timeout[0], request.patience or self._timeout[1]),
+                allow_redirects=False,
             )
         except fetch_session.network_errors() as error:
-            raise self._plain(error, url) from None
+            raise self._plain(error, request.place) from None
 
-    def _plain(self, error: Exception, url: str) -> Exception:
+    def _plain(self, error: Exception, place: str) -> Exception:
         # `from None` where this is raised: the originals quote addresses with passwords.
         from imgbuild import fetch_session
 
         for secret in fetch_session.proxy_secrets():
             self.credentials.hide(secret)
-        found = fetch_session.plain(error, redact(url))
+        found = fetch_session.plain(error, place)
         if isinstance(found, fetch_session.Transient):
             found.reason = self.credentials.scrub(found.reason)
         return found
@@ -282,31 +326,33 @@ class Http:
         return session
 
     def _redirected(
-        self, place: str, location: str, login: Login | None
+        self, request: Request, location: str, login: Login | None
     ) -> tuple[str, Login | None]:
         try:
-            target = urljoin(place, location)
+            target = urljoin(request.url, location)
         except ValueError:
             target = "://"
         found = self._login(target)
+        place, shown = request.place, origin(target) if request.shown else redact(target)
         if urlsplit(target).scheme not in ("http", "https"):  # least of all a file of this machine
-            message = f"{redact(place)} redirects to {redact(target)}, which is no web address"
+            message = f"{place} redirects to {shown}, which is no web address"
             raise FetchFailed(message)
-        if urlsplit(place).scheme == "https" and urlsplit(target).scheme != "https":
-            message = f"{redact(place)} redirects to {redact(target)}, which is not encrypted"
+        if urlsplit(request.url).scheme == "https" and urlsplit(target).scheme != "https":
+            message = f"{place} redirects to {shown}, which is not encrypted"
             raise FetchFailed(message)
-        return bare(target), found or (login if origin(target) == origin(place) else None)
+        return bare(target), found or (login if origin(target) == origin(request.url) else None)
 
-    def _refusal(self, response: Response, place: str) -> Exception:
+    def _refusal(self, response: Response, request: Request) -> Exception:
         from imgbuild.fetch_session import Transient
 
         status, reason = response.status_code, self.credentials.scrub(response.reason or "")
         if status in _RETRIED:
             return Transient(f"{status} {reason}".strip(), wait=retry_after(response.headers))
-        message = f"{redact(place)}: {status} {reason}".strip()
+        message = f"{request.place}: {status} {reason}".strip()
         hint = None
         if status in (401, 403):
-            hint = f"give a login for {host(place)}: in netrc, keyring, or https://USER:PASSWORD@…"
+            where = host(request.url)
+            hint = f"give a login for {where}: in netrc, keyring, or https://USER:PASSWORD@…"
         if status == 407:
             hint = "the proxy wants a login: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
         return Refused(message, status=status, hint=hint, total=content_range(response)[1])

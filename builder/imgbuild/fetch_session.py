@@ -125,6 +125,11 @@ def session(context: ssl.SSLContext) -> requests.Session:
     return made
 
 
+def trust_at(made: requests.Session, place: str, context: ssl.SSLContext) -> None:
+    """Let a session trust, at the server `place`, what `context` does."""
+    made.mount(f"{place}/", _Adapter(context))
+
+
 def proxy_secrets() -> list[str]:
     """The passwords in the environment's proxy addresses, which error texts may repeat."""
     found = [urlsplit(address).password for address in urllib.request.getproxies().values()]

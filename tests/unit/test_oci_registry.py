@@ -15,6 +15,7 @@ import pytest
 
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.oci import documents, image, layout, registry
+from imgbuild.registry.client import Client
 from imgbuild.store import Store
 from imgbuild.values import Arch, sha256
 from tests import images
@@ -167,10 +168,10 @@ def test_without_a_login_the_refusal_says_what_is_missing(served):
 
 @pytest.mark.parametrize("served", ["bearer"], indirect=True)
 def test_a_token_that_expired_is_asked_for_again(served):
-    http_ = registry.RegistryHttp()
-    registry.base(name(served), Arch.X86_64, http_)
+    client = Client()
+    registry.base(name(served), Arch.X86_64, client)
     served.token = "token-number-2"
-    registry.base(name(served), Arch.ARM64, http_)
+    registry.base(name(served), Arch.ARM64, client)
     assert [path for path, _ in served.seen].count("/token") == 2
 
 
@@ -276,21 +277,11 @@ D = f"sha256:{'a' * 64}"
 )
 def test_references(text, server):
     found = registry.parse(text)
-    assert (found.server, found.digest) == (server, D)
-    assert found.blob(D) == f"{server}/blobs/{D}"
+    assert found.digest == D
+    assert Client().addresses(found.repository, D) == (f"{server}/blobs/{D}",)
 
 
 @pytest.mark.parametrize("text", ["debian", "debian:12", "debian@sha256:12", f"@{D}", ""])
 def test_names_without_a_digest_are_refused(text):
     with pytest.raises(InputError, match="by its digest"):
         registry.parse(text)
-
-
-def test_dockers_login_is_found_under_its_many_names(tmp_path, monkeypatch):
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
-    assert registry.docker_login("ghcr.io") is None
-    log_in(tmp_path, registry.HUB_LOGIN)
-    assert registry.docker_login(registry.HUB_SERVER) == LOGIN
-    assert registry.docker_login("ghcr.io") is None
-    (tmp_path / "docker/config.json").write_text('{"auths": {"ghcr.io": {}}}')
-    assert registry.docker_login("ghcr.io") is None

@@ -17,6 +17,7 @@ from imgbuild.values import Arch
 SELECT = "Which targets"
 TALK = "How it speaks"
 WORK = "How it works"
+REGISTRY = "Registries"
 
 
 def _arch(text: str) -> Arch:
@@ -141,6 +142,16 @@ Offline = Annotated[
     bool,
     typer.Option(
         "--offline", help="Use the cache alone; fail where it lacks a file.", rich_help_panel=WORK
+    ),
+]
+PlainHttp = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plain-http",
+        metavar="HOST[:PORT]",
+        help="Speak to this registry without TLS, as to those of this machine; repeatable.",
+        rich_help_panel=REGISTRY,
+        show_default=False,
     ),
 ]
 

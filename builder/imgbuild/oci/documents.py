@@ -25,6 +25,7 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     size: Bytes
     platform: dict[str, str | list[str]] = {}
     annotations: dict[str, str] = {}
+    artifact_type: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):

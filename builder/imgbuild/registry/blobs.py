@@ -1,0 +1,221 @@
+"""Blobs in a registry: whether they are there, small ones as bytes, large ones as files.
+
+Comes in: descriptors. Goes out: bytes that have the size and the digest that was asked for. A
+download that breaks goes on from its last byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from imgbuild import disk
+from imgbuild.console import console
+from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.fetch_http import Refused, Request, content_range
+from imgbuild.oci.documents import Descriptor
+from imgbuild.registry import hosts
+from imgbuild.registry.manifests import REFUSED
+from imgbuild.registry.reference import Repository
+from imgbuild.registry.transport import PLAIN, RegistryHttp, at, pulling
+from imgbuild.values import Digest, sha256
+
+if TYPE_CHECKING:
+    from imgbuild.fetch_session import Response
+
+SMALL = 64 * 1024 * 1024
+_PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new start
+
+
+def has(
+    http: RegistryHttp, repository: Repository, digest: Digest, *, push: bool = False
+) -> int | None:
+    """The size of a blob, None if the registry has it not. `push`: asked where it is pushed to."""
+    scopes = (f"repository:{repository.name}:pull{',push' if push else ''}",)
+    capability = hosts.PUSH if push else hosts.PULL
+    path = f"{repository.name}/blobs/{digest}"
+    for method, headers in (("HEAD", PLAIN), ("GET", {**PLAIN, "Range": "bytes=0-0"})):
+        request = Request(path, headers, method, scopes=scopes)
+        try:
+            size = http.ask(repository.host, capability, request, _size)
+        except Refused as refused:
+            if refused.status == 404:
+                return None
+            if refused.status == 416 and method == "GET":
+                return 0
+            if refused.status not in (400, 405, 501) or method == "GET":
+                raise
+        else:
+            if size is not None:
+                return size
+    message = f"{repository}@{digest}: the registry does not tell the size"
+    raise FetchFailed(message)
+
+
+def _size(response: Response) -> int | None:
+    _, total = content_range(response)
+    length = response.headers.get("Content-Length", "")
+    if response.status_code == 206:
+        return total
+    return int(length) if length.isdigit() else None
+
+
+def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> bytes:
+    """A small blob. IntegrityError if it is not what the descriptor says."""
+    if descriptor.size > SMALL:
+        message = f"{repository}@{descriptor.digest} has {descriptor.size} bytes"
+        raise FetchFailed(message, hint="what is read into memory has 64 MiB at most")
+
+    def _read(response: Response) -> bytes:
+        data = bytearray()
+        for chunk in http.chunks(response):
+            data += chunk
+            if len(data) > descriptor.size:
+                raise _mismatch(repository, descriptor, "more bytes")
+        found = f"sha256:{sha256(bytes(data))}"
+        if found != descriptor.digest or len(data) != descriptor.size:
+            raise _mismatch(repository, descriptor, f"{len(data)} bytes, {found}")
+        return bytes(data)
+
+    path = f"{repository.name}/blobs/{descriptor.digest}"
+    request = Request(path, PLAIN, scopes=(pulling(repository.name),))
+    return http.ask(repository.host, hosts.PULL, request, _read)
+
+
+def addresses(http: RegistryHttp, repository: Repository, digest: Digest) -> tuple[str, ...]:
+    """Where a blob may be fetched, mirrors first."""
+    path = f"{repository.name}/blobs/{digest}"
+    return tuple(each.url(path) for each in http.endpoints(repository.host, hosts.PULL))
+
+
+def download(
+    http: RegistryHttp,
+    repository: Repository,
+    descriptor: Descriptor,
+    path: Path,
+    advance: Callable[[int], object],
+) -> None:
+    """Have a blob in the file `path`, which may hold its beginning already.
+
+    IntegrityError if no endpoint gives what the descriptor says; the file is gone then.
+    """
+    path.touch()
+    with disk.plain_errors(path), path.open("r+b", buffering=0) as file:
+        work = _Download(http, repository, descriptor, file, advance)
+        try:
+            work.run()
+        except IntegrityError:
+            path.unlink()
+            raise
+
+
+class _Download:
+    """One blob on its way."""
+
+    def __init__(
+        self,
+        http: RegistryHttp,
+        repository: Repository,
+        descriptor: Descriptor,
+        file: IO[bytes],
+        advance: Callable[[int], object],
+    ) -> None:
+        self._http = http
+        self._repository = repository
+        self._descriptor = descriptor
+        self._file = file
+        self._advance = advance
+        self._size = 0
+        self._hash = hashlib.sha256()
+
+    def run(self) -> None:
+        """Complete the file from the first endpoint that gives it."""
+        for chunk in iter(lambda: self._file.read(1 << 20), b""):
+            self._count(chunk)
+        if self._size > self._descriptor.size:
+            self._restart()
+        name = self._repository.name
+        request = Request(f"{name}/blobs/{self._descriptor.digest}", PLAIN, scopes=(pulling(name),))
+        found = self._http.endpoints(self._repository.host, hosts.PULL)
+        for endpoint in found[:-1]:
+            try:
+                self._from(at(endpoint, request))
+            except (FetchFailed, IntegrityError) as failure:
+                console.detail(f"{failure.message}; the next endpoint is asked")
+            else:
+                return
+        self._from(at(found[-1], request))
+
+    def _from(self, request: Request) -> None:
+        from imgbuild.fetch_session import Transient
+
+        tries, furthest, restarted = 0, self._size, False
+        while True:
+            begun = self._size
+            try:
+                if self._size < self._descriptor.size:
+                    begun = self._append(request)
+                found = f"sha256:{self._hash.hexdigest()}"
+                if found == self._descriptor.digest:
+                    return
+                self._restart()
+                if begun == 0 or restarted:
+                    raise _mismatch(self._repository, self._descriptor, found)
+                restarted = True  # the older part may be what is wrong: once more, from the start
+            except Transient as transient:
+                tries += transient.cost
+                if self._size >= furthest + _PROGRESS:
+                    tries, furthest = 0, self._size
+                self._http.give_up(request.place, tries, transient.reason, transient.wait)
+                self._http.pause(max(1, tries), transient.wait)
+
+    def _append(self, request: Request) -> int:
+        """One request for what is missing; the byte from which on its answer was used."""
+        from imgbuild.fetch_session import Transient
+
+        headers = {**request.headers}
+        if self._size:
+            headers["Range"] = f"bytes={self._size}-"
+        asked = Request(request.url, headers, scopes=request.scopes)
+        try:
+            with self._http.send(asked) as response:
+                start, _ = content_range(response)
+                if self._size and (response.status_code != 206 or start != self._size):
+                    self._restart()  # the server ignores ranges, or gives another one
+                    if response.status_code == 206:
+                        return self._append(request)
+                begun = self._size
+                for chunk in self._http.chunks(response):
+                    if self._size + len(chunk) > self._descriptor.size:
+                        self._restart()
+                        raise _mismatch(self._repository, self._descriptor, "more bytes")
+                    self._file.write(chunk)
+                    self._count(chunk)
+        except Refused as refused:
+            if refused.status != 416 or not self._size:
+                raise
+            self._restart()
+            return self._append(request)
+        if self._size < self._descriptor.size:
+            reason = "the connection ended early"
+            raise Transient(reason)
+        return begun
+
+    def _count(self, chunk: bytes) -> None:
+        self._hash.update(chunk)
+        self._size += len(chunk)
+        self._advance(len(chunk))
+
+    def _restart(self) -> None:
+        self._file.seek(0)
+        self._file.truncate()
+        self._advance(-self._size)
+        self._size = 0
+        self._hash = hashlib.sha256()
+
+
+def _mismatch(repository: Repository, descriptor: Descriptor, found: str) -> IntegrityError:
+    message = f"{repository}: expected {descriptor.size} bytes, {descriptor.digest}, found {found}"
+    return IntegrityError(message, hint=REFUSED)

@@ -1,0 +1,187 @@
+"""The client for registries, as the distribution specification 1.1 has them.
+
+Comes in: references, documents, sources of blobs. Goes out: what lies in a registry, checked, or
+put there. One client keeps the tokens of one run; threads may share it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from imgbuild.oci.documents import Descriptor
+from imgbuild.registry import blobs, manifests, pages, referrers, uploads
+from imgbuild.registry.manifests import REFUSED, Fetched, NotFound
+from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.transport import RegistryHttp
+from imgbuild.registry.uploads import Outcome, Source
+from imgbuild.values import Digest, sha256
+
+__all__ = [
+    "REFUSED",
+    "Client",
+    "Fetched",
+    "NotFound",
+    "Outcome",
+    "Source",
+    "bytes_source",
+    "file_source",
+]
+
+
+def _ignore(_: int) -> None:
+    """Progress that nobody watches."""
+
+
+def bytes_source(data: bytes) -> Source:
+    """A small blob that is in memory."""
+
+    def _open(offset: int) -> BinaryIO:
+        return io.BytesIO(data[offset:])
+
+    return Source(f"sha256:{sha256(data)}", len(data), _open)
+
+
+def file_source(path: Path, digest: Digest, size: int) -> Source:
+    """A blob that is a file."""
+
+    def _open(offset: int) -> BinaryIO:
+        file = path.open("rb")
+        file.seek(offset)
+        return file
+
+    return Source(digest, size, _open)
+
+
+class Client:
+    """Registries. `plain_http` names hosts that are spoken to without TLS, beside this machine.
+
+    `attempts`, `first_wait` and `timeout` are those of `Http`; with `chunk`, blobs are sent in
+    pieces of so many bytes. All methods raise FetchFailed for what a registry refuses or does not
+    answer, and IntegrityError for what is not what its digest says.
+    """
+
+    def __init__(
+        self,
+        *,
+        plain_http: Collection[str] = (),
+        offline: bool = False,
+        attempts: int = 6,
+        first_wait: float = 0.5,
+        timeout: tuple[float, float] = (20.0, 60.0),
+        chunk: int | None = None,
+    ) -> None:
+        self.http = RegistryHttp(
+            plain_http=plain_http,
+            offline=offline,
+            attempts=attempts,
+            first_wait=first_wait,
+            timeout=timeout,
+        )
+        self._chunk = chunk
+
+    # -- manifests
+
+    def resolve(self, reference: Reference) -> Descriptor | None:
+        """What a tag or a digest names now; None if the registry has it not."""
+        return manifests.resolve(self.http, reference)
+
+    def manifest(self, reference: Reference) -> Fetched:
+        """A manifest or an index; NotFound if there is none."""
+        return manifests.fetch(self.http, reference)
+
+    def put_manifest(
+        self,
+        repository: Repository,
+        data: bytes,
+        media_type: str,
+        *,
+        tag: str | None = None,
+    ) -> Digest:
+        """Store a manifest under `tag`, or by its digest alone.
+
+        If it has a subject and the registry does not keep its referrers, the tag of the subject's
+        referrers is kept up to date.
+        """
+        digest, kept = manifests.put(self.http, repository, data, media_type, tag)
+        if not kept and referrers.subject(data) is not None:
+            referrers.keep(self.http, repository, data, media_type)
+        return digest
+
+    def delete(self, repository: Repository, target: str) -> bool:
+        """Delete the manifest of a digest, or a tag alone; False if it was not there.
+
+        A referrer goes from the tag of its subject too, where the registry does not keep that.
+        """
+        if ":" not in target:
+            named = Reference(repository.host, repository.name, target)
+            return manifests.delete(self.http, named, "manifests")
+        named = Reference(repository.host, repository.name, None, target)
+        try:
+            subject = referrers.subject(self.manifest(named).data)
+        except NotFound:
+            return False
+        gone = manifests.delete(self.http, named, "manifests")
+        if subject and not referrers.has_api(self.http, repository, subject.digest):
+            referrers.forget(self.http, repository, subject.digest, target)
+        return gone
+
+    # -- blobs
+
+    def has(self, repository: Repository, digest: Digest) -> int | None:
+        """The size of a blob; None if the registry has it not."""
+        return blobs.has(self.http, repository, digest)
+
+    def blob(self, repository: Repository, descriptor: Descriptor) -> bytes:
+        """A small blob, at most 64 MiB."""
+        return blobs.read(self.http, repository, descriptor)
+
+    def addresses(self, repository: Repository, digest: Digest) -> tuple[str, ...]:
+        """Where a blob may be fetched, mirrors first."""
+        return blobs.addresses(self.http, repository, digest)
+
+    def download(
+        self,
+        repository: Repository,
+        descriptor: Descriptor,
+        path: Path,
+        advance: Callable[[int], object] = _ignore,
+    ) -> None:
+        """Have a blob in the file `path`, which may hold its beginning already."""
+        blobs.download(self.http, repository, descriptor, path, advance)
+
+    def upload(
+        self,
+        repository: Repository,
+        source: Source,
+        *,
+        mounts: Sequence[Repository] = (),
+        advance: Callable[[int], object] = _ignore,
+    ) -> Outcome:
+        """Have a blob in a repository: it is there, is mounted from one of `mounts`, or is sent."""
+        return uploads.upload(
+            self.http, repository, source, mounts=mounts, advance=advance, chunk=self._chunk
+        )
+
+    def delete_blob(self, repository: Repository, digest: Digest) -> bool:
+        """Delete a blob; False if it was not there."""
+        named = Reference(repository.host, repository.name, None, digest)
+        return manifests.delete(self.http, named, "blobs")
+
+    # -- what there is
+
+    def referrers(
+        self, repository: Repository, digest: Digest, artifact_type: str | None = None
+    ) -> tuple[Descriptor, ...]:
+        """What refers to `digest`: signatures, SBOMs, statements."""
+        return referrers.find(self.http, repository, digest, artifact_type)
+
+    def tags(self, repository: Repository) -> Iterator[str]:
+        """The tags of a repository."""
+        return pages.tags(self.http, repository)
+
+    def repositories(self, host: str) -> Iterator[str]:
+        """The repositories of a registry, by name, where it lists them."""
+        return pages.catalog(self.http, host)

@@ -1,0 +1,199 @@
+"""Where a registry's host is asked: itself, its mirrors, with which certificates.
+
+Comes in: a host, and the folders in which people describe hosts. Goes out: endpoints in the order
+in which they are asked.
+
+`HOST/hosts.toml` is read in containerd's form, in ~/.config/imgbuild/certs.d and
+/etc/containerd/certs.d; `HOST/*.crt` (authorities), `*.cert` with `*.key` (this client's own) in
+Docker's, there too and in /etc/docker/certs.d. The first folder that describes a host is the one.
+Without any a registry on this machine is spoken to without TLS, others only on demand.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from imgbuild.console import console
+from imgbuild.errors import InputError
+from imgbuild.registry.reference import HUB
+
+HUB_SERVER = "registry-1.docker.io"
+LOCAL = re.compile(r"^(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$")
+PULL, RESOLVE, PUSH = "pull", "resolve", "push"
+CAPABILITIES = (PULL, RESOLVE, PUSH)
+DEFAULT = "_default"
+
+
+class Certificates(msgspec.Struct, frozen=True):
+    """What TLS trusts beyond the system's authorities, and shows of itself (chain and key)."""
+
+    authorities: tuple[Path, ...] = ()
+    own: tuple[tuple[Path, Path | None], ...] = ()
+    verify: bool = True
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """One address at which the registry `host` is asked; `mirror` where it is not its own."""
+
+    host: str
+    address: str
+    capabilities: tuple[str, ...] = CAPABILITIES
+    headers: dict[str, str] = {}
+    certificates: Certificates = Certificates()
+    mirror: bool = False
+
+    def url(self, path: str) -> str:
+        """The address of `path` here. A mirror is told, as `ns`, whose content is asked for."""
+        if not self.mirror:
+            return f"{self.address}/{path}"
+        return f"{self.address}/{path}{'&' if '?' in path else '?'}ns={self.host}"
+
+
+def folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Where hosts are described on this machine, the user's own first."""
+    home = environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return (
+        Path(home) / "imgbuild/certs.d",
+        Path("/etc/containerd/certs.d"),
+        Path("/etc/docker/certs.d"),
+    )
+
+
+def endpoints(
+    host: str, plain_http: Collection[str] = (), places: Sequence[Path] | None = None
+) -> tuple[Endpoint, ...]:
+    """Where `host` is asked, mirrors first and itself last; InputError for a wrong description."""
+    places = folders(os.environ) if places is None else places
+    plain = host in plain_http or bool(LOCAL.match(host))
+    address = f"{'http' if plain else 'https'}://{HUB_SERVER if host == HUB else host}/v2"
+    for name in (host, DEFAULT):
+        for folder in (place / name for place in places):
+            described = folder / "hosts.toml"
+            if described.is_file():
+                return _described(host, address, described)
+            found = _dockers(folder)
+            if found != Certificates():
+                return (Endpoint(host, address, certificates=found),)
+    return (Endpoint(host, address),)
+
+
+def context(certificates: Certificates) -> ssl.SSLContext:
+    """A TLS context with `certificates`; InputError for a file that is none."""
+    from imgbuild import fetch_session
+
+    made = fetch_session.trust(os.environ)
+    place = Path()
+    try:
+        for place in certificates.authorities:
+            made.load_verify_locations(cafile=place)
+        for place, key in certificates.own:
+            made.load_cert_chain(place, key)
+    except OSError as error:  # ssl.SSLError is one
+        message = f"cannot use the certificate {place}: {error.strerror or error}"
+        raise InputError(message, hint="it must be PEM, with its key if it is your own") from error
+    if not certificates.verify:
+        made.check_hostname = False
+        made.verify_mode = ssl.CERT_NONE
+    return made
+
+
+# -- hosts.toml
+
+_Texts = str | list[str]
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    """What hosts.toml says of the registry itself or of one mirror."""
+
+    capabilities: tuple[str, ...] = CAPABILITIES
+    ca: _Texts = []
+    client: str | list[str | list[str]] = []
+    skip_verify: bool = False
+    override_path: bool = False
+    header: dict[str, _Texts] = {}
+
+
+class _Document(_Settings, frozen=True):
+    server: str = ""
+    host: dict[str, _Settings] = {}
+
+
+def _described(host: str, address: str, file: Path) -> tuple[Endpoint, ...]:
+    try:
+        document = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _Document)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        message = f"{file}: {error}"
+        raise InputError(message, hint="it is read in containerd's form of hosts.toml") from error
+    except OSError as error:
+        message = f"cannot read {file}: {error.strerror}"
+        raise InputError(message) from error
+    mirrors = [
+        _endpoint(host, _address(name, settings, file), settings, file, mirror=True)
+        for name, settings in document.host.items()
+    ]
+    own = _address(document.server, document, file) if document.server else address
+    # A `server` under another name is the registry itself under that name, not a mirror of it.
+    return (*mirrors, _endpoint(host, own, document, file, mirror=False))
+
+
+def _address(text: str, settings: _Settings, file: Path) -> str:
+    scheme = "http" if LOCAL.match(text.partition("/")[0]) else "https"
+    full = text if "://" in text else f"{scheme}://{text}"
+    parts = urlsplit(full)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        message = f"{file}: {text!r} is no address of a registry"
+        raise InputError(message, hint="write https://HOST or https://HOST:PORT/PATH")
+    path = full.rstrip("/")
+    return path if settings.override_path or path.endswith("/v2") else f"{path}/v2"
+
+
+def _endpoint(
+    host: str, address: str, settings: _Settings, file: Path, *, mirror: bool
+) -> Endpoint:
+    unknown = [word for word in settings.capabilities if word not in CAPABILITIES]
+    if unknown:
+        message = f"{file}: {unknown[0]!r} is no capability"
+        raise InputError(message, hint=f"known are {', '.join(CAPABILITIES)}")
+    if settings.skip_verify:
+        console.warn(f"{file}: skip_verify: who answers for {address} is not verified")
+    headers = {
+        name: value if isinstance(value, str) else ", ".join(value)
+        for name, value in settings.header.items()
+    }
+    certificates = Certificates(
+        authorities=tuple(file.parent / each for each in _list(settings.ca)),
+        own=tuple(_own(settings.client, file)),
+        verify=not settings.skip_verify,
+    )
+    return Endpoint(host, address, settings.capabilities, headers, certificates, mirror)
+
+
+def _own(found: str | list[str | list[str]], file: Path) -> Iterator[tuple[Path, Path | None]]:
+    """`client` is one file, files, or pairs of certificate and key."""
+    for each in [found] if isinstance(found, str) else found:
+        certificate, *key = [each] if isinstance(each, str) else each
+        yield file.parent / certificate, file.parent / key[0] if key and key[0] else None
+
+
+def _list(found: _Texts) -> list[str]:
+    return [found] if isinstance(found, str) else found
+
+
+# -- Docker's folders
+
+
+def _dockers(folder: Path) -> Certificates:
+    if not folder.is_dir():
+        return Certificates()
+    return Certificates(
+        authorities=tuple(sorted(folder.glob("*.crt"))),
+        own=tuple((each, each.with_suffix(".key")) for each in sorted(folder.glob("*.cert"))),
+    )

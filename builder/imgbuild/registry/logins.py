@@ -1,0 +1,133 @@
+"""Logins for registries: Docker's config.json and the programs that it names.
+
+Comes in: a registry's host. Goes out: a user with a password, or an identity token, or nothing.
+Looked for in the order in which Docker does: the program of `credHelpers` for this host, that of
+`credsStore`, then `auths`. What fails is told and is no login: the registry may not want any.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import run
+from imgbuild.console import console
+from imgbuild.credentials import Login
+from imgbuild.errors import InputError
+from imgbuild.registry.hosts import HUB_SERVER
+from imgbuild.registry.reference import HUB
+
+HUB_LOGIN = "https://index.docker.io/v1/"
+TOKEN_USER = "<token>"  # noqa: S105 - by this name a helper says that its secret is a token
+NOTHING = "credentials not found"
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What is known for a host: a login, an identity token, or a registry's own bearer token."""
+
+    login: Login | None = None
+    identity: str = ""
+    bearer: str = ""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no text may show."""
+        parts = (self.login[1] if self.login else "", self.identity, self.bearer)
+        return tuple(part for part in parts if part)
+
+
+class _Auth(msgspec.Struct, frozen=True):
+    auth: str = ""
+    username: str = ""
+    password: str = ""
+    identitytoken: str = ""
+    registrytoken: str = ""
+
+
+class _Config(msgspec.Struct, frozen=True, rename="camel"):
+    auths: dict[str, _Auth] = {}
+    creds_store: str = ""
+    cred_helpers: dict[str, str] = {}
+
+
+class _Answer(msgspec.Struct, frozen=True, rename="pascal"):
+    username: str = ""
+    secret: str = ""
+
+
+def find(host: str) -> Found:
+    """What Docker's configuration knows for `host`; empty if nothing."""
+    path = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
+    config = _read(path)
+    names = _names(host)
+    helpers = [config.cred_helpers[name] for name in names if name in config.cred_helpers]
+    for helper in helpers[:1] or [config.creds_store]:
+        found = _ask(helper, names[0], path) if helper else Found()
+        if found != Found():
+            return found
+    entries = [(name, config.auths[name]) for name in names if name in config.auths]
+    # An empty entry only says that a program keeps the login.
+    kept = [(name, entry) for name, entry in entries if entry != _Auth()]
+    return _decoded(kept[0][1], kept[0][0], path) if kept else Found()
+
+
+def _names(host: str) -> tuple[str, ...]:
+    """The names under which a login for `host` may stand; the first is what programs are asked."""
+    if host in (HUB, HUB_SERVER):
+        return (HUB_LOGIN, HUB)
+    forms = ("https://{}", "https://{}/", "https://{}/v2/", "https://{}/v1/", "http://{}")
+    return (host, *(form.format(host) for form in forms))
+
+
+def _read(path: Path) -> _Config:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Config)
+    except FileNotFoundError:
+        return _Config()
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise InputError(message) from error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # The parser's own words may quote what is in it.
+        message = f"{path} is not what Docker writes"
+        raise InputError(message, hint="correct it, or set DOCKER_CONFIG elsewhere") from None
+
+
+def _decoded(auth: _Auth, name: str, path: Path) -> Found:
+    user, colon, password = auth.username, ":", auth.password
+    if auth.auth:
+        try:
+            user, colon, password = base64.b64decode(auth.auth).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            colon = ""
+        if not colon:
+            message = f"{path}: the login for {name} cannot be read"
+            raise InputError(message, hint=f"docker logout {name}, then docker login {name}")
+    login = (user, password.rstrip("\0")) if user and password else None
+    return Found(login, auth.identitytoken, auth.registrytoken)
+
+
+def _ask(helper: str, name: str, path: Path) -> Found:
+    """What the program of `helper` answers for `name`."""
+    program = shutil.which(f"docker-credential-{helper}")
+    if program is None:
+        console.warn(f"{path} names docker-credential-{helper}, which is not installed")
+        return Found()
+    result = run.run([program, "get"], stdin=name, check=False)
+    if result.status != 0:
+        if NOTHING not in result.stdout + result.stderr:
+            console.warn(f"docker-credential-{helper} gives no login for {name}")
+        return Found()
+    try:
+        answer = msgspec.json.decode(result.stdout.encode(), type=_Answer)
+    except msgspec.DecodeError:
+        console.warn(f"docker-credential-{helper} answers for {name} what is no login")
+        return Found()
+    if answer.username == TOKEN_USER:
+        return Found(identity=answer.secret)
+    return Found((answer.username, answer.secret)) if answer.username else Found()

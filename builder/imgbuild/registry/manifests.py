@@ -1,0 +1,186 @@
+"""Manifests and indexes in a registry: found, read, put and deleted.
+
+Comes in: references and documents. Goes out: documents that are what their digest names. A digest
+that a registry tells is believed only where the bytes are not read, and never against one's own.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.fetch_http import Refused, Request
+from imgbuild.oci import documents
+from imgbuild.oci.documents import Descriptor
+from imgbuild.registry import hosts
+from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.transport import PLAIN, RegistryHttp, pulling, pushing
+from imgbuild.values import DIGEST_PATTERN, Digest, sha256
+
+if TYPE_CHECKING:
+    from imgbuild.fetch_session import Response
+
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
+TYPES = (documents.INDEX, documents.MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST)
+ACCEPT = ", ".join(TYPES)
+LIMIT = 16 * 1024 * 1024  # registries need not take more than 4
+REFUSED = "the registry does not serve what the digest names: do not use it"
+
+
+class NotFound(FetchFailed):
+    """The registry has no such manifest, tag or repository."""
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """A manifest or index as it lies there."""
+
+    data: bytes
+    media_type: str
+    digest: Digest
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """What names it."""
+        return Descriptor(media_type=self.media_type, digest=self.digest, size=len(self.data))
+
+
+class _Typed(msgspec.Struct, frozen=True, rename="camel"):
+    media_type: str = ""
+
+
+def resolve(http: RegistryHttp, reference: Reference) -> Descriptor | None:
+    """What `reference` names now; None if the registry has it not.
+
+    A HEAD whose answer lacks the digest, the size or the type, or contradicts the digest that was
+    asked for, and a registry that knows no HEAD, are asked by GET.
+    """
+
+    def _read(response: Response) -> Descriptor | None:
+        digest = response.headers.get("Docker-Content-Digest", "").strip()
+        length = response.headers.get("Content-Length", "")
+        kind = media_type(response)
+        whole = re.fullmatch(DIGEST_PATTERN, digest) and kind in TYPES
+        if not whole or not length.isdigit() or reference.digest not in (None, digest):
+            return None
+        return Descriptor(media_type=kind, digest=digest, size=int(length))
+
+    try:
+        found = http.ask(reference.host, _capability(reference), _asked(reference, "HEAD"), _read)
+    except Refused as refused:
+        if refused.status == 404:
+            return None
+        if refused.status not in (400, 405, 406, 501):
+            raise
+        found = None
+    if found is not None:
+        return found
+    try:
+        return fetch(http, reference).descriptor
+    except NotFound:
+        return None
+
+
+def fetch(http: RegistryHttp, reference: Reference) -> Fetched:
+    """The manifest or index that `reference` names.
+
+    NotFound if there is none, IntegrityError if the bytes are not what the digest names.
+    """
+
+    def _read(response: Response) -> Fetched:
+        data = http.body(response, LIMIT)
+        found = f"sha256:{sha256(data)}"
+        told = response.headers.get("Docker-Content-Digest", "").strip()
+        wanted = reference.digest or (told if told.startswith("sha256:") else found)
+        if found != wanted:
+            message = f"{reference.host} gives {found} for {reference.name}@{wanted}"
+            raise IntegrityError(message, hint=REFUSED)
+        return Fetched(data, _typed(data) or media_type(response), found)
+
+    try:
+        return http.ask(reference.host, _capability(reference), _asked(reference, "GET"), _read)
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        message = f"{reference} is not there: {refused.message}"
+        raise NotFound(message, hint="look at its tags: imgbuild ls") from None
+
+
+def put(
+    http: RegistryHttp, repository: Repository, data: bytes, kind: str, tag: str | None
+) -> tuple[Digest, bool]:
+    """Store a manifest by its digest, or under `tag`; whether the registry keeps its referrers.
+
+    IntegrityError if the registry says that it stored something else.
+    """
+    digest = f"sha256:{sha256(data)}"
+    named = Reference(repository.host, repository.name, tag, None if tag else digest)
+
+    def _read(response: Response) -> tuple[str, str]:
+        return (
+            response.headers.get("Docker-Content-Digest", "").strip(),
+            response.headers.get("OCI-Subject", "").strip(),
+        )
+
+    request = Request(
+        f"{repository.name}/manifests/{named.target}",
+        {"Content-Type": kind},
+        "PUT",
+        lambda: data,
+        scopes=(pushing(repository.name),),
+        patience=300.0,
+    )
+    told, subject = http.ask(repository.host, hosts.PUSH, request, _read)
+    if not told:
+        found = resolve(http, named)
+        told = found.digest if found is not None else "nothing"
+    if told == "nothing" or (told.startswith("sha256:") and told != digest):
+        message = f"{repository.host} stored {told} where {named} was put as {digest}"
+        hint = "do not use this tag: put it again, or ask the registry's owner"
+        raise IntegrityError(message, hint=hint)
+    return digest, bool(subject)
+
+
+def delete(http: RegistryHttp, reference: Reference, kind: str) -> bool:
+    """Delete what is named among `kind` (manifests, blobs); False if it was not there."""
+    scopes = (f"repository:{reference.name}:pull,delete",)
+    path = f"{reference.name}/{kind}/{reference.target}"
+    request = Request(path, method="DELETE", scopes=scopes)
+    try:
+        return http.ask(reference.host, hosts.PUSH, request, lambda _: True)
+    except Refused as refused:
+        if refused.status == 404:
+            return False
+        if refused.status == 405:
+            hint = "the registry must allow it: for docker-registry storage.delete.enabled: true"
+            raise FetchFailed(refused.message, hint=hint) from None
+        raise
+
+
+def media_type(response: Response) -> str:
+    """The type of an answer, without its parameters."""
+    return response.headers.get("Content-Type", "").partition(";")[0].strip()
+
+
+def _capability(reference: Reference) -> str:
+    return hosts.PULL if reference.digest else hosts.RESOLVE
+
+
+def _asked(reference: Reference, method: str) -> Request:
+    return Request(
+        f"{reference.name}/manifests/{reference.target}",
+        {**PLAIN, "Accept": ACCEPT},
+        method,
+        scopes=(pulling(reference.name),),
+    )
+
+
+def _typed(data: bytes) -> str:
+    """The type that a document itself tells."""
+    try:
+        return msgspec.json.decode(data, type=_Typed).media_type
+    except msgspec.DecodeError:
+        return ""

@@ -1,0 +1,92 @@
+"""Lists in a registry, page after page: tags, repositories, referrers.
+
+Comes in: the path of a list. Goes out: its pages, as the `Link` headers lead from one to the next.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import urljoin
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.credentials import origin, redact
+from imgbuild.errors import FetchFailed
+from imgbuild.fetch_http import Request
+from imgbuild.registry import hosts
+from imgbuild.registry.reference import Repository
+from imgbuild.registry.transport import PLAIN, RegistryHttp, pulling
+
+if TYPE_CHECKING:
+    from imgbuild.fetch_session import Response
+
+LIMIT = 64 * 1024 * 1024
+_NEXT = re.compile(r'<([^>]*)>\s*((?:;\s*[\w!#$&*+.^`|~-]+\s*=\s*(?:"[^"]*"|[^\s;,"]+)\s*)*)')
+CATALOG = "registry:catalog:*"
+
+
+class Page(msgspec.Struct, frozen=True):
+    """One page: its body, and what its headers say."""
+
+    data: bytes
+    media_type: str
+    filters: str
+    next: str | None
+
+
+class _Tags(msgspec.Struct, frozen=True):
+    tags: list[str] | None = None
+
+
+class _Catalog(msgspec.Struct, frozen=True):
+    repositories: list[str] | None = None
+
+
+def tags(http: RegistryHttp, repository: Repository) -> Iterator[str]:
+    """The tags of a repository, in the registry's order."""
+    path, scope = f"{repository.name}/tags/list", pulling(repository.name)
+    for page in pages(http, repository.host, Request(path, PLAIN, scopes=(scope,))):
+        yield from codec.decode(page.data, _Tags, file=f"tags of {repository}").tags or ()
+
+
+def catalog(http: RegistryHttp, host: str) -> Iterator[str]:
+    """The names of the repositories of a registry that lists them."""
+    for page in pages(http, host, Request("_catalog", PLAIN, scopes=(CATALOG,))):
+        yield from codec.decode(page.data, _Catalog, file=f"catalog of {host}").repositories or ()
+
+
+def pages(http: RegistryHttp, host: str, request: Request) -> Iterator[Page]:
+    """All pages of a list, the first of them at the path of `request`."""
+
+    def _read(response: Response) -> Page:
+        kind = response.headers.get("Content-Type", "").partition(";")[0].strip()
+        filters = response.headers.get("OCI-Filters-Applied", "")
+        return Page(http.body(response, LIMIT), kind, filters, _following(response))
+
+    page = http.ask(host, hosts.RESOLVE, request, _read)
+    seen: set[str] = set()
+    while True:
+        yield page
+        if page.next is None:
+            return
+        if page.next in seen:
+            message = f"{redact(page.next)}: the pages of this list lead in a circle"
+            raise FetchFailed(message, hint="ask the registry's owner")
+        seen.add(page.next)
+        following = Request(page.next, request.headers, scopes=request.scopes)
+        page = http.retrying(following, _read)
+
+
+def _following(response: Response) -> str | None:
+    """The address of the next page, which lies on the same server."""
+    for address, fields in _NEXT.findall(response.headers.get("Link", "")):
+        if re.search(r';\s*rel\s*=\s*"?next"?', fields, re.IGNORECASE):
+            place: str = urljoin(response.url, address)
+            if origin(place) != origin(response.url):
+                message = f"{redact(response.url)}: the next page lies elsewhere, {redact(place)}"
+                raise FetchFailed(message, hint="ask the registry's owner")
+            return place
+    return None

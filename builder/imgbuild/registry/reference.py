@@ -1,0 +1,90 @@
+"""Names of repositories and of what lies in them: `[host/]name[:tag][@digest]`.
+
+Comes in: text. Goes out: values, or InputError. As docker reads it, a first part with a dot or a
+colon, or `localhost`, is a host; without one it is Docker Hub, whose own images are `library/…`.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from imgbuild.errors import InputError
+from imgbuild.values import DIGEST_PATTERN, Digest
+
+HUB = "docker.io"
+
+# The grammar of the distribution specification.
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+NAME = re.compile(rf"{_PART}(?:/{_PART})*")
+TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
+HOST = re.compile(r"(?:[a-zA-Z0-9.-]+|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?")
+
+
+class Repository(msgspec.Struct, frozen=True, order=True):
+    """A named place in a registry."""
+
+    host: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.name}"
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """A repository and what is meant in it. With a digest the tag is only for people."""
+
+    host: str
+    name: str
+    tag: str | None = None
+    digest: Digest | None = None
+
+    def __str__(self) -> str:
+        tag = f":{self.tag}" if self.tag else ""
+        digest = f"@{self.digest}" if self.digest else ""
+        return f"{self.host}/{self.name}{tag}{digest}"
+
+    @property
+    def repository(self) -> Repository:
+        """Where it lies."""
+        return Repository(self.host, self.name)
+
+    @property
+    def target(self) -> str:
+        """What the registry is asked for: the digest, else the tag; "" if there is neither."""
+        return self.digest or self.tag or ""
+
+
+def parse(text: str, *, default_tag: str | None = None) -> Reference:
+    """Read `[host/]name[:tag][@digest]`; `default_tag` is meant where neither is named.
+
+    InputError for anything else.
+    """
+    named, at, digest = text.partition("@")
+    host, slash, name = named.partition("/")
+    if not slash or not ("." in host or ":" in host or host == "localhost"):
+        host, name = HUB, named
+    name, colon, tag = name.partition(":")
+    if host == HUB and "/" not in name:
+        name = f"library/{name}"
+    right = (
+        HOST.fullmatch(host)
+        and NAME.fullmatch(name)
+        and (not colon or TAG.fullmatch(tag))
+        and (not at or re.fullmatch(DIGEST_PATTERN, digest))
+    )
+    if not right:
+        message = f"{text!r} names nothing in a registry"
+        raise InputError(message, hint="write HOST/NAME[:TAG][@sha256:…], all in lower case")
+    chosen = tag if colon else None if at else default_tag
+    return Reference(host, name, chosen, digest if at else None)
+
+
+def parse_repository(text: str) -> Repository:
+    """Read `[host/]name`; InputError for anything else, a tag or a digest too."""
+    found = parse(text)
+    if found.target:
+        message = f"{text!r} names one thing in a repository, where a repository is wanted"
+        raise InputError(message, hint=f"write {found.repository}")
+    return found.repository

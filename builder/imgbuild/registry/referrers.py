@@ -1,0 +1,146 @@
+"""What refers to a manifest (signatures, SBOMs, statements): found by the API, or by its tag.
+
+Comes in: the digest of a subject. Goes out: descriptors of what names it as its subject. Where a
+registry has no referrers API, clients keep an index of them under the tag `sha256-HEX`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.console import console
+from imgbuild.errors import FetchFailed
+from imgbuild.fetch_http import Refused, Request
+from imgbuild.oci import documents
+from imgbuild.oci.documents import Descriptor, Index
+from imgbuild.registry import manifests, pages
+from imgbuild.registry.manifests import NotFound
+from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.transport import PLAIN, RegistryHttp, pulling
+from imgbuild.values import Digest, sha256
+
+# How a registry without the API answers; the specification knows only 404.
+_WITHOUT = (400, 404, 405, 406, 501)
+_ROUNDS = 5
+
+
+class Subject(msgspec.Struct, frozen=True, rename="camel"):
+    """What a manifest says of itself as a referrer."""
+
+    media_type: str = ""
+    artifact_type: str = ""
+    config: dict[str, Any] = {}
+    subject: Descriptor | None = None
+    annotations: dict[str, str] = {}
+
+
+def tag(digest: Digest) -> str:
+    """The tag under which the referrers of `digest` are kept where there is no API."""
+    return digest.replace(":", "-", 1)
+
+
+def find(
+    http: RegistryHttp, repository: Repository, digest: Digest, artifact_type: str | None
+) -> tuple[Descriptor, ...]:
+    """What refers to `digest`, only of `artifact_type` if that is given."""
+    found = _by_api(http, repository, digest, artifact_type)
+    if found is None:
+        entries = _by_tag(http, repository, digest)
+        found = tuple(msgspec.convert(entry, Descriptor) for entry in entries)
+    unique = {one.digest: one for one in found}
+    return tuple(one for one in unique.values() if artifact_type in (None, one.artifact_type))
+
+
+def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> None:
+    """Add the manifest `data` to the tag of its subject; entries of others stay as they are.
+
+    Nothing of the specification keeps two writers apart: it is read again, and written again if
+    the entry was lost.
+    """
+    said = msgspec.json.decode(data, type=Subject)
+    if said.subject is None:
+        return
+    digest = f"sha256:{sha256(data)}"
+    entry = {
+        "mediaType": kind,
+        "digest": digest,
+        "size": len(data),
+        "artifactType": said.artifact_type or said.config.get("mediaType", ""),
+        "annotations": said.annotations,
+    }
+    for _ in range(_ROUNDS):
+        known = _by_tag(http, repository, said.subject.digest)
+        if any(one.get("digest") == digest for one in known):
+            return
+        shown = {name: value for name, value in entry.items() if value}
+        _write(http, repository, said.subject.digest, [*known, shown])
+    message = f"{repository}: the referrers of {said.subject.digest} are written by others too"
+    raise FetchFailed(message, hint="run it again when they are done")
+
+
+def forget(http: RegistryHttp, repository: Repository, subject: Digest, digest: Digest) -> None:
+    """Take `digest` out of the tag of its subject."""
+    known = _by_tag(http, repository, subject)
+    left = [one for one in known if one.get("digest") != digest]
+    if len(left) != len(known):
+        _write(http, repository, subject, left)
+
+
+def has_api(http: RegistryHttp, repository: Repository, digest: Digest) -> bool:
+    """Whether the registry answers for referrers itself."""
+    return _by_api(http, repository, digest, None) is not None
+
+
+def subject(data: bytes) -> Descriptor | None:
+    """The subject of a manifest; None if it has none."""
+    try:
+        return msgspec.json.decode(data, type=Subject).subject
+    except msgspec.DecodeError:
+        return None
+
+
+def _by_api(
+    http: RegistryHttp, repository: Repository, digest: Digest, artifact_type: str | None
+) -> tuple[Descriptor, ...] | None:
+    """None if the registry has no such API."""
+    query = f"?{urlencode({'artifactType': artifact_type})}" if artifact_type else ""
+    path = f"{repository.name}/referrers/{digest}{query}"
+    headers = {**PLAIN, "Accept": documents.INDEX}
+    found: list[Descriptor] = []
+    request = Request(path, headers, scopes=(pulling(repository.name),))
+    try:
+        for page in pages.pages(http, repository.host, request):
+            if page.media_type not in (documents.INDEX, "application/json"):
+                return None  # a page for people, which some servers answer to all that they lack
+            found += codec.decode(page.data, Index, file=f"referrers of {digest}").manifests
+    except Refused as refused:
+        if refused.status not in _WITHOUT:
+            raise
+        return None
+    return tuple(found)
+
+
+def _by_tag(http: RegistryHttp, repository: Repository, digest: Digest) -> list[dict[str, Any]]:
+    """The entries under the tag, as they stand there."""
+    try:
+        fetched = manifests.fetch(http, Reference(repository.host, repository.name, tag(digest)))
+    except NotFound:
+        return []
+    named = f"{repository}:{tag(digest)}"
+    codec.decode(fetched.data, Index, file=named)
+    entries: list[dict[str, Any]] = json.loads(fetched.data)["manifests"]
+    return entries
+
+
+def _write(
+    http: RegistryHttp, repository: Repository, subject: Digest, entries: list[dict[str, Any]]
+) -> None:
+    document = {"schemaVersion": 2, "mediaType": documents.INDEX, "manifests": entries}
+    data = codec.compact(document)
+    console.detail(f"{repository}:{tag(subject)}: {len(entries)} referrers")
+    manifests.put(http, repository, data, documents.INDEX, tag(subject))

@@ -1,0 +1,141 @@
+"""What a registry asks for in WWW-Authenticate, and the header that answers it.
+
+Comes in: a challenge, what is to be allowed, a login. Goes out: an Authorization header and when it
+should be renewed. A login travels over TLS, or stays with the server that asked for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.credentials import Login, host, origin
+from imgbuild.errors import FetchFailed
+from imgbuild.fetch_http import Request
+from imgbuild.registry.logins import Found
+
+CLIENT = "imgbuild"
+_SOON = 0.8  # the part of a token's life after which it is renewed
+_REQUIRED = re.compile(r'([A-Za-z_-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
+
+
+class Challenge(msgspec.Struct, frozen=True):
+    """What a server wants: the scheme in lower case, and its fields."""
+
+    scheme: str
+    fields: dict[str, str]
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """A header that a registry accepts, until when (monotonic), and the challenge it answers."""
+
+    header: str
+    challenge: Challenge
+    until: float | None = None
+
+    @property
+    def old(self) -> bool:
+        """Whether to ask for another one before it is used again."""
+        return self.until is not None and time.monotonic() >= self.until
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a token server answers; one of the two names holds the token."""
+
+    token: str = ""
+    access_token: str = ""
+    expires_in: int | None = None
+    refresh_token: str = ""
+
+
+def challenges(header: str) -> list[Challenge]:
+    """The challenges in WWW-Authenticate; several stand in it one after another."""
+    found = []
+    starts = [
+        match.start(1)
+        for match in re.finditer(r"(?:^|,)\s*([A-Za-z]+)(?=\s+[A-Za-z_-]+\s*=|\s*$|\s*,)", header)
+    ]
+    for start, end in zip(starts, [*starts[1:], len(header)], strict=True):
+        scheme, _, rest = header[start:end].partition(" ")
+        fields = {
+            name.lower(): re.sub(r"\\(.)", r"\1", quoted) if quoted else plain
+            for name, quoted, plain in _REQUIRED.findall(rest)
+        }
+        found.append(Challenge(scheme.lower().rstrip(","), fields))
+    return found
+
+
+def merged(scopes: Iterable[str]) -> tuple[str, ...]:
+    """`scopes`, one for each thing, with all actions that were asked of it."""
+    actions: dict[str, dict[str, None]] = {}
+    for scope in scopes:
+        thing, _, wanted = scope.rpartition(":")
+        actions.setdefault(thing, {}).update(dict.fromkeys(wanted.split(",")))
+    return tuple(f"{thing}:{','.join(wanted)}" for thing, wanted in actions.items())
+
+
+def basic(login: Login) -> str:
+    """The header for a login."""
+    return f"Basic {base64.b64encode(':'.join(login).encode()).decode()}"
+
+
+def answer(
+    asked: Challenge,
+    url: str,
+    scopes: tuple[str, ...],
+    known: Found,
+    ask: Callable[[Request, Login | None], bytes | None],
+) -> Grant | None:
+    """The grant for `asked`, which the server of `url` wants; None if there is nothing to answer.
+
+    `ask` sends one request to the token server: the body of its answer, or None if it refuses.
+    """
+    if asked.scheme == "basic":
+        return Grant(basic(known.login), asked) if known.login else None
+    realm = asked.fields.get("realm", "")
+    if asked.scheme != "bearer" or not realm:
+        return None
+    if known.bearer:
+        return Grant(f"Bearer {known.bearer}", asked)
+    _refuse_open_way(realm, url, known)
+    wanted = merged([*scopes, *asked.fields.get("scope", "").split()])
+    service = asked.fields.get("service", "")
+    body = ask(_question(realm, service, wanted, known), None if known.identity else known.login)
+    if body is None:
+        return None
+    granted = codec.decode(body, Answer, file=origin(realm))
+    token = granted.token or granted.access_token
+    until = time.monotonic() + granted.expires_in * _SOON if granted.expires_in else None
+    return Grant(f"Bearer {token}", asked, until) if token else None
+
+
+def _refuse_open_way(realm: str, url: str, known: Found) -> None:
+    if urlsplit(realm).scheme != "https" and origin(realm) != origin(url) and known.secrets:
+        message = f"{host(url)} sends logins to {origin(realm)}, which has no TLS"
+        raise FetchFailed(message, hint="ask the registry's owner; the login was not sent")
+
+
+def _question(realm: str, service: str, scopes: tuple[str, ...], known: Found) -> Request:
+    """What the token server is asked: with a login by GET, with an identity token by POST."""
+    shown = f"the token server {origin(realm)}"
+    if not known.identity:
+        pairs = [("service", service)] if service else []
+        pairs += [("scope", scope) for scope in scopes]
+        query = urlencode(pairs)
+        return Request(f"{realm}{'&' if '?' in realm else '?'}{query}", shown=shown)
+    form: Mapping[str, str] = {
+        "grant_type": "refresh_token",
+        "service": service,
+        "client_id": CLIENT,
+        "scope": " ".join(scopes),
+        "refresh_token": known.identity,
+    }
+    data = urlencode(form).encode()
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    return Request(realm, headers, "POST", lambda: data, shown=shown)

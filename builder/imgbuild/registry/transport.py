@@ -1,0 +1,285 @@
+"""Requests to registries: their endpoints, certificates, logins and tokens, and their own errors.
+
+Comes in: a host, what is wanted of it, a path below `/v2`. Goes out: what is made of the answer, or
+FetchFailed in plain words. Tokens and logins go to the endpoint that asked for them, nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+import msgspec
+
+from imgbuild.console import console
+from imgbuild.credentials import Login, host, origin
+from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.fetch_http import Http, Refused, Request
+from imgbuild.registry import hosts, logins, tokens
+from imgbuild.registry.hosts import Endpoint
+from imgbuild.registry.tokens import Grant
+
+if TYPE_CHECKING:
+    from imgbuild.fetch_session import Response, Session
+
+T = TypeVar("T")
+PLAIN = {"Accept-Encoding": "identity"}
+_ERROR_BYTES = 64 * 1024
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One error in a registry's own words."""
+
+    code: str = ""
+    message: str = ""
+
+
+class Failures(msgspec.Struct, frozen=True):
+    """The body of a refusal, as the specification has it."""
+
+    errors: list[Failure] = []
+
+
+class RegistryRefused(Refused):
+    """A registry's refusal with the codes that it gives."""
+
+    codes: tuple[str, ...] = ()
+
+
+def pulling(name: str) -> str:
+    """The scope to read the repository `name`."""
+    return f"repository:{name}:pull"
+
+
+def pushing(name: str) -> str:
+    """The scope to read and write the repository `name`."""
+    return f"repository:{name}:pull,push"
+
+
+class RegistryHttp(Http):
+    """Requests with what registries ask for. Threads may share it."""
+
+    def __init__(
+        self,
+        *,
+        plain_http: Collection[str] = (),
+        offline: bool = False,
+        attempts: int = 6,
+        first_wait: float = 0.5,
+        timeout: tuple[float, float] = (20.0, 60.0),
+    ) -> None:
+        super().__init__(attempts=attempts, first_wait=first_wait, timeout=timeout, offline=offline)
+        self._plain_http = frozenset(plain_http)
+        self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
+        self._grants: dict[tuple[str, tuple[str, ...]], Grant] = {}
+        self._granting = threading.Lock()
+        self._describing = threading.Lock()
+
+    # -- what the client uses
+
+    def endpoints(self, registry: str, capability: str) -> tuple[Endpoint, ...]:
+        """Where `registry` is asked for what `capability` says, in this order."""
+        with self._describing:
+            if registry not in self._endpoints:
+                self._endpoints[registry] = hosts.endpoints(registry, self._plain_http)
+        return tuple(one for one in self._endpoints[registry] if capability in one.capabilities)
+
+    def ask(
+        self,
+        registry: str,
+        capability: str,
+        request: Request,
+        read: Callable[[Response], T],
+    ) -> T:
+        """What `read` makes of the answer to `request`, whose url is a path below `/v2`.
+
+        Asked of each endpoint in turn until one gives it; the last one's failure is what counts.
+        """
+        found = self.endpoints(registry, capability)
+        if not found:
+            message = f"no endpoint of {registry} may {capability}"
+            raise FetchFailed(message, hint="see `capabilities` in its hosts.toml")
+        for endpoint in found[:-1]:
+            try:
+                return self.retrying(at(endpoint, request), read)
+            except (FetchFailed, IntegrityError) as failure:
+                console.detail(f"{failure.message}; the next endpoint of {registry} is asked")
+        return self.retrying(at(found[-1], request), read)
+
+    def location(self, response: Response, shown: str) -> str:
+        """Where an answer sends the next request. FetchFailed if it may not be sent there."""
+        named = response.headers.get("Location", "")
+        if not named:
+            message = f"{shown}: the registry does not say where to go on (no Location)"
+            raise FetchFailed(message)
+        try:
+            here, place = urlsplit(response.url), urlsplit(urljoin(response.url, named))
+            if (
+                here.scheme == "https"
+                and place.scheme == "http"
+                and here.hostname == place.hostname
+            ):
+                # A registry behind a proxy that ends TLS often does not know that there is one.
+                place = place._replace(scheme="https", netloc=here.netloc)
+        except ValueError:
+            message = f"{shown}: the registry sends to what is no address"
+            raise FetchFailed(message) from None
+        if place.scheme not in ("http", "https") or not place.hostname:
+            message = f"{shown}: the registry sends to what is no web address"
+            raise FetchFailed(message)
+        if here.scheme == "https" and place.scheme != "https":
+            message = f"{shown}: the registry sends to {place.hostname}, which is not encrypted"
+            raise FetchFailed(message)
+        return place.geturl()
+
+    def body(self, response: Response, limit: int, *, decode: bool = False) -> bytes:
+        """The body of an answer; FetchFailed if it is longer than `limit`."""
+        data = bytearray()
+        for chunk in self.chunks(response, decode=decode):
+            data += chunk
+            if len(data) > limit:
+                message = f"{host(response.url)} sends more than {limit} bytes as a document"
+                raise FetchFailed(message)
+        return bytes(data)
+
+    # -- inside
+
+    def _send(self, request: Request, login: Login | None) -> Response:
+        endpoint = self._endpoint(request.url)
+        scopes = request.scopes or _scopes(request.url, endpoint)
+        headers = {**request.headers, **(endpoint.headers if endpoint else {})}
+        request = msgspec.structs.replace(request, headers=headers)
+        key = (origin(request.url), scopes)
+        grant = self._renewed(request, key, login)
+        response = super()._send(_with(request, grant), None if grant else login)
+        asked = response.headers.get("WWW-Authenticate", "")
+        if response.status_code != 401 or not asked:
+            return response
+        with self._granting:
+            known = self._grants.get(key)
+            if known is None or known is grant:
+                known = self._authorize(request.url, tokens.challenges(asked), scopes, login)
+            if known is None:
+                return response
+            self._grants[key] = known
+        response.close()
+        return super()._send(_with(request, known), None)
+
+    def _renewed(
+        self, request: Request, key: tuple[str, tuple[str, ...]], login: Login | None
+    ) -> Grant | None:
+        """The grant for `key`, a new one if its time is nearly over; None if none was needed."""
+        grant = self._grants.get(key)
+        if grant is None or not grant.old:
+            return grant
+        with self._granting:
+            if self._grants[key] is grant:
+                made = self._authorize(request.url, [grant.challenge], key[1], login)
+                self._grants[key] = made or msgspec.structs.replace(grant, until=None)
+            return self._grants[key]
+
+    def _authorize(
+        self,
+        url: str,
+        asked: list[tokens.Challenge],
+        scopes: tuple[str, ...],
+        login: Login | None,
+    ) -> Grant | None:
+        """What answers the first of the challenges that can be answered; None if there is none."""
+        endpoint = self._endpoint(url)
+        named = host(url)
+        known = logins.find(named)
+        if known == logins.Found() and endpoint is not None and not endpoint.mirror:
+            known = logins.find(endpoint.host)
+        if known == logins.Found() and login is not None:
+            known = logins.Found(login)
+        for secret in known.secrets:
+            self.credentials.hide(secret)
+        for challenge in sorted(asked, key=lambda one: one.scheme != "bearer"):
+            made = tokens.answer(challenge, url, scopes, known, self._ask_token_server)
+            if made is not None:
+                self.credentials.hide(made.header.partition(" ")[2])
+                return made
+        return None
+
+    def _ask_token_server(self, request: Request, login: Login | None) -> bytes | None:
+        with contextlib.closing(super()._send(request, login)) as response:
+            if response.status_code in (400, 401, 403, 404):
+                return None
+            if not 200 <= response.status_code < 300:
+                raise super()._refusal(response, request)
+            return self.body(response, 1 << 20, decode=True)
+
+    def _endpoint(self, url: str) -> Endpoint | None:
+        """The endpoint that `url` belongs to, if it is one of a host that was asked for."""
+        with self._describing:
+            known = [one for found in self._endpoints.values() for one in found]
+        return next((one for one in known if url.startswith(f"{one.address}/")), None)
+
+    def _session(self) -> Session:
+        from imgbuild import fetch_session
+
+        session = super()._session()
+        trusted: set[str] = self._local.__dict__.setdefault("trusted", set())
+        with self._describing:
+            known = [one for found in self._endpoints.values() for one in found]
+        for endpoint in known:
+            place = endpoint.address.removesuffix(urlsplit(endpoint.address).path)
+            if endpoint.certificates != hosts.Certificates() and place not in trusted:
+                trusted.add(place)
+                fetch_session.trust_at(session, place, hosts.context(endpoint.certificates))
+        return session
+
+    def _refusal(self, response: Response, request: Request) -> Exception:
+        from imgbuild.fetch_session import Transient
+
+        failure = super()._refusal(response, request)
+        said = self._said(response)
+        words = self.credentials.scrub("; ".join(_worded(one) for one in said))
+        if isinstance(failure, Transient):
+            failure.reason += f" ({words})" if words else ""
+            return failure
+        if not isinstance(failure, Refused):
+            return failure
+        hint = failure.hint
+        if failure.status in (401, 403):
+            hint = f"docker login {host(request.url)}, with an account that may do this"
+        message = f"{failure.message}: {words}" if words else failure.message
+        made = RegistryRefused(message, status=failure.status, hint=hint, total=failure.total)
+        made.codes = tuple(one.code for one in said)
+        return made
+
+    def _said(self, response: Response) -> list[Failure]:
+        """The errors in the body of a refusal; none if it holds something else."""
+        with contextlib.suppress(Exception):  # whatever it is, it is only there to explain
+            data = self.body(response, _ERROR_BYTES, decode=True)
+            return msgspec.json.decode(data, type=Failures).errors[:3]
+        return []
+
+
+def at(endpoint: Endpoint, request: Request) -> Request:
+    """`request`, whose url is a path, at an endpoint."""
+    return msgspec.structs.replace(request, url=endpoint.url(request.url))
+
+
+def _scopes(url: str, endpoint: Endpoint | None) -> tuple[str, ...]:
+    """What must be allowed for an address that stands for itself: to read its repository."""
+    if endpoint is None:
+        return ()
+    found = re.match(r"(.+)/(?:blobs|manifests|tags|referrers)/", url[len(endpoint.address) + 1 :])
+    return (pulling(found[1]),) if found else ()
+
+
+def _with(request: Request, grant: Grant | None) -> Request:
+    if grant is None:
+        return request
+    headers = {**request.headers, "Authorization": grant.header}
+    return msgspec.structs.replace(request, headers=headers)
+
+
+def _worded(failure: Failure) -> str:
+    return ": ".join(part[:200] for part in (failure.code, failure.message) if part)

@@ -1,0 +1,361 @@
+"""Blobs on their way into a registry: mounted, in one piece, or in chunks that can go on.
+
+Comes in: a source that can be read from any byte on. Goes out: how the blob came to be there, once
+the registry has said that it has it, with its size. Never more than a piece of it is in memory.
+
+First in one PUT; where that breaks or is refused for its size, the registry is asked how far it is
+and the rest follows in chunks. A registry whose word about that is impossible gets a new upload.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import urlencode
+
+import msgspec
+
+from imgbuild.console import console
+from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, WorkFailed
+from imgbuild.fetch_http import Refused, Request
+from imgbuild.registry import blobs, hosts
+from imgbuild.registry.reference import Repository
+from imgbuild.registry.transport import RegistryHttp, RegistryRefused, pulling, pushing
+from imgbuild.values import Digest
+
+if TYPE_CHECKING:
+    from imgbuild.fetch_session import Response
+
+PIECE = 128 * 1024
+CHUNK = 32 * 1024 * 1024  # after a break; what is lost at most by the next one
+PATIENCE = 300.0  # seconds: some registries copy a whole blob before they answer
+OCTETS = {"Content-Type": "application/octet-stream"}
+_PROGRESS = 1 << 20
+
+
+class Outcome(enum.StrEnum):
+    """How a blob came to be where it should be."""
+
+    PRESENT = "present"
+    MOUNTED = "mounted"
+    UPLOADED = "uploaded"
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A blob to send. `open` gives a reader from a byte on, a new one for each try."""
+
+    digest: Digest
+    size: int
+    open: Callable[[int], BinaryIO]
+
+
+class Part:
+    """Bytes of a source as the body of a request; each piece is counted as it is handed over."""
+
+    def __init__(
+        self, source: Source, start: int, length: int, advance: Callable[[int], object]
+    ) -> None:
+        self._source = source
+        self._start = start
+        self._length = length
+        self._advance = advance
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[bytes]:
+        left = self._length
+        try:
+            with contextlib.closing(self._source.open(self._start)) as reader:
+                while left:
+                    piece = reader.read(min(PIECE, left))
+                    if not piece:
+                        message = f"{self._source.digest} has not the {self._source.size} bytes"
+                        raise IntegrityError(message, hint="the file changed: make it again")
+                    left -= len(piece)
+                    self._advance(len(piece))
+                    yield piece
+        except OSError as error:  # else it would be taken for the network's
+            message = f"cannot read {self._source.digest}: {error.strerror or error}"
+            raise WorkFailed(message) from error
+
+
+def upload(
+    http: RegistryHttp,
+    repository: Repository,
+    source: Source,
+    *,
+    mounts: Sequence[Repository],
+    advance: Callable[[int], object],
+    chunk: int | None,
+) -> Outcome:
+    """Have `source` in `repository`.
+
+    FetchFailed if the registry does not take it, IntegrityError if what it has then is not it.
+    """
+    there = blobs.has(http, repository, source.digest, push=True)
+    if there is not None:
+        _same_size(repository, source, there)
+        advance(source.size)
+        return Outcome.PRESENT
+    return _Upload(http, repository, source, advance, chunk).run(mounts)
+
+
+class _Upload:
+    """One blob on its way. `sent` bytes the registry has said to have, `counted` were told."""
+
+    def __init__(
+        self,
+        http: RegistryHttp,
+        repository: Repository,
+        source: Source,
+        advance: Callable[[int], object],
+        chunk: int | None,
+    ) -> None:
+        self._http = http
+        self._repository = repository
+        self._source = source
+        self._tell = advance
+        self._chunk = chunk
+        self._location: str | None = None
+        self._sent = 0
+        self._counted = 0
+        self._resumed = False
+        self._minimum = 0
+        self._shown = f"upload of {source.digest} to {repository}"
+        self._scopes: tuple[str, ...] = (pushing(repository.name),)
+
+    def run(self, mounts: Sequence[Repository]) -> Outcome:
+        """Mount it or send it, until it is there."""
+        from imgbuild.fetch_session import Transient
+
+        for other in mounts:
+            near = other.host == self._repository.host and other != self._repository
+            if near and self._mount(other):
+                return Outcome.MOUNTED
+        tries, furthest = 0, 0
+        while True:
+            wait = None
+            try:
+                if self._location is None:
+                    self._begin({})
+                self._send_rest()
+                self._check()
+                return Outcome.UPLOADED
+            except Transient as transient:
+                tries += transient.cost
+                reason, wait = transient.reason, transient.wait
+            except RegistryRefused as refused:
+                tries += 1
+                reason = self._judge(refused)
+            if self._sent >= furthest + _PROGRESS:
+                tries, furthest = 0, self._sent
+            try:
+                self._http.give_up(self._shown, tries, reason, wait)
+            except ImgbuildError:
+                self._cancel()
+                raise
+            console.detail(f"{self._shown}: {reason}; trying again")
+            self._http.pause(max(1, tries), wait)
+            if self._there():
+                return Outcome.UPLOADED
+            self._recover()
+
+    # -- beginning
+
+    def _mount(self, other: Repository) -> bool:
+        """Ask for the blob of another repository; an upload stands open if that is not done."""
+        self._cancel()
+        self._scopes = (pushing(self._repository.name), pulling(other.name))
+        try:
+            mounted = self._begin({"mount": self._source.digest, "from": other.name})
+        except Refused as refused:
+            console.detail(f"{refused.message}; not mounted from {other}")
+            mounted = False
+        self._scopes = (pushing(self._repository.name),)
+        if mounted and self._there():
+            self._count_to(self._source.size)
+            return True
+        return False
+
+    def _begin(self, query: dict[str, str]) -> bool:
+        """Begin an upload; True if the registry answers that the blob is there already."""
+        asked = f"?{urlencode(query)}" if query else ""
+        request = Request(
+            f"{self._repository.name}/blobs/uploads/{asked}",
+            {"Content-Length": "0"},
+            "POST",
+            shown=self._shown,
+            scopes=self._scopes,
+        )
+
+        def _read(response: Response) -> bool:
+            if response.status_code == 201:
+                return True
+            self._minimum = _number(response.headers.get("OCI-Chunk-Min-Length", ""))
+            self._location = self._http.location(response, self._shown)
+            return False
+
+        self._count_to(0)
+        self._sent = 0
+        return self._http.ask(self._repository.host, hosts.PUSH, request, _read)
+
+    # -- sending
+
+    def _send_rest(self) -> None:
+        if self._chunk is None and self._sent == 0 and not self._resumed:
+            self._finish(0, self._source.size)
+            return
+        while self._sent < self._source.size:
+            length = max(self._chunk or CHUNK, self._minimum)
+            self._patch(min(length, self._source.size - self._sent))
+        self._finish(self._source.size, 0)
+
+    def _patch(self, length: int) -> None:
+        end = self._sent + length
+        request = self._request(
+            "PATCH",
+            self._location or "",
+            {**OCTETS, "Content-Range": f"{self._sent}-{end - 1}"},
+            (self._sent, length),
+        )
+        with self._http.send(request) as response:
+            self._location = self._http.location(response, self._shown)
+            held = _held(response)
+        if held is not None and not self._sent < held <= end:
+            message = f"says it has {held} bytes after byte {end} was sent"
+            raise _Distrusted(message)
+        self._sent = end if held is None else held
+        self._count_to(self._sent)
+
+    def _finish(self, start: int, length: int) -> None:
+        place = self._location or ""
+        place += f"{'&' if '?' in place else '?'}{urlencode({'digest': self._source.digest})}"
+        request = self._request("PUT", place, OCTETS, (start, length))
+        with self._http.send(request) as response:
+            told = response.headers.get("Docker-Content-Digest", "").strip()
+        if told.startswith("sha256:") and told != self._source.digest:
+            message = f"{self._shown}: the registry says that it stored {told}"
+            raise IntegrityError(message, hint="ask the registry's owner: nothing was tagged")
+
+    def _request(
+        self, method: str, place: str, headers: dict[str, str], part: tuple[int, int]
+    ) -> Request:
+        start, length = part
+
+        def _body() -> Part | bytes:
+            self._count_to(start)
+            return Part(self._source, start, length, self._count) if length else b""
+
+        return Request(
+            place,
+            {**headers, "Content-Length": str(length)},
+            method,
+            _body,
+            shown=self._shown,
+            scopes=self._scopes,
+            patience=PATIENCE,
+        )
+
+    # -- when it breaks
+
+    def _judge(self, refused: RegistryRefused) -> str:
+        """Why to try again after a refusal; raises where that would not help."""
+        if isinstance(refused, _Distrusted):
+            self._location = None
+        elif refused.status == 413 and self._chunk is None:
+            self._chunk = CHUNK  # one piece is too large for it, or for a proxy in front of it
+        elif "DIGEST_INVALID" in refused.codes:
+            self._location = None
+            if not self._resumed:
+                message = f"{self._shown}: the registry received other bytes: {refused.message}"
+                hint = "the file is not what its digest says: make it again"
+                raise IntegrityError(message, hint=hint)
+            self._resumed = False  # what the registry said of its part may be what is wrong
+        elif refused.status not in (404, 410, 416) or self._location is None:
+            self._cancel()
+            raise refused
+        return refused.message
+
+    def _there(self) -> bool:
+        """Whether the blob arrived after all."""
+        found = blobs.has(self._http, self._repository, self._source.digest, push=True)
+        if found is None:
+            return False
+        _same_size(self._repository, self._source, found)
+        self._count_to(self._source.size)
+        return True
+
+    def _recover(self) -> None:
+        """Ask how far the upload is; begin anew where that is not known."""
+        from imgbuild.fetch_session import Transient
+
+        if self._location is None:
+            return
+        request = Request(self._location, shown=self._shown, scopes=self._scopes)
+        try:
+            with self._http.send(request) as response:
+                held = _held(response)
+                with contextlib.suppress(FetchFailed):  # it may not say it again
+                    self._location = self._http.location(response, self._shown)
+        except (Transient, Refused):
+            held = None
+        if held is None or held > self._source.size:
+            self._cancel()
+            return
+        self._sent, self._resumed = held, True
+        self._count_to(held)
+
+    def _cancel(self) -> None:
+        """Tell the registry that the upload will not go on."""
+        from imgbuild.fetch_session import Transient
+
+        place, self._location = self._location, None
+        if place is not None:
+            request = Request(place, method="DELETE", shown=self._shown, scopes=self._scopes)
+            with (
+                contextlib.suppress(Transient, FetchFailed),
+                self._http.send(request),
+            ):
+                pass
+
+    def _check(self) -> None:
+        if not self._there():
+            message = f"{self._shown}: the registry took it and has it not"
+            raise IntegrityError(message, hint="ask the registry's owner: nothing was tagged")
+
+    def _count(self, amount: int) -> None:
+        self._counted += amount
+        self._tell(amount)
+
+    def _count_to(self, place: int) -> None:
+        if place != self._counted:
+            self._count(place - self._counted)
+
+
+class _Distrusted(RegistryRefused):
+    """The registry says what cannot be."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, status=416)
+
+
+def _held(response: Response) -> int | None:
+    """How many bytes an upload has, by the answer's Range; "0-0" is written for none too."""
+    found = re.fullmatch(r"\s*(?:bytes=)?0-(\d+)\s*", response.headers.get("Range", ""))
+    if found is None:
+        return None
+    return int(found[1]) + 1 if int(found[1]) else 0
+
+
+def _number(text: str) -> int:
+    return int(text) if text.strip().isdigit() else 0
+
+
+def _same_size(repository: Repository, source: Source, found: int) -> None:
+    if found != source.size:
+        message = f"{repository} has {found} bytes under {source.digest}, which has {source.size}"
+        raise IntegrityError(message, hint="the registry is damaged: ask its owner")
