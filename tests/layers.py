@@ -25,7 +25,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
     ("project", "matrix.*"),
     ("constraints",),
     # Left of `resolve`, since it builds sdists in a root, and a root is a recipe of the plan.
-    ("drift", "lock", "plan", "extend", "extend_lock"),
+    ("drift", "lock", "plan", "extend", "extend_lock", "mirrored"),
     ("oci.content", "oci.layer", "oci.tree", "oci.unpack", "oci.registry"),
     ("wheel.metadata", "indexes", "remote"),
     ("sandbox", "wheel.*", "deb.*"),
@@ -49,8 +49,10 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
     ("requirements", "rows", "sources", "whys", "wishes", "extend_init"),
     ("probe", "past", "learn", "settle"),
     ("records", "skeleton", "oci.*"),
+    ("mirror",),
     ("assemble", "workers", "inputs"),
     ("seal", "diff", "history"),
+    ("mirroring", "holdings", "gc", "claims"),
     ("sbom.*",),
     ("signing.*",),
     ("render.*",),
@@ -87,6 +89,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
         "pipeline",
         "foreign",
     ),
+    ("verifying.*",),
     ("cli.*", "__main__"),
 )
 
