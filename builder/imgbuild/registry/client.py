@@ -59,7 +59,8 @@ class Client:
     """Registries. `plain_http` names hosts that are spoken to without TLS, beside this machine.
 
     `attempts`, `first_wait` and `timeout` are those of `Http`; with `chunk`, blobs are sent in
-    pieces of so many bytes. All methods raise FetchFailed for what a registry refuses or does not
+    pieces of so many bytes; with `origin` no mirror is asked, as those want it who change what a
+    registry has. All methods raise FetchFailed for what a registry refuses or does not
     answer, and IntegrityError for what is not what its digest says.
     """
 
@@ -72,9 +73,11 @@ class Client:
         first_wait: float = 0.5,
         timeout: tuple[float, float] = (20.0, 60.0),
         chunk: int | None = None,
+        origin: bool = False,
     ) -> None:
         self.http = RegistryHttp(
             plain_http=plain_http,
+            origin=origin,
             offline=offline,
             attempts=attempts,
             first_wait=first_wait,
@@ -164,6 +167,10 @@ class Client:
         return uploads.upload(
             self.http, repository, source, mounts=mounts, advance=advance, chunk=self._chunk
         )
+
+    def mount(self, repository: Repository, digest: Digest, size: int, source: Repository) -> bool:
+        """Have a blob of the repository `source` in another; False if that is not done."""
+        return uploads.mount(self.http, repository, digest, size, source)
 
     def delete_blob(self, repository: Repository, digest: Digest) -> bool:
         """Delete a blob; False if it was not there."""

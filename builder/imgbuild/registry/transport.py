@@ -61,12 +61,16 @@ def pushing(name: str) -> str:
 
 
 class RegistryHttp(Http):
-    """Requests with what registries ask for. Threads may share it."""
+    """Requests with what registries ask for. Threads may share it.
+
+    With `origin` all is asked where things are pushed to: never of a mirror.
+    """
 
     def __init__(
         self,
         *,
         plain_http: Collection[str] = (),
+        origin: bool = False,
         offline: bool = False,
         attempts: int = 6,
         first_wait: float = 0.5,
@@ -74,6 +78,7 @@ class RegistryHttp(Http):
     ) -> None:
         super().__init__(attempts=attempts, first_wait=first_wait, timeout=timeout, offline=offline)
         self._plain_http = frozenset(plain_http)
+        self._origin = origin
         self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
         self._grants: dict[tuple[str, tuple[str, ...]], Grant] = {}
         self._granting = threading.Lock()
@@ -86,7 +91,8 @@ class RegistryHttp(Http):
         with self._describing:
             if registry not in self._endpoints:
                 self._endpoints[registry] = hosts.endpoints(registry, self._plain_http)
-        return tuple(one for one in self._endpoints[registry] if capability in one.capabilities)
+        wanted = hosts.PUSH if self._origin else capability
+        return tuple(one for one in self._endpoints[registry] if wanted in one.capabilities)
 
     def ask(
         self,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
@@ -104,6 +105,19 @@ def upload(
     return _Upload(http, repository, source, advance, chunk).run(mounts)
 
 
+def mount(
+    http: RegistryHttp, repository: Repository, digest: Digest, size: int, other: Repository
+) -> bool:
+    """Have a blob of `other` in `repository`; False if the registry does not mount it.
+
+    IntegrityError if what it has then is of another size.
+    """
+    if other.host != repository.host or other == repository:
+        return False
+    source = Source(digest, size, lambda _: io.BytesIO())
+    return _Upload(http, repository, source, lambda _: None, None).mounted(other)
+
+
 class _Upload:
     """One blob on its way. `sent` bytes the registry has said to have, `counted` were told."""
 
@@ -163,6 +177,13 @@ class _Upload:
             if self._there():
                 return Outcome.UPLOADED
             self._recover()
+
+    def mounted(self, other: Repository) -> bool:
+        """Mount it or leave nothing behind."""
+        if self._mount(other):
+            return True
+        self._cancel()
+        return False
 
     # -- beginning
 
