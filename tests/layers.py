@@ -55,6 +55,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
     ("mirroring", "holdings", "gc", "claims"),
     ("sbom.*",),
     ("signing.*",),
+    ("push_plan", "pull", "listing", "tagging", "difference"),
     ("render.*",),
     ("sif.*",),
     (
@@ -77,6 +78,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
         "extend_layers",
         "building",
         "contexts",
+        "push",
         "sealing",
         "auditing",
         "glance",

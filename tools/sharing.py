@@ -4,6 +4,11 @@
 Nothing is built or fetched. `packed` is what a pull moves, `unpacked` what it becomes on disk;
 `own` are layers that no other image has. The last lines are what one registry holds if all images
 are pushed to it, against the sum of the images.
+
+With --registry HOST/REPOSITORY the targets that are tagged there are computed so, and compared with
+what that registry says: the layers of its manifests, and the size of each by a question of its own.
+--storage FOLDER, where the registry keeps its files, is looked at as well. Exit status 1 if
+anything differs.
 """
 
 from __future__ import annotations
@@ -14,21 +19,27 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from imgbuild import codec
+from imgbuild import codec, listing
 from imgbuild.console import console
+from imgbuild.registry.client import Client
+from imgbuild.registry.image import read
+from imgbuild.registry.reference import Reference, parse_repository
 from imgbuild.seal import Seal, SealedImage
-from imgbuild.values import Arch
+from imgbuild.values import Arch, Digest
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def images(folder: Path) -> list[tuple[str, Arch, SealedImage]]:
+Sealed = tuple[str, Arch, SealedImage]
+
+
+def images(folder: Path) -> list[Sealed]:
     """Every sealed image below `folder`: target, architecture, image."""
     seals = [codec.read(path, Seal) for path in sorted(folder.glob("*/digests.json"))]
     return [(seal.target, arch, image) for seal in seals for arch, image in seal.arch.items()]
 
 
-def table(found: Sequence[tuple[str, Arch, SealedImage]]) -> list[str]:
+def table(found: Sequence[Sealed]) -> list[str]:
     """The table's lines, and the sums below it."""
     holders = Counter(digest for _, _, image in found for digest in digests(image))
     lines = [
@@ -50,7 +61,7 @@ def table(found: Sequence[tuple[str, Arch, SealedImage]]) -> list[str]:
     ]
 
 
-def sums(title: str, found: Sequence[tuple[str, Arch, SealedImage]]) -> list[str]:
+def sums(title: str, found: Sequence[Sealed]) -> list[str]:
     """One line: the bytes of a registry that holds all of `found`, against their sum."""
     if not found:
         return []
@@ -67,19 +78,60 @@ def digests(image: SealedImage) -> dict[str, int]:
     return {layer.digest: layer.size for layer in image.layers}
 
 
+def pushed(found: Sequence[Sealed], place: str, storage: Path | None) -> tuple[list[str], bool]:
+    """Lines on the targets that are tagged in `place`, computed and as it has them; if equal."""
+    repository, client = parse_repository(place), Client()
+    entries = listing.listing(client, [repository]).entries
+    there = {held.digest for entry in entries for held in entry.arch.values()}
+    own = [item for item in found if item[2].manifest in there]
+    computed = {digest: size for _, _, image in own for digest, size in digests(image).items()}
+    listed: dict[Digest, int | None] = {}
+    for digest in sorted(there & {image.manifest for _, _, image in own}):
+        reference = Reference(repository.host, repository.name, digest=digest)
+        for remote in read(client, reference).images.values():
+            listed |= {layer.digest: layer.size for layer in remote.layers}
+    answered = {digest: client.has(repository, digest) for digest in computed}
+    held: dict[str, dict[Digest, int | None]] = {
+        "its manifests": listed,
+        "its answer for each layer": answered,
+    }
+    if storage is not None:
+        files = {f"sha256:{path.parent.name}": path for path in storage.rglob("sha256/*/*/data")}
+        held["its files"] = {
+            digest: files[digest].stat().st_size for digest in computed if digest in files
+        }
+    lines = sums(f"computed, for what is in {place}", own)
+    for name, sizes in held.items():
+        once = sum(size or 0 for size in sizes.values())
+        equal = "equal" if sizes == computed else "**not equal**"
+        lines.append(f"- {name}: {len(sizes)} distinct layers of {once / 1e9:.1f} GB: {equal}")
+    return lines, bool(own) and all(sizes == computed for sizes in held.values())
+
+
 def main() -> int:
-    """Print the table; exit status 2 if nothing is sealed."""
+    """Print the table or the comparison; exit status 2 if nothing is sealed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--images", type=Path, default=ROOT / "images", help="the folder of locks and seals"
     )
-    folder = parser.parse_args().images
+    parser.add_argument(
+        "--registry", metavar="HOST/REPOSITORY", help="compare with what was pushed there"
+    )
+    parser.add_argument(
+        "--storage", type=Path, metavar="FOLDER", help="where that registry keeps its files"
+    )
+    options = parser.parse_args()
+    folder = options.images
     found = images(folder)
     if not found:
         console.error(f"{folder}: no image is sealed", hint="imgbuild lock --all")
         return 2
-    console.data("\n".join(table(found)))
-    return 0
+    if options.registry is None:
+        console.data("\n".join(table(found)))
+        return 0
+    lines, equal = pushed(found, options.registry, options.storage)
+    console.data("\n".join(lines))
+    return 0 if equal else 1
 
 
 if __name__ == "__main__":

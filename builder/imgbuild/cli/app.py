@@ -16,13 +16,17 @@ from imgbuild.cli import (
     build,
     cache,
     compare,
+    difference,
     doctor,
     image,
     init,
     kernels,
+    listing,
     lock,
     matrix,
     options,
+    pull,
+    push,
     render,
     resolve,
     smoke,
@@ -71,6 +75,7 @@ app = typer.Typer(
 MAKE = "Make images"
 LOOK = "Look"
 USE = "Use images"
+SHARE = "Registries"
 KEEP = "Housekeeping"
 
 
@@ -108,6 +113,11 @@ app.command("doctor", rich_help_panel=USE)(doctor.doctor)
 app.command("load", rich_help_panel=USE)(image.load)
 app.command("run", rich_help_panel=USE)(image.run)
 app.command("smoke", rich_help_panel=USE)(smoke.smoke)
+app.command("push", rich_help_panel=SHARE)(push.push)
+app.command("tag", rich_help_panel=SHARE)(push.tag)
+app.command("pull", rich_help_panel=SHARE)(pull.pull)
+app.command("ls", rich_help_panel=SHARE)(listing.ls)
+app.command("diff", rich_help_panel=SHARE)(difference.diff)
 app.add_typer(cache.app, name="cache", rich_help_panel=KEEP)
 
 

@@ -1,0 +1,248 @@
+"""`imgbuild push`, `tag`: from locks into a registry, and the names that images have there."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from imgbuild.cli import options
+from imgbuild.console import console
+from imgbuild.errors import InputError
+
+if TYPE_CHECKING:
+    from imgbuild.pipeline import Session
+    from imgbuild.push import Pushed
+    from imgbuild.registry.reference import Repository
+
+HEAD = ("target", "arch", "layer", "MB", "in the registry", "digest")
+NUMBERS = frozenset({3})
+
+
+class Only(enum.StrEnum):
+    """What of an image is pushed."""
+
+    BASE = "base"
+
+
+def _day(text: object) -> datetime.date:
+    try:
+        return datetime.date.fromisoformat(str(text))
+    except ValueError as error:
+        message = f"{str(text)!r} is no day; write 2026-11-21 or 20261121"
+        raise typer.BadParameter(message) from error
+
+
+Places = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TARGET]... [HOST/REPOSITORY]",
+        help="Targets, and where they go; by default the `registry` of the matrix.",
+        show_default=False,
+    ),
+]
+OnlyPart = Annotated[
+    Only | None,
+    typer.Option(
+        "--only",
+        help="base: the base's layers as an image of their own, for Dockerfiles of"
+        " `render --online`.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+MountFrom = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mount-from",
+        metavar="HOST/REPOSITORY",
+        help="Another repository of the same registry that may have layers: they are mounted, not"
+        " sent; repeatable. Known by themselves: the matrix's `registry`, published targets that"
+        " are extended, registry bases.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Date = Annotated[
+    datetime.date | None,
+    typer.Option(
+        "--date",
+        metavar="DAY",
+        parser=_day,
+        help="The day of the second tag, TARGET-YYYYMMDD; by default today in UTC.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+DigestOnly = Annotated[
+    bool,
+    typer.Option(
+        "--digest-only",
+        help="Put no tag: `imgbuild tag` does that later, when the image has passed its tests.",
+        rich_help_panel=options.WORK,
+    ),
+]
+DigestFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--digest-file",
+        metavar="FILE",
+        help="When all is pushed, write a line for each target: TARGET HOST/REPOSITORY@DIGEST.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Say what each layer would move, what is there and what can be mounted. Nothing is"
+        " sent, built or downloaded.",
+        rich_help_panel=options.WORK,
+    ),
+]
+
+
+def push(
+    places: Places = None,
+    target: options.Targets = None,
+    everything: options.Everything = False,
+    arch: options.Arches = None,
+    only: OnlyPart = None,
+    dry_run: DryRun = False,
+    digest_only: DigestOnly = False,
+    digest_file: DigestFile = None,
+    date: Date = None,
+    mount_from: MountFrom = None,
+    plain_http: options.PlainHttp = None,
+    jobs: options.Jobs = 0,
+    offline: options.Offline = False,
+    matrix: options.MatrixFile = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Push images to a registry: only what it lacks is built and sent.
+
+    Digests come from the lock, so a layer that the registry has is neither built nor downloaded.
+    Blobs go first, then manifests, then the tags TARGET and TARGET-YYYYMMDD: no tag ever names an
+    image that is not whole. A second run goes on where an interrupted one stopped. An image of
+    fewer architectures than the target has gets tags that say so.
+
+    Examples:
+
+        imgbuild push --target cu124-vllm registry.example/rl
+
+        imgbuild push 'cu130-*' registry.example/rl --dry-run
+
+        imgbuild push cu124-vllm registry.example/rl --digest-only --digest-file pushed.txt
+    """
+    from imgbuild import pipeline
+    from imgbuild import push as pushes
+
+    options.configure(json=json, quiet=quiet, verbose=verbose)
+    names, place = _split(places or [])
+    session = pipeline.open_session(
+        matrix, pipeline.Options(jobs=options.processes(jobs), offline=offline)
+    )
+    repository = _repository(session, place)
+    selected = session.select(
+        options.wanted(names, target), everything=everything, arches=arch or []
+    )
+    day = date or datetime.datetime.now(datetime.UTC).date()
+    plans = pushes.plans(session, selected, date=day, only_base=only is Only.BASE)
+    work = pushes.work(session, repository, mount_from or [], plain_http or [], tag=not digest_only)
+    if dry_run:
+        made = pushes.dry_run(work, plans)
+        _told(made)
+        options.answer(made, _table(made), json=json)
+        return
+    made = [pushes.push(work, plan) for plan in plans]
+    lines = [f"{item.target} {item.reference}" for item in made]
+    if digest_file is not None:
+        from imgbuild import codec
+
+        codec.write_bytes(digest_file, "".join(f"{line}\n" for line in lines).encode())
+    options.answer(made, lines, json=json)
+
+
+def _split(places: Sequence[str]) -> tuple[list[str], str | None]:
+    """Names of targets, and the repository: the one word with a slash, which no target has."""
+    slashed = [word for word in places if "/" in word]
+    if len(slashed) > 1:
+        message = f"{' and '.join(slashed)}: images are pushed to one repository at a time"
+        raise InputError(message, hint="name one HOST/REPOSITORY")
+    return [word for word in places if "/" not in word], slashed[0] if slashed else None
+
+
+def _repository(session: Session, place: str | None) -> Repository:
+    from imgbuild.registry.reference import parse_repository
+
+    named = place or session.matrix.registry
+    if named is None:
+        message = "no registry is named"
+        hint = (
+            "imgbuild push TARGET HOST/REPOSITORY, or write registry: HOST/REPOSITORY in the matrix"
+        )
+        raise InputError(message, hint=hint)
+    return parse_repository(named)
+
+
+def _table(made: Sequence[Pushed]) -> list[str]:
+    rows = [
+        (
+            item.target,
+            "+".join(row.arches),
+            row.name,
+            f"{row.size / 1e6:.1f}",
+            f"mountable from {row.source}" if row.source else row.state.value,
+            row.digest,
+        )
+        for item in made
+        for row in item.blobs
+    ]
+    return options.aligned([HEAD, *rows], right=NUMBERS)
+
+
+def _told(made: Sequence[Pushed]) -> None:
+    for item in made:
+        console.info(f"{item.target}: {item.sent / 1e6:,.1f} MB to send for {item.reference}")
+    console.info(f"{sum(item.sent for item in made) / 1e6:,.1f} MB in all")
+
+
+def tag(
+    reference: Annotated[
+        str, typer.Argument(metavar="REF", help="An image in a registry, by tag or digest.")
+    ],
+    names: Annotated[
+        list[str], typer.Argument(metavar="TAG...", help="The tags that are to name it.")
+    ],
+    plain_http: options.PlainHttp = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Let tags name an image that is in a registry; refused unless every part of it is there.
+
+    For a CI that pushes with --digest-only, tests the image by its digest, and tags it then.
+
+    Example:
+
+        imgbuild tag registry.example/rl@sha256:0123… cu124-vllm cu124-vllm-20261121
+    """
+    from imgbuild import tagging
+    from imgbuild.registry.client import Client
+    from imgbuild.registry.reference import parse
+
+    options.configure(json=json, quiet=quiet, verbose=verbose)
+    client = Client(plain_http=plain_http or (), origin=True)
+    found = parse(reference)
+    made = tagging.tag(client, found, names)
+    for item in made:
+        console.info(str(item))
+    options.answer(made, [f"{found.repository}:{item.name} {item.digest}" for item in made],
+                   json=json)  # fmt: skip
