@@ -18,17 +18,21 @@ from imgbuild.cli import (
     compare,
     difference,
     doctor,
+    gc,
     image,
     init,
     kernels,
     listing,
     lock,
     matrix,
+    mirror,
     options,
     pull,
     push,
     render,
     resolve,
+    sif,
+    slurm,
     smoke,
 )
 from imgbuild.errors import InputError
@@ -112,6 +116,8 @@ app.command("schema", rich_help_panel=LOOK)(matrix.schema)
 app.command("doctor", rich_help_panel=USE)(doctor.doctor)
 app.command("load", rich_help_panel=USE)(image.load)
 app.command("run", rich_help_panel=USE)(image.run)
+app.command("sif", rich_help_panel=USE)(sif.sif)
+app.command("slurm", rich_help_panel=USE)(slurm.slurm)
 app.command("smoke", rich_help_panel=USE)(smoke.smoke)
 app.command("push", rich_help_panel=SHARE)(push.push)
 app.command("tag", rich_help_panel=SHARE)(push.tag)
@@ -119,6 +125,8 @@ app.command("pull", rich_help_panel=SHARE)(pull.pull)
 app.command("ls", rich_help_panel=SHARE)(listing.ls)
 app.command("diff", rich_help_panel=SHARE)(difference.diff)
 app.add_typer(cache.app, name="cache", rich_help_panel=KEEP)
+app.add_typer(mirror.app, name="mirror", rich_help_panel=KEEP)
+app.command("gc", rich_help_panel=KEEP)(gc.gc)
 
 
 def _asks_for_help(words: Sequence[str]) -> bool:

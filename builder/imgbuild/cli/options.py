@@ -37,7 +37,8 @@ def _jobs(value: object) -> int:
     return int(text)
 
 
-def _complete_target(incomplete: str) -> list[str]:
+def complete_target(incomplete: str) -> list[str]:
+    """The locked targets whose names begin so."""
     from imgbuild.errors import ImgbuildError
     from imgbuild.project import find
 
@@ -52,7 +53,7 @@ Names = Annotated[
     typer.Argument(
         metavar="[TARGET]...",
         help="Targets of the matrix; shell patterns such as 'cu130-*' select several.",
-        autocompletion=_complete_target,
+        autocompletion=complete_target,
         show_default=False,
     ),
 ]
@@ -61,7 +62,7 @@ One = Annotated[
     typer.Argument(
         metavar="TARGET",
         help="One target of the matrix; a command takes no more.",
-        autocompletion=_complete_target,
+        autocompletion=complete_target,
     ),
 ]
 Targets = Annotated[
@@ -72,7 +73,7 @@ Targets = Annotated[
         metavar="NAME",
         help="The same as a positional target; repeatable.",
         rich_help_panel=SELECT,
-        autocompletion=_complete_target,
+        autocompletion=complete_target,
         show_default=False,
     ),
 ]
@@ -152,6 +153,25 @@ PlainHttp = Annotated[
         help="Speak to this registry without TLS, as to those of this machine; repeatable.",
         rich_help_panel=REGISTRY,
         show_default=False,
+    ),
+]
+Mirror = Annotated[
+    str | None,
+    typer.Option(
+        "--mirror",
+        metavar="HOST/REPOSITORY",
+        help="Take inputs from this mirror before any index is asked, or `off`. Default:"
+        " $IMGBUILD_MIRROR, else what `imgbuild mirror use` has set.",
+        rich_help_panel=REGISTRY,
+        show_default=False,
+    ),
+]
+MirrorOnly = Annotated[
+    bool,
+    typer.Option(
+        "--mirror-only",
+        help="Ask no other server for what the mirror lacks.",
+        rich_help_panel=REGISTRY,
     ),
 ]
 

@@ -1,0 +1,150 @@
+"""`imgbuild sif`: an image as one file for Apptainer, enroot and pyxis."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from imgbuild.cli import options
+from imgbuild.cli.image import LayoutFolder, one_arch, same_image
+from imgbuild.console import console
+from imgbuild.errors import InputError
+
+if TYPE_CHECKING:
+    from imgbuild.oci.layout import Layout
+
+
+class Form(enum.StrEnum):
+    """What is made."""
+
+    SIF = "sif"
+    SQUASHFS = "squashfs"
+
+
+class Compress(enum.StrEnum):
+    """How it is compressed."""
+
+    ZSTD = "zstd"
+    GZIP = "gzip"
+
+
+Images = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TARGET|LAYOUT]...",
+        help="Targets that are built, or folders that are OCI layouts, also of other images.",
+        autocompletion=options.complete_target,
+        show_default=False,
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="The file, or the folder if there are several; by default build/TARGET.sif or .sqsh"
+        " beside the matrix.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+FormOption = Annotated[
+    Form,
+    typer.Option(
+        "--format",
+        help="sif: for Apptainer. squashfs: for enroot and pyxis.",
+        rich_help_panel=options.WORK,
+    ),
+]
+CompressOption = Annotated[
+    Compress,
+    typer.Option(
+        "--compress",
+        help="zstd is much faster to write and read, and needs Apptainer 1.4; gzip is read by all.",
+        rich_help_panel=options.WORK,
+    ),
+]
+
+
+def sif(
+    names: Images = None,
+    target: options.Targets = None,
+    everything: options.Everything = False,
+    arch: options.OneArch = None,
+    layout: LayoutFolder = None,
+    form: FormOption = Form.SIF,
+    compress: CompressOption = Compress.ZSTD,
+    output: Output = None,
+    jobs: options.Jobs = 0,
+    matrix: options.MatrixFile = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Make one file of an image that is built, for machines that run it without root.
+
+    Straight from the layers: nothing is unpacked, and neither root nor Apptainer is needed, only
+    mksquashfs 4.5 or newer. The same image and the same mksquashfs give the same bytes. Inside are
+    the image's environment, labels and entry point, its digest and its lock.
+
+    Examples:
+
+        imgbuild sif cu124-vllm
+
+        imgbuild sif cu124-vllm --format squashfs --output image.sqsh
+    """
+    from imgbuild.sif import convert
+
+    options.configure(json=json, quiet=quiet, verbose=verbose)
+    chosen = _images(options.wanted(names, target), layout, matrix, everything=everything)
+    how = convert.Options(
+        format=form.value, compressor=compress.value, processors=options.processes(jobs)
+    )
+    made = []
+    for own, found, images in chosen:
+        out = _placed(own, output, convert.SUFFIXES[form.value], several=len(chosen) > 1)
+        only = one_arch(found, arch)
+        lock = convert.lock_of(images, own.name, found, only) if images else b""
+        with console.step(f"making {out.name} of {found.path}"):
+            made.append(convert.convert(found, only, out, how, lock=lock))
+    options.answer(made, [f"{each.output} {each.digest}" for each in made], json=json)
+
+
+def _images(
+    wanted: list[str], folder: Path | None, matrix: Path | None, *, everything: bool
+) -> list[tuple[Path, Layout, Path | None]]:
+    """What is meant: where its file goes but for the suffix, its layout, the folder of its lock."""
+    from imgbuild import pipeline
+    from imgbuild.oci import layout
+
+    folders = [Path(name) for name in wanted if _is_layout(Path(name))]
+    found: list[tuple[Path, Layout, Path | None]] = [
+        (each.absolute(), layout.read(each), None) for each in folders
+    ]
+    targets = [name for name in wanted if not _is_layout(Path(name))]
+    if not targets and found and not everything:
+        if folder is not None:
+            message = f"--layout {folder} and {folders[0]} are both layouts"
+            raise InputError(message, hint="leave one of them out")
+        return found
+    session = pipeline.open_session(matrix, pipeline.Options())
+    selected = session.select(targets, everything=everything, arches=[])
+    same_image(selected, folder)
+    for item in selected:
+        built = pipeline.built_layout(session, item.name, folder)
+        found.append((session.project.output(item.name), built, session.project.images))
+    return found
+
+
+def _is_layout(path: Path) -> bool:
+    return (path / "oci-layout").is_file()
+
+
+def _placed(own: Path, output: Path | None, suffix: str, *, several: bool) -> Path:
+    if output is None:
+        return own.with_name(own.name + suffix)
+    return output / (own.name + suffix) if several else output

@@ -1,0 +1,101 @@
+"""SIF, the file that Apptainer runs: a header, descriptors, small objects, a squashfs.
+
+Comes in: a file that holds a squashfs behind a hole. Goes out: the same file with the hole filled.
+Nothing of the machine or the hour is in it: the id is nil, all times are the image's own.
+
+A SIF is little endian. Its header has 128 bytes, its 48 descriptors 585 each; an object has the
+bytes that its descriptor names, and the file system begins on a page.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.values import Arch, Bytes
+
+LAUNCH = b"#!/usr/bin/env run-singularity\n"
+MAGIC = b"SIF_MAGIC"
+VERSION = b"01"
+ARCHES = {Arch.X86_64: b"02", Arch.ARM64: b"04"}
+HEADER = struct.Struct("<32s10s3s3s16sqqqqqqqq")
+DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
+PARTITION = struct.Struct("<ii3s")
+DESCRIPTORS_AT = 4096
+DESCRIPTORS = 48
+DATA_AT = DESCRIPTORS_AT + DESCRIPTORS * DESCRIPTOR.size
+PAGE = 4096
+GROUP = 0xF0000001  # group 1, of which an object is a member
+NO_LINK = 0
+
+DEFINITION = 0x4001
+FILE_SYSTEM = 0x4004
+JSON = 0x4006
+SQUASHFS = 1
+PRIMARY = 2  # the partition that is the root of the system
+
+
+class Object(msgspec.Struct, frozen=True, kw_only=True):
+    """A small object: a definition file, or JSON under a name."""
+
+    kind: int
+    name: str = ""
+    data: bytes
+
+
+def file_system_at(objects: Sequence[Object]) -> Bytes:
+    """Where the file system begins behind `objects`."""
+    return _aligned(DATA_AT + sum(len(each.data) for each in objects))
+
+
+def finish(path: Path, objects: Sequence[Object], arch: Arch, time: int) -> None:
+    """Fill the hole in front of the file system in `path`, whose beginning `objects` decide.
+
+    `time` is when the image was made, in seconds since 1970.
+    """
+    start = file_system_at(objects)
+    descriptors, at = [], DATA_AT
+    for number, each in enumerate(objects, 1):
+        size = len(each.data)
+        descriptors.append(_descriptor(each.kind, number, (at, size, size), time, each.name))
+        at += size
+    size = path.stat().st_size - start
+    extra = PARTITION.pack(SQUASHFS, PRIMARY, ARCHES[arch])
+    place = (start, size, start + size - at)
+    descriptors.append(_descriptor(FILE_SYSTEM, len(objects) + 1, place, time, extra=extra))
+    header = HEADER.pack(
+        LAUNCH, MAGIC, VERSION, ARCHES[arch], bytes(16), time, time,
+        DESCRIPTORS - len(descriptors), DESCRIPTORS, DESCRIPTORS_AT, DATA_AT - DESCRIPTORS_AT,
+        DATA_AT, start + size - DATA_AT,
+    )  # fmt: skip
+    head = header.ljust(DESCRIPTORS_AT, b"\0") + b"".join(descriptors)
+    front = head.ljust(DATA_AT, b"\0") + b"".join(each.data for each in objects)
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(file, front.ljust(start, b"\0"), 0)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _descriptor(
+    kind: int,
+    number: int,
+    place: tuple[int, int, int],
+    time: int,
+    name: str = "",
+    extra: bytes = b"",
+) -> bytes:
+    """`place`: offset, size, and size with what was left free in front of it."""
+    owner = 0
+    return DESCRIPTOR.pack(
+        kind, True, number, GROUP, NO_LINK, *place, time, time, owner, owner, name.encode(), extra
+    )
+
+
+def _aligned(offset: int) -> int:
+    return offset + -offset % PAGE

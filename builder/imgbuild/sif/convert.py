@@ -1,0 +1,134 @@
+"""An image in a layout to one file that runs without root: a SIF, or a squashfs for enroot.
+
+Comes in: a layout. Goes out: a file, in one step (a rename), and what it is. Beside that file
+nothing is written: layers are inflated, merged and compressed as one stream.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from imgbuild.console import console
+from imgbuild.errors import ImgbuildError, InputError, WorkFailed
+from imgbuild.lock import lock_path, read_lock
+from imgbuild.oci.layout import Layout
+from imgbuild.seal import read_seal
+from imgbuild.sif import container, enroot, files, squashfs
+from imgbuild.sif.flat import Flat, Layer
+from imgbuild.sif.image import archive, read
+from imgbuild.values import Arch, Bytes, Digest
+
+Format = Literal["sif", "squashfs"]
+SUFFIXES: dict[Format, str] = {"sif": ".sif", "squashfs": ".sqsh"}
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How a file is made. The bytes do not depend on `processors`."""
+
+    format: Format = "sif"
+    compressor: squashfs.Compressor = "zstd"
+    processors: int | None = None
+
+
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that was made of an image. The version of mksquashfs, `tool`, decides its bytes."""
+
+    name: str
+    arch: Arch
+    image: Digest
+    output: Path
+    format: Format
+    compressor: squashfs.Compressor
+    tool: str
+    size: Bytes
+    digest: Digest
+
+
+def convert(layout: Layout, arch: Arch, out: Path, options: Options, *, lock: bytes = b"") -> Made:
+    """Make `out` of the image of `layout` on `arch`; `lock` is its lock.json, if it has one.
+
+    ToolMissing if there is no mksquashfs, IntegrityError if a layer is damaged.
+    """
+    tool = squashfs.find()
+    image = read(layout, arch, lock)
+    flat = Flat()
+    flat.add(
+        [
+            Layer(path=layout.blob(layer.digest), digest=layer.digest, size=layer.size)
+            for layer in layout.image(arch).layers
+        ]
+    )
+    own = files if options.format == "sif" else enroot
+    flat.add([Layer(path=out, data=archive(own.members(image, flat.tree)))])
+    objects = files.objects(image) if options.format == "sif" else []
+    form = squashfs.Form(
+        compressor=options.compressor,
+        time=max(image.time, flat.newest),
+        processors=options.processors,
+    )
+    temporary = _temporary(out)
+    try:
+        with console.progress(f"writing {out.name}", flat.size) as bar:
+            offset = container.file_system_at(objects) if options.format == "sif" else 0
+            squashfs.write(
+                tool, flat.chunks(bar.advance), flat.tree.root, temporary, form, offset=offset
+            )
+        if options.format == "sif":
+            container.finish(temporary, objects, arch, image.time)
+            temporary.chmod(0o755 & ~_umask())  # a SIF is a program where Apptainer is installed
+        size, digest = _measured(temporary)
+        temporary.replace(out)
+    except OSError as error:
+        message = f"cannot write {out}: {error.strerror}"
+        raise WorkFailed(message, hint="make room, or name another file with --output") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return Made(
+        name=image.name, arch=arch, image=image.digest, output=out, format=options.format,
+        compressor=options.compressor, tool=tool.version, size=size, digest=digest,
+    )  # fmt: skip
+
+
+def lock_of(images: Path, target: str, layout: Layout, arch: Arch) -> bytes:
+    """The lock.json of `target` if the image of `layout` is what follows from it, else nothing."""
+    built = layout.image(arch).manifest.digest
+    try:
+        sealed = read_seal(images, read_lock(images, target)).arch.get(arch)
+    except ImgbuildError as error:
+        console.warn(f"{target}: its lock is left out: {error}")
+        return b""
+    if sealed is None or sealed.manifest != built:
+        console.warn(f"{layout.path} holds {built}, which is not what the lock of {target} gives;"
+                     f" the lock is left out (imgbuild build --target {target})")  # fmt: skip
+        return b""
+    return lock_path(images, target).read_bytes()
+
+
+def _temporary(out: Path) -> Path:
+    if out.is_dir():
+        message = f"{out} is a folder"
+        raise InputError(message, hint="name a file with --output")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"cannot make {out.parent}: {error.strerror}"
+        raise InputError(message, hint="name another file with --output") from error
+    return out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _measured(path: Path) -> tuple[Bytes, Digest]:
+    with path.open("rb") as file:
+        digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    return path.stat().st_size, digest

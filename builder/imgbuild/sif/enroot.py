@@ -1,0 +1,78 @@
+"""The files that enroot, and so pyxis, looks for in a squashfs: environment, start, mounts.
+
+Comes in: an image. Goes out: the members of one more layer. `enroot create` takes the squashfs as
+if `enroot import` had made it, but that owners stay as they are.
+"""
+
+from __future__ import annotations
+
+from imgbuild.oci.merged import Merged
+from imgbuild.oci.tar import Member
+from imgbuild.sif.files import labels
+from imgbuild.sif.image import Image, file, folder, words
+
+LOCK = "opt/imgbuild/lock.json"
+LOCAL = """\
+# Sourced by /etc/rc before the command runs: it may change the environment, or the command.
+"""
+
+
+def members(image: Image, tree: Merged) -> list[Member]:
+    """What goes on top of the image whose files are `tree`."""
+    made = [
+        file("etc/environment", environment(image)),
+        file("etc/fstab", mounts(image)),
+        file("etc/rc", start(image), 0o755),
+    ]
+    if tree.find("etc/rc.local") is None:
+        made.append(file("etc/rc.local", LOCAL, 0o755))
+    if image.lock:
+        made.append(file(LOCK, image.lock))
+    above = [LOCK.rpartition("/")[0]] if image.lock else []
+    wanted = dict.fromkeys(
+        part for path in ("etc", *above, image.settings.working_dir) for part in _parts(path)
+    )
+    return [*(folder(path) for path in wanted if tree.find(path) is None), *made]
+
+
+def environment(image: Image) -> str:
+    """One NAME=VALUE a line; enroot replaces ${NAME} by what the host has."""
+    return "".join(f"{item}\n" for item in image.settings.env or () if "\n" not in item)
+
+
+def mounts(image: Image) -> str:
+    """The image's volumes, each a place of its own that can be written."""
+    return "".join(
+        f"${{ENROOT_ROOTFS}}{path} {path} none x-create=dir,bind,rw,nosuid,nodev\n"
+        for path in sorted(image.settings.volumes or {})
+    )
+
+
+def start(image: Image) -> str:
+    """What runs: the words that are given, or the image's command, through its entry point."""
+    place = words([image.settings.working_dir or "/"])
+    entrypoint = image.settings.entrypoint or ()
+    lines = [f"# {name} {text}" for name, text in labels(image).items() if "\n" not in text]
+    lines += [
+        "",
+        f"mkdir -p {place} 2>/dev/null",
+        f"cd {place} && unset OLDPWD || exit 1",
+        "if [ -s /etc/rc.local ]; then",
+        "  . /etc/rc.local",
+        "fi",
+        'if [ "$#" -gt 0 ]; then',
+        f"  exec {' '.join([*map(_word, entrypoint), chr(34) + '$@' + chr(34)])}",
+        "fi",
+        f"exec {words([*entrypoint, *image.command])}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _word(text: str) -> str:
+    return words([text])
+
+
+def _parts(path: str) -> list[str]:
+    """The folders of `path`, the outermost first."""
+    names = [name for name in path.split("/") if name]
+    return ["/".join(names[: number + 1]) for number in range(len(names))]

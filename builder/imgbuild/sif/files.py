@@ -1,0 +1,174 @@
+"""The files that Apptainer looks for in a SIF: environment, entry point, labels, places to mount.
+
+Comes in: an image. Goes out: the members of one more layer, and the small objects of the SIF.
+
+Apptainer forgets the caller's environment, sources `env/*.sh` in the order of their names, takes in
+what `--env` and APPTAINERENV_… say behind `99-base.sh`, and then gives back what of the caller's no
+file has set. So what the image sets wins, as it does in Docker, and a variable that a file sets to
+nothing is kept away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imgbuild import codec
+from imgbuild.console import console
+from imgbuild.oci.merged import Merged
+from imgbuild.oci.tar import Kind, Member
+from imgbuild.sif import container
+from imgbuild.sif.image import Image, file, folder, link, words
+from imgbuild.values import sha256
+
+HOME = ".singularity.d"
+LIBRARIES = f"/{HOME}/libs"  # where --nv puts the driver's
+LINKS = {
+    ".exec": f"{HOME}/actions/exec",
+    ".run": f"{HOME}/actions/run",
+    ".shell": f"{HOME}/actions/shell",
+    ".test": f"{HOME}/actions/test",
+    "environment": f"{HOME}/env/90-environment.sh",
+    "singularity": f"{HOME}/runscript",
+}
+# Apptainer mounts these; where it can put nothing over a read-only root, they must be there.
+FOLDERS = {
+    "dev": 0o755, "home": 0o755, "proc": 0o755, "root": 0o700, "sys": 0o755, "tmp": 0o1777,
+    "var/tmp": 0o1777,
+}  # fmt: skip
+FILES = ("etc/hosts", "etc/resolv.conf")
+
+IMAGE_LABEL = "dev.imgbuild.image"
+LOCK_LABEL = "dev.imgbuild.lock"
+LOCK_OBJECT = "lock.json"
+CONFIG_OBJECT = "oci-config.json"
+INSPECT_OBJECT = "inspect-metadata.json"
+
+# What would let packages of the caller's own into the image's Python.
+UNWANTED = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONUSERBASE")
+OURS = f"""\
+#!/bin/sh
+# The caller's own packages stay out; --env and APPTAINERENV_... bring one of these back.
+{"".join(f"export {name}={chr(10)}" for name in UNWANTED)}\
+# What a read-only root and an unknown user leave unfit; the entry point does the same.
+if [ -f /opt/imgbuild/environment.sh ]; then
+  . /opt/imgbuild/environment.sh
+fi
+"""
+LAST = f"""\
+#!/bin/sh
+export LD_LIBRARY_PATH="${{LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}}{LIBRARIES}"
+export PS1="${{PS1:-Apptainer> }}"
+"""
+# Apptainer of today has the actions in itself; its ancestors ran these.
+SOURCED = f"""\
+#!/bin/sh
+for script in /{HOME}/env/*.sh; do
+  if [ -f "$script" ]; then
+    . "$script"
+  fi
+done
+"""
+ACTIONS = {
+    "exec": 'exec "$@"\n',
+    "run": f'exec /{HOME}/runscript "$@"\n',
+    "shell": 'if [ -x /bin/bash ]; then\n  exec /bin/bash --norc "$@"\nfi\nexec /bin/sh "$@"\n',
+    "start": f'exec /{HOME}/startscript "$@"\n',
+    "test": 'echo "this image is tested by imgbuild smoke --through apptainer"\n',
+}
+START = "#!/bin/sh\n# An instance keeps running by itself: nothing is started in it.\n"
+
+
+def members(image: Image, tree: Merged) -> list[Member]:
+    """What goes on top of the image whose files are `tree`."""
+    made = [folder(HOME), folder(f"{HOME}/env"), folder(f"{HOME}/actions"), folder(LIBRARIES[1:])]
+    made += [file(f"{HOME}/{name}", text, mode) for name, (text, mode) in _texts(image).items()]
+    made += [
+        file(f"{HOME}/actions/{name}", SOURCED + text, 0o755) for name, text in ACTIONS.items()
+    ]
+    made += [link(path, target) for path, target in LINKS.items() if _free(tree, path)]
+    made += [folder(path, mode) for path, mode in FOLDERS.items() if tree.find(path) is None]
+    made += [file(path, "") for path in FILES if tree.find(path) is None]
+    return [*_above(made, tree), *made]
+
+
+def objects(image: Image) -> list[container.Object]:
+    """The small objects: where the image came from, what `apptainer inspect` says, documents."""
+    made = [
+        container.Object(kind=container.DEFINITION, data=definition(image).encode()),
+        container.Object(kind=container.JSON, name=INSPECT_OBJECT, data=_inspected(image)),
+        container.Object(kind=container.JSON, name=CONFIG_OBJECT, data=image.config),
+    ]
+    if image.lock:
+        made.append(container.Object(kind=container.JSON, name=LOCK_OBJECT, data=image.lock))
+    return made
+
+
+def labels(image: Image) -> dict[str, str]:
+    """The image's own labels, and those that lead back to it."""
+    own = {IMAGE_LABEL: image.digest}
+    if image.lock:
+        own[LOCK_LABEL] = f"sha256:{sha256(image.lock)}"
+    return {**(image.settings.labels or {}), **own}
+
+
+def definition(image: Image) -> str:
+    """Where the image came from, in the form of Apptainer's definition files."""
+    return f"bootstrap: oci\nfrom: {image.name}@{image.digest}\n"
+
+
+def environment(image: Image) -> str:
+    """The image's environment as a shell script; values are taken as they are."""
+    lines = ["#!/bin/sh"]
+    for name, value in image.environment.items():
+        if not name.isascii() or not name.isidentifier():
+            console.warn(f"{image.name}: no shell can set the variable {name!r}; it is left out")
+            continue
+        lines.append(f"export {name}={words([value])}")
+    return "\n".join(lines) + "\n"
+
+
+def runscript(image: Image) -> str:
+    """Runs the words that are given, or the image's command, through its entry point."""
+    default = f'[ "$#" -gt 0 ] || set -- {words(image.command)}\n' if image.command else ""
+    entrypoint = words(image.settings.entrypoint or ())
+    return f'#!/bin/sh\n{default}exec {f"{entrypoint} " if entrypoint else ""}"$@"\n'
+
+
+def _texts(image: Image) -> dict[str, tuple[str | bytes, int]]:
+    """Files below the home of all this, each with its mode."""
+    return {
+        "Singularity": (definition(image), 0o644),
+        "labels.json": (codec.encode(labels(image)), 0o644),
+        "runscript": (runscript(image), 0o755),
+        "startscript": (START, 0o755),
+        "env/10-docker2singularity.sh": (environment(image), 0o755),
+        "env/90-environment.sh": (OURS, 0o755),
+        "env/99-base.sh": (LAST, 0o755),
+    }
+
+
+def _inspected(image: Image) -> bytes:
+    """What `apptainer inspect` says, so that it need not start a container."""
+    scripts = ("env/10-docker2singularity.sh", "env/90-environment.sh")
+    texts = _texts(image)
+    attributes = {
+        "deffile": definition(image),
+        "environment": {f"/{HOME}/{name}": texts[name][0] for name in scripts},
+        "labels": labels(image),
+        "runscript": texts["runscript"][0],
+        "startscript": START,
+    }
+    return codec.compact({"data": {"attributes": attributes}, "type": "container"})
+
+
+def _free(tree: Merged, path: str) -> bool:
+    """Whether a link may stand at `path`: an image's own folder or file stays."""
+    found = tree.find(path)
+    return found is None or found.kind == "symlink"
+
+
+def _above(made: Sequence[Member], tree: Merged) -> list[Member]:
+    """The folders above `made` that the image lacks."""
+    have = {member.path for member in made if member.kind is Kind.FOLDER}
+    paths = {member.path.rpartition("/")[0] for member in made} - have - {""}
+    return [folder(path) for path in sorted(paths) if tree.find(path) is None]

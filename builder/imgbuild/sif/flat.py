@@ -1,0 +1,166 @@
+"""The layers of an image as one tar stream: what a container would see, and nothing else.
+
+Comes in: layers, bottom first, each a file or a few bytes. Goes out: the tree that they make, and
+then a tar with each path once: folders first, then links and devices, then files in the order in
+which the layers hold them. Nothing is written to disk; a few hundred bytes a path are in memory.
+
+Layers are read twice: once for names, once for content. From the top down one reading would do if
+nothing in a layer depended on those below; but a path may lead through a link that a lower layer
+has, and a hard link may name a file that another layer then hides. Both are right only when all
+names are known. Layers are checked against their digests on the first reading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from imgbuild.console import console
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.merged import Merged, Node
+from imgbuild.oci.tar import END, padding
+from imgbuild.oci.unpack import XATTR, Entry, Reader, inflated
+from imgbuild.values import Bytes, Digest
+
+TYPES = {
+    "file": tarfile.REGTYPE,
+    "folder": tarfile.DIRTYPE,
+    "symlink": tarfile.SYMTYPE,
+    "pipe": tarfile.FIFOTYPE,
+    "character device": tarfile.CHRTYPE,
+    "block device": tarfile.BLKTYPE,
+}
+READERS = 2  # layers that are inflated at once, each by a thread of its own
+REMEDY = "remove the layout and build or pull the image again"
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer of an image: a file and what its manifest says of it, or `data`, a plain tar."""
+
+    path: Path = Path()
+    digest: Digest = ""
+    size: Bytes = 0
+    data: bytes = b""
+
+
+class Flat:
+    """The tree of some layers. `add` all of them, then read `chunks`."""
+
+    def __init__(self) -> None:
+        self.tree = Merged()
+        self._layers: list[Layer] = []
+
+    def add(self, layers: Sequence[Layer]) -> None:
+        """Put `layers`, bottom first, on top of what is there; IntegrityError if one is damaged."""
+        total = sum(layer.size for layer in layers)
+        with (
+            console.progress("reading the names of all files", total) as bar,
+            ThreadPoolExecutor(READERS) as pool,
+        ):
+            for layer, entries in zip(layers, pool.map(_entries, layers), strict=True):
+                self.tree.add_headers(entries)
+                bar.advance(layer.size)
+        self._layers += layers
+
+    @property
+    def size(self) -> Bytes:
+        """The bytes of all files, each counted once."""
+        return sum(node.size for node, _ in self._files().values())
+
+    @property
+    def newest(self) -> int:
+        """The time of the newest path, in seconds since 1970."""
+        return max((node.mtime for _, node in self.tree.walk()), default=0)
+
+    def chunks(self, advance: Callable[[int], object] = lambda _: None) -> Iterator[bytes]:
+        """The tar, but for the root folder itself; `advance` is told how much content went by."""
+        others: dict[int, str] = {}
+        for path, node in self.tree.walk():
+            if node.kind == "folder":
+                yield _header(path, node)
+            elif node.kind != "file":
+                yield _header(path, node, others.get(id(node)))
+                others.setdefault(id(node), path)
+        files = self._files()
+        for number, layer in enumerate(self._layers, 1):
+            with _opened(layer) as stream:
+                reader = Reader(stream, str(layer.path))
+                for member, _ in enumerate(reader, 1):
+                    if (number, member) in files:
+                        yield from _file(reader, *files.pop((number, member)), advance)
+        if files:
+            message = f"{self._layers[0].path}: its layers have changed while they were read"
+            raise IntegrityError(message, hint=REMEDY)
+        yield END
+
+    def _files(self) -> dict[tuple[int, int], tuple[Node, list[str]]]:
+        """Files by the member that holds their content, each with all its names."""
+        found: dict[tuple[int, int], tuple[Node, list[str]]] = {}
+        for path, node in self.tree.walk():
+            if node.kind == "file":
+                found.setdefault(node.source, (node, []))[1].append(path)
+        return found
+
+
+def _entries(layer: Layer) -> list[Entry]:
+    """The members of a layer, which is what its digest says."""
+    if not layer.data:
+        _check(layer)
+    with _opened(layer) as stream:
+        return list(Reader(stream, str(layer.path)))
+
+
+def _check(layer: Layer) -> None:
+    try:
+        with layer.path.open("rb") as file:
+            found = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    except OSError as error:
+        message = f"cannot read {layer.path}: {error.strerror}"
+        raise IntegrityError(message, hint=REMEDY) from error
+    if found != layer.digest:
+        message = f"{layer.path} has the digest {found}; the manifest says {layer.digest}"
+        raise IntegrityError(message, hint=REMEDY)
+
+
+@contextlib.contextmanager
+def _opened(layer: Layer) -> Iterator[BinaryIO]:
+    if layer.data:
+        yield io.BytesIO(layer.data)
+        return
+    with inflated(layer.path) as stream:
+        yield stream
+
+
+def _file(
+    reader: Reader, node: Node, names: Sequence[str], advance: Callable[[int], object]
+) -> Iterator[bytes]:
+    """A file under its first name, with its content, and a hard link for each of the others."""
+    first, *others = names
+    yield _header(first, node)
+    for chunk in reader.content():
+        yield chunk
+        advance(len(chunk))
+    yield bytes(padding(node.size))
+    for name in others:
+        yield _header(name, node, first)
+
+
+def _header(path: str, node: Node, same: str | None = None) -> bytes:
+    """The header of `node` at `path`; `same` is the name under which it stands already."""
+    info = tarfile.TarInfo(path.lstrip("/"))
+    info.type = TYPES[node.kind] if same is None else tarfile.LNKTYPE
+    info.mode, info.uid, info.gid, info.mtime = node.mode, node.uid, node.gid, node.mtime
+    info.size = node.size if info.type == tarfile.REGTYPE else 0
+    info.linkname = node.target if same is None else same.lstrip("/")
+    info.devmajor, info.devminor = node.device or (0, 0)
+    if same is None:
+        info.pax_headers = {XATTR + name: text for name, text in (node.attributes or {}).items()}
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")

@@ -1,0 +1,109 @@
+"""What a SIF or a squashfs is made of: an image in a layout, its configuration, its lock.
+
+Comes in: a layout. Goes out: an `Image`, of which all files that are added are a function.
+"""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+from collections.abc import Sequence
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.layout import Layout
+from imgbuild.oci.tar import END, Kind, Member, header, padding, sort_key
+from imgbuild.values import Arch, Digest
+
+
+class Settings(msgspec.Struct, frozen=True, rename="pascal"):
+    """How an image runs, as image-spec names it."""
+
+    env: tuple[str, ...] | None = ()
+    entrypoint: tuple[str, ...] | None = ()
+    cmd: tuple[str, ...] | None = ()
+    labels: dict[str, str] | None = None
+    volumes: dict[str, object] | None = None
+    working_dir: str = ""
+
+
+class _Document(msgspec.Struct, frozen=True):
+    config: Settings = Settings()
+    created: str = "1970-01-01T00:00:00Z"
+
+
+class Image(msgspec.Struct, frozen=True, kw_only=True):
+    """An image on one architecture. `time` is when it was made, in seconds since 1970."""
+
+    name: str
+    arch: Arch
+    digest: Digest
+    settings: Settings
+    time: int
+    config: bytes
+    lock: bytes = b""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment that the image sets, by name."""
+        return dict(item.partition("=")[::2] for item in self.settings.env or ())
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What runs if nothing else is asked for."""
+        entrypoint, command = self.settings.entrypoint or (), self.settings.cmd or ()
+        return command if entrypoint or command else ("/bin/sh",)
+
+
+def read(layout: Layout, arch: Arch, lock: bytes = b"") -> Image:
+    """The image of `layout` on `arch`; IntegrityError if its configuration is none."""
+    stored = layout.image(arch)
+    config = layout.blob(stored.config.digest).read_bytes()
+    found = codec.decode(config, _Document, file=f"{layout.path}: {stored.config.digest}")
+    try:
+        # Of a time in the Go language's form Python 3.11 reads no more than six digits of a second.
+        made = datetime.datetime.fromisoformat(found.created[:19]).replace(tzinfo=datetime.UTC)
+    except ValueError as error:
+        message = f"{layout.path}: the configuration for {arch} was made at {found.created!r}"
+        raise IntegrityError(message, hint="build or pull the image again") from error
+    return Image(
+        name=layout.name or "image",  # not the folder's: bytes follow from the image
+        arch=arch,
+        digest=stored.manifest.digest,
+        settings=found.config,
+        time=max(0, int(made.timestamp())),
+        config=config,
+        lock=lock,
+    )
+
+
+def archive(members: Sequence[Member]) -> bytes:
+    """A layer of small `members`, which are sorted, as a plain tar."""
+    parts = []
+    for member in sorted(members, key=sort_key):
+        data = member.content if isinstance(member.content, bytes) else b""
+        parts += [header(member), data, bytes(padding(len(data)))]
+    return b"".join([*parts, END])
+
+
+def file(path: str, text: str | bytes, mode: int = 0o644) -> Member:
+    """A file with `text` in it."""
+    data = text if isinstance(text, bytes) else text.encode()
+    return Member(path=path, mode=mode, size=len(data), content=data)
+
+
+def folder(path: str, mode: int = 0o755) -> Member:
+    """An empty folder."""
+    return Member(path=path, kind=Kind.FOLDER, mode=mode)
+
+
+def link(path: str, target: str) -> Member:
+    """A symbolic link."""
+    return Member(path=path, kind=Kind.LINK, mode=0o777, target=target)
+
+
+def words(command: Sequence[str]) -> str:
+    """A command as a shell reads it."""
+    return shlex.join(command)
