@@ -16,6 +16,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
+from imgbuild.fetch_http import Refused
 from imgbuild.oci.documents import MANIFEST, Descriptor, Manifest
 from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.reference import Reference, Repository
@@ -88,6 +89,10 @@ def _noted(damaged: list[str]) -> Iterator[None]:
     except InputError as error:
         damaged.append("; ".join([error.message, *map(str, error.problems)]))
     except (IntegrityError, NotFound) as error:
+        damaged.append(error.message)
+    except Refused as error:  # named by a document, and not there
+        if error.status != 404:
+            raise
         damaged.append(error.message)
 
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from imgbuild.errors import InputError, IntegrityError, LockStale
+from imgbuild.fetch_http import Refused
 from imgbuild.registry.client import NotFound
 from imgbuild.values import Arch, Digest
 
@@ -84,6 +85,10 @@ class Checklist:
             text = "; ".join([error.message, *map(str, error.problems)])
             self._note(name, arch, Outcome.FAILED, text)
         except (IntegrityError, LockStale, NotFound) as error:
+            self._note(name, arch, Outcome.FAILED, error.message)
+        except Refused as error:  # named by a document, and not there
+            if error.status != 404:
+                raise
             self._note(name, arch, Outcome.FAILED, error.message)
         return None
 
