@@ -15,7 +15,10 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pytest
 
 from imgbuild.registry.reference import Repository
 from tests.registry_server import serve
@@ -35,7 +38,7 @@ from tests.registry_words import (
     referrer,
 )
 
-__all__ = ["INDEX", "SECRET", "Answer", "Asked", "Fault", "Registry", "named", "serve"]
+__all__ = ["INDEX", "SECRET", "Answer", "Asked", "Fault", "Registry", "alone", "named", "serve"]
 
 
 @dataclass
@@ -342,3 +345,15 @@ class Registry:
             path = urlsplit(asked.path).path
             made.headers["Link"] = f'<{path}?at={start + size}{kept}>; rel="next"'
         return made
+
+
+def alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Keep this machine's own logins, certificates and proxies out of a test."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("NETRC", str(folder / "netrc"))
+    monkeypatch.setenv("DOCKER_CONFIG", str(folder / "docker"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    monkeypatch.setenv("PATH", str(folder / "bin"))
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")

@@ -321,7 +321,7 @@ class Http:
         if session is None:
             with self._lock:
                 if self._context is None:
-                    self._context = fetch_session.trust(os.environ)
+                    self._context = fetch_session.shared_trust(os.environ)
             session = self._local.session = fetch_session.session(self._context)
         return session
 

@@ -6,6 +6,7 @@ proxies. Imported only when something is downloaded: requests is slow to import.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import ssl
@@ -73,6 +74,16 @@ def trust(environ: Mapping[str, str]) -> ssl.SSLContext:
         for path in value.split(os.pathsep) if name == "SSL_CERT_DIR" else [value]:
             _load(context, name, path)
     return context
+
+
+def shared_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
+    """As `trust`, one context for all who only use it: reading a system's bundle takes 0.1 s."""
+    return _shared(tuple((name, environ.get(name, "")) for name in BUNDLES))
+
+
+@functools.lru_cache(maxsize=4)
+def _shared(named: tuple[tuple[str, str], ...]) -> ssl.SSLContext:
+    return trust(dict(named))
 
 
 def _load(context: ssl.SSLContext, name: str, path: str) -> None:

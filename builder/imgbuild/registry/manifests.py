@@ -52,12 +52,16 @@ class _Typed(msgspec.Struct, frozen=True, rename="camel"):
     media_type: str = ""
 
 
-def resolve(http: RegistryHttp, reference: Reference) -> Descriptor | None:
+def resolve(
+    http: RegistryHttp, reference: Reference, capability: str | None = None
+) -> Descriptor | None:
     """What `reference` names now; None if the registry has it not.
 
     A HEAD whose answer lacks the digest, the size or the type, or contradicts the digest that was
-    asked for, and a registry that knows no HEAD, are asked by GET.
+    asked for, and a registry that knows no HEAD, are asked by GET. `capability` says who is asked,
+    if not whoever may be.
     """
+    capability = capability or _capability(reference)
 
     def _read(response: Response) -> Descriptor | None:
         digest = response.headers.get("Docker-Content-Digest", "").strip()
@@ -69,7 +73,7 @@ def resolve(http: RegistryHttp, reference: Reference) -> Descriptor | None:
         return Descriptor(media_type=kind, digest=digest, size=int(length))
 
     try:
-        found = http.ask(reference.host, _capability(reference), _asked(reference, "HEAD"), _read)
+        found = http.ask(reference.host, capability, _asked(reference, "HEAD"), _read)
     except Refused as refused:
         if refused.status == 404:
             return None
@@ -79,12 +83,12 @@ def resolve(http: RegistryHttp, reference: Reference) -> Descriptor | None:
     if found is not None:
         return found
     try:
-        return fetch(http, reference).descriptor
+        return fetch(http, reference, capability).descriptor
     except NotFound:
         return None
 
 
-def fetch(http: RegistryHttp, reference: Reference) -> Fetched:
+def fetch(http: RegistryHttp, reference: Reference, capability: str | None = None) -> Fetched:
     """The manifest or index that `reference` names.
 
     NotFound if there is none, IntegrityError if the bytes are not what the digest names.
@@ -101,7 +105,8 @@ def fetch(http: RegistryHttp, reference: Reference) -> Fetched:
         return Fetched(data, _typed(data) or media_type(response), found)
 
     try:
-        return http.ask(reference.host, _capability(reference), _asked(reference, "GET"), _read)
+        capability = capability or _capability(reference)
+        return http.ask(reference.host, capability, _asked(reference, "GET"), _read)
     except Refused as refused:
         if refused.status != 404:
             raise
@@ -135,7 +140,7 @@ def put(
     )
     told, subject = http.ask(repository.host, hosts.PUSH, request, _read)
     if not told:
-        found = resolve(http, named)
+        found = resolve(http, named, hosts.PUSH)
         told = found.digest if found is not None else "nothing"
     if told == "nothing" or (told.startswith("sha256:") and told != digest):
         message = f"{repository.host} stored {told} where {named} was put as {digest}"

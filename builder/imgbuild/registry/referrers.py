@@ -18,7 +18,7 @@ from imgbuild.errors import FetchFailed
 from imgbuild.fetch_http import Refused, Request
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Index
-from imgbuild.registry import manifests, pages
+from imgbuild.registry import hosts, manifests, pages
 from imgbuild.registry.manifests import NotFound
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.registry.transport import PLAIN, RegistryHttp, pulling
@@ -74,7 +74,7 @@ def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> 
         "annotations": said.annotations,
     }
     for _ in range(_ROUNDS):
-        known = _by_tag(http, repository, said.subject.digest)
+        known = _by_tag(http, repository, said.subject.digest, hosts.PUSH)
         if any(one.get("digest") == digest for one in known):
             return
         shown = {name: value for name, value in entry.items() if value}
@@ -85,7 +85,7 @@ def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> 
 
 def forget(http: RegistryHttp, repository: Repository, subject: Digest, digest: Digest) -> None:
     """Take `digest` out of the tag of its subject."""
-    known = _by_tag(http, repository, subject)
+    known = _by_tag(http, repository, subject, hosts.PUSH)
     left = [one for one in known if one.get("digest") != digest]
     if len(left) != len(known):
         _write(http, repository, subject, left)
@@ -125,14 +125,16 @@ def _by_api(
     return tuple(found)
 
 
-def _by_tag(http: RegistryHttp, repository: Repository, digest: Digest) -> list[dict[str, Any]]:
+def _by_tag(
+    http: RegistryHttp, repository: Repository, digest: Digest, capability: str | None = None
+) -> list[dict[str, Any]]:
     """The entries under the tag, as they stand there."""
     try:
-        fetched = manifests.fetch(http, Reference(repository.host, repository.name, tag(digest)))
+        named = Reference(repository.host, repository.name, tag(digest))
+        fetched = manifests.fetch(http, named, capability)
     except NotFound:
         return []
-    named = f"{repository}:{tag(digest)}"
-    codec.decode(fetched.data, Index, file=named)
+    codec.decode(fetched.data, Index, file=str(named))
     entries: list[dict[str, Any]] = json.loads(fetched.data)["manifests"]
     return entries
 

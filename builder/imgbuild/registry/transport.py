@@ -45,8 +45,9 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 class RegistryRefused(Refused):
-    """A registry's refusal with the codes that it gives."""
+    """A registry's refusal: its status and words without the place, and the codes that it gives."""
 
+    reason: str = ""
     codes: tuple[str, ...] = ()
 
 
@@ -87,12 +88,13 @@ class RegistryHttp(Http):
     # -- what the client uses
 
     def endpoints(self, registry: str, capability: str) -> tuple[Endpoint, ...]:
-        """Where `registry` is asked for what `capability` says, in this order."""
+        """Where `registry` is asked for what `capability` says, in this order; pushed to is one."""
         with self._describing:
             if registry not in self._endpoints:
                 self._endpoints[registry] = hosts.endpoints(registry, self._plain_http)
         wanted = hosts.PUSH if self._origin else capability
-        return tuple(one for one in self._endpoints[registry] if wanted in one.capabilities)
+        found = [one for one in self._endpoints[registry] if wanted in one.capabilities]
+        return tuple(found[:1] if wanted == hosts.PUSH else found)
 
     def ask(
         self,
@@ -256,6 +258,7 @@ class RegistryHttp(Http):
             hint = f"docker login {host(request.url)}, with an account that may do this"
         message = f"{failure.message}: {words}" if words else failure.message
         made = RegistryRefused(message, status=failure.status, hint=hint, total=failure.total)
+        made.reason = message.removeprefix(f"{request.place}: ")
         made.codes = tuple(one.code for one in said)
         return made
 

@@ -143,13 +143,22 @@ class _Upload:
         self._scopes: tuple[str, ...] = (pushing(repository.name),)
 
     def run(self, mounts: Sequence[Repository]) -> Outcome:
-        """Mount it or send it, until it is there."""
+        """Mount it or send it, until it is there; a failure leaves no upload open."""
+        try:
+            for other in mounts:
+                near = other.host == self._repository.host and other != self._repository
+                if near and self._mount(other):
+                    return Outcome.MOUNTED
+            self._send()
+        except ImgbuildError:
+            self._cancel()
+            raise
+        return Outcome.UPLOADED
+
+    def _send(self) -> None:
+        """Send it, again and again while that may help."""
         from imgbuild.fetch_session import Transient
 
-        for other in mounts:
-            near = other.host == self._repository.host and other != self._repository
-            if near and self._mount(other):
-                return Outcome.MOUNTED
         tries, furthest = 0, 0
         while True:
             wait = None
@@ -158,7 +167,7 @@ class _Upload:
                     self._begin({})
                 self._send_rest()
                 self._check()
-                return Outcome.UPLOADED
+                return
             except Transient as transient:
                 tries += transient.cost
                 reason, wait = transient.reason, transient.wait
@@ -167,15 +176,11 @@ class _Upload:
                 reason = self._judge(refused)
             if self._sent >= furthest + _PROGRESS:
                 tries, furthest = 0, self._sent
-            try:
-                self._http.give_up(self._shown, tries, reason, wait)
-            except ImgbuildError:
-                self._cancel()
-                raise
+            self._http.give_up(self._shown, tries, reason, wait)
             console.detail(f"{self._shown}: {reason}; trying again")
             self._http.pause(max(1, tries), wait)
             if self._there():
-                return Outcome.UPLOADED
+                return
             self._recover()
 
     def mounted(self, other: Repository) -> bool:
@@ -221,13 +226,13 @@ class _Upload:
             return False
 
         self._count_to(0)
-        self._sent = 0
+        self._sent, self._resumed = 0, False
         return self._http.ask(self._repository.host, hosts.PUSH, request, _read)
 
     # -- sending
 
     def _send_rest(self) -> None:
-        if self._chunk is None and self._sent == 0 and not self._resumed:
+        if self._chunk is None:
             self._finish(0, self._source.size)
             return
         while self._sent < self._source.size:
@@ -286,20 +291,19 @@ class _Upload:
     def _judge(self, refused: RegistryRefused) -> str:
         """Why to try again after a refusal; raises where that would not help."""
         if isinstance(refused, _Distrusted):
-            self._location = None
+            self._cancel()
         elif refused.status == 413 and self._chunk is None:
             self._chunk = CHUNK  # one piece is too large for it, or for a proxy in front of it
         elif "DIGEST_INVALID" in refused.codes:
-            self._location = None
+            self._cancel()
             if not self._resumed:
-                message = f"{self._shown}: the registry received other bytes: {refused.message}"
+                message = f"{self._shown}: the registry received other bytes: {refused.reason}"
                 hint = "the file is not what its digest says: make it again"
                 raise IntegrityError(message, hint=hint)
-            self._resumed = False  # what the registry said of its part may be what is wrong
+            # else what the registry said of its part may be what is wrong: once more from the start
         elif refused.status not in (404, 410, 416) or self._location is None:
-            self._cancel()
             raise refused
-        return refused.message
+        return refused.reason
 
     def _there(self) -> bool:
         """Whether the blob arrived after all."""
@@ -311,9 +315,10 @@ class _Upload:
         return True
 
     def _recover(self) -> None:
-        """Ask how far the upload is; begin anew where that is not known."""
+        """Ask how far the upload is; begin anew where that is not known. Chunks from now on."""
         from imgbuild.fetch_session import Transient
 
+        self._chunk = self._chunk or CHUNK
         if self._location is None:
             return
         request = Request(self._location, shown=self._shown, scopes=self._scopes)
@@ -324,7 +329,7 @@ class _Upload:
                     self._location = self._http.location(response, self._shown)
         except (Transient, Refused):
             held = None
-        if held is None or held > self._source.size:
+        if not held or held > self._source.size:
             self._cancel()
             return
         self._sent, self._resumed = held, True
@@ -362,10 +367,15 @@ class _Distrusted(RegistryRefused):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, status=416)
+        self.reason = message
 
 
 def _held(response: Response) -> int | None:
-    """How many bytes an upload has, by the answer's Range; "0-0" is written for none too."""
+    """How many bytes an upload has, by the answer's Range; None if it does not say.
+
+    "0-0" stands for none, since that is what most registries write for it; of one byte it is right
+    too, but then the upload only begins anew.
+    """
     found = re.fullmatch(r"\s*(?:bytes=)?0-(\d+)\s*", response.headers.get("Range", ""))
     if found is None:
         return None
