@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from imgbuild import extend
+from imgbuild import extend, mirrored
 from imgbuild import seal as seals
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.extend import SEAL, Below
@@ -45,7 +45,8 @@ def take(
 ) -> None:
     """Bring those of `due` that are published into the store, if the matrix says where they are.
 
-    FetchFailed if that place does not have one, IntegrityError if it has something else.
+    A mirror is asked first; if no other place may be asked, they are left to be made of their
+    inputs. FetchFailed if that place does not have one, IntegrityError if it has something else.
     """
     found = extend.below(inputs.matrix, name)
     published = records(inputs.matrix, name)
@@ -60,7 +61,13 @@ def take(
     if inputs.offline:
         message = f"{len(wanted)} layers of {place} are not in {inputs.store.root}"
         raise FetchFailed(message, hint="run once without --offline")
-    registry.fetch_layers(place, _layers(wanted), inputs.store)
+    left = _layers(wanted)
+    if inputs.mirror is not None:
+        items = [mirrored.layer(item) for item in left]
+        brought = inputs.mirror.bring(items, inputs.store, title=f"layers of {found.name}")
+        left = [] if inputs.mirror.only else [item for item in left if item.digest not in brought]
+    if left:
+        registry.fetch_layers(place, left, inputs.store)
 
 
 def _layers(wanted: Iterable[LayerRecord]) -> list[RegistryLayer]:

@@ -60,7 +60,7 @@ def fetch_all(wants: Sequence[Want], store: Store, http: Http, *, title: str) ->
     if missing:
         size = sum(want.locked.size for want in missing.values())
         console.info(f"{title}: {len(missing)} files, {size / 1e9:.2f} GB to download")
-        _check_space(missing, size, store)
+        check_space(missing, size, store)
         with console.progress(title, size) as bar:
             have.update(_Pool(list(missing.values()), store, http, bar).run())
     return have
@@ -82,7 +82,8 @@ def _present(locked: Locked, store: Store) -> Path | None:
     return None
 
 
-def _check_space(missing: Iterable[str], size: int, store: Store) -> None:
+def check_space(missing: Iterable[str], size: int, store: Store) -> None:
+    """WorkFailed if the store's disk is too small for `size` bytes of files with these hashes."""
     begun = [store.root / "partial" / name for name in missing]
     partial = sum(path.stat().st_size for path in begun if path.exists())
     free = shutil.disk_usage(store.root).free

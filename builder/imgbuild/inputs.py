@@ -10,11 +10,12 @@ from typing import TypeVar
 
 import msgspec
 
-from imgbuild import assemble, codec, extend_lock, skeleton, sources
+from imgbuild import assemble, codec, extend_lock, mirrored, skeleton, sources
 from imgbuild.errors import FetchFailed
 from imgbuild.fetch import Http
 from imgbuild.lock import Lock
 from imgbuild.matrix.model import Matrix
+from imgbuild.mirror import Mirror
 from imgbuild.oci import registry
 from imgbuild.oci.tar import Kind
 from imgbuild.plan import Layer, RegistryRecipe, VenvRecipe, WheelsRecipe
@@ -29,13 +30,25 @@ T = TypeVar("T")
 
 
 class Inputs:
-    """Everything that layers are made from, fetched when it is missing and allowed."""
+    """Everything that layers are made from, fetched when it is missing and allowed.
 
-    def __init__(self, matrix: Matrix, store: Store, http: Http, *, offline: bool) -> None:
+    `mirror` is asked first; if it is the only source, or `offline`, no other server is asked.
+    """
+
+    def __init__(
+        self,
+        matrix: Matrix,
+        store: Store,
+        http: Http,
+        *,
+        offline: bool,
+        mirror: Mirror | None = None,
+    ) -> None:
         self.matrix = matrix
         self.store = store
         self.http = http
         self.offline = offline
+        self.mirror = None if offline else mirror
 
     def fetch(self, lock: Lock, layers: Sequence[Layer]) -> list[Sha256]:
         """Bring every input of `layers` into the store; the hashes of those that were not there."""
@@ -58,19 +71,59 @@ class Inputs:
     def download(self, lock: Lock, due: set[Sha256], blobs: Sequence[RegistryRecipe] = ()) -> None:
         """Bring the files of `lock` with the hashes `due`, and layers of registries.
 
-        Offline, only what needs no server; FetchFailed, before anything is done, for all else.
+        Offline, only what needs no server; FetchFailed, before any is asked, for all else.
         """
-        if self.offline and (due or blobs):
-            far = sources.far(lock, due, self.matrix, self.store) if due else ()
-            if far or blobs:
-                message = (
-                    f"{len(far) + len(blobs)} inputs of {lock.target} are not in {self.store.root}"
-                )
-                raise FetchFailed(message, hint="run once without --offline")
+        if self.mirror is not None and (due or blobs):
+            wanted = due | {recipe.layer.digest.removeprefix("sha256:") for recipe in blobs}
+            brought = self._from_mirror(self.mirror, lock, wanted)
+            due = due - brought
+            blobs = [r for r in blobs if r.layer.digest.removeprefix("sha256:") not in brought]
+        if self.offline or (self.mirror is not None and self.mirror.only):
+            self._refuse_far(lock, due, blobs)
         if due:
             sources.fetch(lock, due, self.matrix, self.store, self.http)
         for recipe in blobs:
             registry.fetch_layers(recipe.image, [recipe.layer], self.store)
+
+    def _from_mirror(self, mirror: Mirror, lock: Lock, wanted: set[Sha256]) -> set[Sha256]:
+        """Bring what the mirror has of `wanted`: its hashes; and what builds a wheel that it lacks.
+
+        It is asked for files of the user's own folders too: another machine may not have these.
+        """
+        named = mirrored.inputs_of_all(lock)
+        items = [named[key] for key in sorted(wanted) if key in named]
+        found = mirror.bring(items, self.store, title=lock.target)
+        brought = {digest.removeprefix("sha256:") for digest in found}
+        parts = sources.made_of(lock, wanted - brought)
+        if parts:
+            parts |= {deb.sha256 for deb in sources.host_debs(lock)}
+            due = [named[key] for key in sorted(parts) if self.store.file(key) is None]
+            mirror.bring(due, self.store, title=f"{lock.target}, what is built from an sdist")
+        return brought
+
+    def _refuse_far(self, lock: Lock, due: set[Sha256], blobs: Sequence[RegistryRecipe]) -> None:
+        """FetchFailed if a server that may not be asked would have to be."""
+        far = sources.far(lock, due, self.matrix, self.store) if due else set()
+        if not far and not blobs:
+            return
+        if self.mirror is None:
+            message = (
+                f"{len(far) + len(blobs)} inputs of {lock.target} are not in {self.store.root}"
+            )
+            raise FetchFailed(message, hint="run once without --offline")
+        named = mirrored.inputs_of_all(lock)
+        lacking = sorted(
+            named[key].file
+            for key in {*far, *(recipe.layer.digest.removeprefix("sha256:") for recipe in blobs)}
+            if key in named
+        )
+        some = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")
+        message = (
+            f"the mirror {self.mirror.repository} lacks {len(lacking)} inputs of {lock.target},"
+            f" and no other place may be asked: {some}"
+        )
+        place = f"imgbuild mirror push {lock.target} {self.mirror.repository}"
+        raise FetchFailed(message, hint=f"fill it where the indexes answer: {place}")
 
     def drop(self, hashes: Iterable[Sha256]) -> None:
         """Take files out of the cache again."""

@@ -22,6 +22,7 @@ from imgbuild import (
     diff,
     extend,
     history,
+    mirror,
     rendering,
     sealing,
     states,
@@ -44,11 +45,16 @@ from imgbuild.values import Arch
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How to work: processes, whether the network may be asked, whether to check it all again."""
+    """How to work: processes, whether the network may be asked, whether to check it all again.
+
+    `mirror` names one for this run, `mirror_only` asks no other server; both are else as set.
+    """
 
     jobs: int = 1
     offline: bool = False
     verify: bool = False
+    mirror: str | None = None
+    mirror_only: bool = False
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,10 +75,15 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         chosen = select(self.matrix, patterns, everything=everything, arches=arches)
         return states.within_reach(self.project, self.matrix, chosen, patterns)
 
-    def inputs(self) -> Inputs:
-        """The cache and the ways to fill it."""
+    def inputs(self, *, locking: bool = False) -> Inputs:
+        """The cache and the ways to fill it; InputError if the setting of a mirror cannot be read.
+
+        A lock is made of what the indexes say: for it no mirror is the only source.
+        """
         offline = self.options.offline
-        return Inputs(self.matrix, Store.open(), Http(offline=offline), offline=offline)
+        named = mirror.find(self.project.root, self.options.mirror, only=self.options.mirror_only)
+        own = mirror.Mirror.of(named, any_source=locking)
+        return Inputs(self.matrix, Store.open(), Http(offline=offline), offline=offline, mirror=own)
 
 
 def open_session(matrix: Path | None, options: Options) -> Session:
@@ -96,7 +107,7 @@ def lock_all(
     `again=False` leaves locks alone that are current: an interrupted run goes on where it stopped.
     A single target's error is raised as it is.
     """
-    inputs = session.inputs()
+    inputs = session.inputs(locking=True)
     sealed: list[Seal] = []
     failed: dict[str, ImgbuildError] = {}
     for number, item in enumerate(selected, start=1):

@@ -26,11 +26,13 @@ from imgbuild.values import Sha256
 def fetch(lock: Lock, due: Collection[Sha256], matrix: Matrix, store: Store, http: Http) -> None:
     """Bring the files of `lock` with the hashes `due` into the store, whatever their architecture.
 
-    FetchFailed if one cannot be had, IntegrityError if one is not what the lock says.
+    Among them may be sdists and what builds them. FetchFailed if one cannot be had, IntegrityError
+    if one is not what the lock says.
     """
     resolutions = tuple(lock.arch.values())
     indexes = open_indexes(lock, matrix, http)
     wants = list(wanted(resolutions, due, indexes, debian_urls(lock, matrix)))
+    wants += ingredients(resolutions, due, indexes)
     fetch_all(wants, store, http, title=f"fetching {lock.target}")
     lost = {
         built.wheel.sha256: built
@@ -63,7 +65,7 @@ def far(lock: Lock, due: Collection[Sha256], matrix: Matrix, store: Store) -> se
     located = places(matrix, _target(lock, matrix), str)
     near = {name for name, place in located.items() if place.local}
     # Without packages of this machine's architecture a build asks Debian's archive which these are.
-    debs = _host_debs(lock)
+    debs = host_debs(lock)
     rooted = bool(debs) and all(store.file(deb.sha256) is not None for deb in debs)
     found = set(due)
     for resolution in lock.arch.values():
@@ -71,6 +73,7 @@ def far(lock: Lock, due: Collection[Sha256], matrix: Matrix, store: Store) -> se
         for built in resolution.built:
             needed: list[tuple[str, Locked]] = [(built.index, built.sdist)]
             needed += [(wheel.index, wheel) for wheel in built.requires]
+            found -= {each.sha256 for index, each in needed if index in near}
             if rooted and all(
                 index in near or store.file(each.sha256) is not None for index, each in needed
             ):
@@ -78,7 +81,7 @@ def far(lock: Lock, due: Collection[Sha256], matrix: Matrix, store: Store) -> se
     return found
 
 
-def _host_debs(lock: Lock) -> tuple[Deb, ...]:
+def host_debs(lock: Lock) -> tuple[Deb, ...]:
     """The Debian packages of `lock` for this machine's architecture; empty if it is not for it."""
     own = lock.arch.get(sdists.host_arch())
     return own.debs if own is not None else ()
@@ -135,6 +138,19 @@ def wanted(
                 yield Want(locked=deb, urls=partial(debs, deb))
 
 
+def ingredients(
+    resolutions: Iterable[Resolution], due: Collection[Sha256], indexes: Indexes
+) -> Iterable[Want]:
+    """Those of `due` that wheels are built from: sdists, and what their builds require."""
+    for resolution in resolutions:
+        for built in resolution.built:
+            parts = [(built.package, built.sdist)]
+            parts += [(wheel.package, wheel) for wheel in built.requires]
+            for package, locked in parts:
+                if locked.sha256 in due:
+                    yield Want(locked=locked, urls=partial(addresses, package, locked, indexes))
+
+
 def addresses(package: str, locked: Locked, indexes: Indexes) -> list[str]:
     """Where the index of `package` has `locked`: same name, and same sha256 if it says one.
 
@@ -162,14 +178,11 @@ def rebuild(
 ) -> None:
     """Build wheels of sdists again from locked inputs; IntegrityError if other bytes come out."""
     base, user, own = _base(lock, matrix), lock.settings.user, sdists.host_arch()
-    with host_root(base, user, own, store, http, _host_debs(lock)) as root:
+    with host_root(base, user, own, store, http, host_debs(lock)) as root:
         for built in lost:
-            inputs: list[tuple[str, Locked]] = [(built.package, built.sdist)]
-            inputs += [(wheel.package, wheel) for wheel in built.requires]
-            wants = [
-                Want(locked=locked, urls=partial(addresses, package, locked, indexes))
-                for package, locked in inputs
-            ]
+            one = Resolution(wheels=(), built=(built,))
+            parts = {built.sdist.sha256, *(wheel.sha256 for wheel in built.requires)}
+            wants = list(ingredients([one], parts, indexes))
             fetch_all(wants, store, http, title=f"fetching what builds {built.package}")
             made = sdists.make(built, root(), lock.base.python, store)
             if made != built.wheel:

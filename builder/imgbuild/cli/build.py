@@ -92,6 +92,8 @@ def build(
     secret: elsewhere.Secrets = None,
     ca: elsewhere.Ca = None,
     verify: Verify = False,
+    mirror: options.Mirror = None,
+    mirror_only: options.MirrorOnly = False,
     jobs: options.Jobs = 0,
     offline: options.Offline = False,
     matrix: options.MatrixFile = None,
@@ -114,13 +116,20 @@ def build(
         imgbuild build cu124-vllm --format docker-archive --output cu124-vllm.tar
 
         imgbuild build cu124-vllm --builder docker
+
+        imgbuild build cu124-vllm --mirror registry.example/rl/inputs
     """
     from imgbuild import pipeline
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    session = pipeline.open_session(
-        matrix, pipeline.Options(jobs=options.processes(jobs), offline=offline, verify=verify)
+    how = pipeline.Options(
+        jobs=options.processes(jobs),
+        offline=offline,
+        verify=verify,
+        mirror=mirror,
+        mirror_only=mirror_only,
     )
+    session = pipeline.open_session(matrix, how)
     selected = session.select(
         options.wanted(names, target), everything=everything, arches=arch or []
     )

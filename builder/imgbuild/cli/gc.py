@@ -1,0 +1,186 @@
+"""`imgbuild gc`: what a registry holds that no lock of the last revisions names."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from imgbuild.cli import options
+from imgbuild.cli.cache import size_text
+from imgbuild.console import console
+from imgbuild.errors import InputError
+
+if TYPE_CHECKING:
+    from imgbuild.gc import Garbage, Sweep
+
+HEAD = ("kind", "target", "size", "unnamed since", "tags", "digest")
+NUMBERS = frozenset({2})
+SPANS = {"h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def _span(text: object) -> int:
+    found = re.fullmatch(r"(\d+)([hdw])", str(text))
+    if found is None:
+        message = f"{str(text)!r} is no span of time; write 90d, 12w or 48h"
+        raise typer.BadParameter(message)
+    return int(found[1]) * SPANS[found[2]]
+
+
+Place = Annotated[
+    str,
+    typer.Argument(
+        metavar="HOST[/REPOSITORY]",
+        help="A repository of images or of a mirror; of a host all of them are looked at.",
+    ),
+]
+Revisions = Annotated[
+    int,
+    typer.Option(
+        "--revisions",
+        metavar="N",
+        min=1,
+        help="How many of the last revisions that changed a lock name what is kept.",
+        rich_help_panel=options.WORK,
+    ),
+]
+Refs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ref",
+        metavar="REV",
+        help="A branch or tag whose revisions are meant; repeatable. Default: HEAD. What images of"
+        " other branches are pushed for must be named here.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+KeepTags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep-tags",
+        metavar="PATTERN",
+        help="Keep what has a tag of this shell pattern, such as 'cu124-vllm-2026*'; repeatable. The tags"
+        " TARGET, TARGET-ARCH and TARGET-base of locked targets are always kept.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+OlderThan = Annotated[
+    int | None,
+    typer.Option(
+        "--older-than",
+        metavar="SPAN",
+        parser=_span,
+        help="Only what has no younger dated tag and was named by no seal for so long: 90d, 12w."
+        " What has a tag and no date is kept then.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Delete = Annotated[
+    bool,
+    typer.Option(
+        "--delete", help="Delete what is listed, tags and all.", rich_help_panel=options.WORK
+    ),
+]
+
+
+def gc(
+    place: Place,
+    revisions: Revisions = 20,
+    ref: Refs = None,
+    keep_tags: KeepTags = None,
+    older_than: OlderThan = None,
+    delete: Delete = False,
+    plain_http: options.PlainHttp = None,
+    matrix: options.MatrixFile = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """List what a registry holds and no lock or seal of the last revisions names.
+
+    Nothing is deleted without --delete. Kept are also what a kept index lists, what is attached to
+    kept images (signatures, bills, locks), and all that was not made for this project's targets.
+
+    Columns: kind, target, bytes that nothing kept holds, the day since when no seal names it
+    (never: none ever did), tags, digest.
+
+    Examples:
+
+        imgbuild gc registry.example/rl
+
+        imgbuild gc registry.example/rl --revisions 50 --ref main --ref release --older-than 90d
+
+        imgbuild gc registry.example/rl/inputs --delete
+    """
+    from imgbuild import claims, gc, holdings, project
+    from imgbuild.registry.client import Client
+    from imgbuild.registry.reference import Repository, parse_repository
+
+    options.configure(json=json, quiet=quiet, verbose=verbose)
+    refs = ref or ["HEAD"]
+    _refuse(place, refs, delete=delete)
+    known = claims.named(project.find(matrix), revisions, refs, strict=delete)
+    now = datetime.datetime.now(datetime.UTC).timestamp()
+    since = None if older_than is None else int(now) - older_than
+    policy = gc.Policy(keep_tags=tuple(keep_tags or ()), since=since)
+    client = Client(plain_http=plain_http or ())
+    if "/" in place:
+        repositories = [parse_repository(place)]
+    else:
+        repositories = [Repository(place, name) for name in sorted(client.repositories(place))]
+    sweeps = []
+    for repository in repositories:
+        held = holdings.scan(repository, client, known.ever)
+        sweep = gc.judge(repository, held, known, policy)
+        if delete:
+            sweep = gc.delete(sweep, repository, client)
+        _tell(sweep)
+        sweeps.append(sweep)
+    if any(sweep.deleted and sweep.garbage for sweep in sweeps):
+        console.info(gc.AFTER)
+    found = [entry for sweep in sweeps for entry in sweep.garbage]
+    rows: list[Sequence[str]] = [HEAD, *(_row(entry) for entry in found)]
+    lines = options.aligned(rows, right=NUMBERS) if found else []
+    options.answer(sweeps, lines, json=json)
+
+
+def _refuse(place: str, refs: Sequence[str], *, delete: bool) -> None:
+    for ref in refs:
+        if not ref or ref.startswith("-"):
+            message = f"--ref needs a git revision, {ref or 'an empty word'} is none"
+            raise InputError(message, hint="name a commit, a branch or a tag: --ref main")
+    if delete and "/" not in place:
+        message = f"--delete wants one repository, {place} is a host"
+        raise InputError(message, hint=f"name it: imgbuild gc {place}/REPOSITORY --delete")
+
+
+def _row(entry: Garbage) -> tuple[str, ...]:
+    return (
+        entry.kind,
+        entry.target or "-",
+        size_text(entry.size),
+        entry.unnamed_since or "never",
+        ",".join(entry.tags) or "-",
+        entry.digest,
+    )
+
+
+def _tell(sweep: Sweep) -> None:
+    """What it came to, for people."""
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(sweep.kept.items()))
+    gone = sum(len(entry.manifests) for entry in sweep.garbage)
+    word = "deleted" if sweep.deleted else "can go: --delete"
+    console.info(
+        f"{sweep.repository}: {sweep.manifests} manifests are known there;"
+        f" kept: {reasons or 'none'}"
+    )
+    console.info(
+        f"{sweep.repository}: {gone} manifests, {size_text(sweep.size)} that nothing else holds,"
+        f" {word if gone else 'nothing to do'}"
+    )

@@ -1,0 +1,242 @@
+"""A mirror end to end: filled from a lock, then the only thing that a build can reach.
+
+The registry is Debian's own; the index and the registry of the base are servers of this test, so
+that they can vanish.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from imgbuild.mirrored import ARTIFACT
+from imgbuild.oci import layout
+from imgbuild.values import Arch
+from tests import images, needs, ownregistry, smallproject
+from tests.ownregistry import OwnRegistry
+from tests.servers import Site, serve
+from tests.smallproject import TARGET, Project
+
+pytestmark = pytest.mark.engine
+BOTH = ("x86_64", "arm64")
+# Inside: a namespace without any network but its own loopback, and the registry in it.
+ALONE = """
+ip link set lo up
+test -z "$(ip route)"
+"$REGISTRY" serve "$CONFIGURATION" >"$LOG" 2>&1 &
+trap "kill $!" EXIT
+for _ in $(seq 300); do
+    (: < "/dev/tcp/127.0.0.1/$PORT") 2>/dev/null && break
+    sleep 0.1
+done
+"$@"
+"""
+
+
+@dataclass
+class World:
+    """A locked project whose upstream may be gone, and a registry that holds its inputs."""
+
+    project: Project
+    registry: OwnRegistry
+    site: Site
+    pushed: dict[str, object]
+
+    @property
+    def place(self) -> str:
+        return f"{self.registry.host}/team/inputs"
+
+    def fresh(self, cache: Path, **env: str) -> Project:
+        """The same project with an empty cache."""
+        return Project(self.project.folder, self.project.index_url, cache=cache, env=env)
+
+
+def base(folder: Path, site: Site) -> str:
+    """A base that `site` serves: accounts and the name of a Python, for both architectures."""
+    members = [
+        *(images.text(f"etc/{name}", "root:x:0:0::/:/bin/sh\n") for name in ("passwd", "group")),
+        images.text("usr/bin/python3.11", "", mode=0o755),
+    ]
+    made = [images.layer(folder / "blobs", members)]
+    pictures = {arch: images.picture(made, arch) for arch in Arch}
+    layout.write(folder / "base", pictures, "base")
+    return smallproject.serve_image(site, folder / "base", "upstream/base")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("mirror")
+    with (
+        ownregistry.serve(folder / "registry") as registry,
+        serve(Site(files=smallproject.index().site_files())) as site,
+    ):
+        project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
+        below = {"kind": "registry", "image": base(folder, site), "python": "3.11",
+                 "glibc": "2.36", "interpreter": "/usr/bin/python3.11"}  # fmt: skip
+        project.write(below, arches=BOTH)
+        project.run("lock", TARGET)
+        project.run("build", TARGET, "--output", str(folder / "image"))
+        done = project.run("mirror", "push", TARGET, f"{registry.host}/team/inputs", "--json")
+        yield World(project, registry, site, json.loads(done.stdout))
+        shutil.rmtree(folder / "image")
+
+
+def alone(world: World, project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run imgbuild in a network namespace that holds nothing but a registry of the same files."""
+    unshare = needs.user_namespaces()
+    needs.tool("ip", "iproute2")
+    env = {
+        **project.environment(),
+        "REGISTRY": ownregistry.program(),
+        "CONFIGURATION": str(world.registry.folder / "config.yml"),
+        "LOG": str(world.registry.folder / "log-alone"),
+        "PORT": world.registry.host.rpartition(":")[2],
+    }
+    inside = [unshare, "--user", "--map-root-user", "--net", "bash", "-ec", ALONE, "alone"]
+    return subprocess.run(
+        [*inside, *project.command(*arguments)],
+        cwd=project.folder, env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def manifest(world: World, tag: str) -> dict[str, object]:
+    """An artifact as the registry has it."""
+    skopeo = needs.tool("skopeo")
+    command = [skopeo, "inspect", "--raw", "--tls-verify=false", f"docker://{world.place}:{tag}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_every_input_of_the_lock_is_there_and_named(world):
+    lock = world.project.read(f"{TARGET}/lock.json")
+    kept = world.registry.blobs()
+    for arch in BOTH:
+        resolution = lock["arch"][arch]
+        due = {f"sha256:{wheel['sha256']}": wheel["file"] for wheel in resolution["wheels"]}
+        due |= {layer["digest"]: "" for layer in resolution["base_layers"]}
+        found = manifest(world, f"{TARGET}-{arch}")
+        assert found["artifactType"] == ARTIFACT
+        titles = {
+            layer["digest"]: layer["annotations"]["org.opencontainers.image.title"]
+            for layer in found["layers"]
+        }
+        assert titles.keys() == due.keys()
+        assert all(titles[digest] == file for digest, file in due.items() if file)
+        assert due.keys() <= kept.keys()
+    listed = {item["tag"]: item for item in world.pushed["artifacts"]}
+    for tag, item in listed.items():
+        assert manifest(world, tag) == manifest(world, f"{TARGET}-{item['arch']}")
+
+
+def test_a_second_push_sends_no_file(world):
+    before = len(world.registry.asked())
+    done = world.project.run("mirror", "push", TARGET, world.place, "--json")
+    again = json.loads(done.stdout)
+    assert (again["sent"], again["sent_size"], again["fetched"]) == (0, 0, 0)
+    assert world.pushed["sent"] == world.pushed["files"] == again["files"]
+    written = world.registry.writes(before)
+    assert written
+    assert all("/manifests/" in one.path for one in written)
+
+
+def test_a_build_with_no_other_network(world, tmp_path):
+    """An empty cache, upstream out of reach: the mirror alone gives the sealed digest."""
+    before = world.project.files()
+    project = world.fresh(tmp_path / "cache")
+    output = tmp_path / "image"
+    world.project.run("mirror", "use", world.place, "--only")
+    try:
+        done = alone(world, project, "build", TARGET, "--output", str(output))
+        assert done.returncode == 0, done.stderr
+        assert f"from the mirror {world.place}" in done.stderr
+    finally:
+        world.project.run("mirror", "use", "--off")
+    assert layout.verify(output).digest == world.project.read(f"{TARGET}/digests.json")["digest"]
+    assert world.project.files() == before
+    asked = (world.registry.folder / "log-alone").read_text()
+    assert '"GET /v2/team/inputs/blobs/sha256:' in asked
+
+
+def test_there_really_is_no_other_network(world, tmp_path):
+    """The same build without the mirror, in the same namespace, cannot work."""
+    project = world.fresh(tmp_path / "cache", IMGBUILD_MIRROR="off")
+    output = tmp_path / "image"
+    done = alone(world, project, "build", TARGET, "--output", str(output))
+    assert done.returncode == 7, done.stderr
+    assert not output.exists()
+
+
+def test_what_the_mirror_lacks_comes_from_the_index_or_is_named(world, tmp_path):
+    wheel = world.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
+    place = world.registry.storage / "docker/registry/v2"
+    link = place / f"repositories/team/inputs/_layers/sha256/{wheel['sha256']}/link"
+    kept = link.read_bytes()
+    link.unlink()
+    try:
+        strict = world.fresh(tmp_path / "strict")
+        options = ("build", TARGET, "--mirror", world.place, "--output", str(tmp_path / "image"))
+        done = strict.run(*options, "--mirror-only", status=7)
+        assert wheel["file"] in done.stderr
+        assert "lacks 1 inputs of small" in done.stderr
+        assert f"imgbuild mirror push small {world.place}" in done.stderr
+        done = world.project.run("mirror", "status", TARGET, world.place, "--json", status=1)
+        assert [item["lacking"] for item in json.loads(done.stdout)] == [[wheel["file"]]] * 2
+        asked = len(world.site.requests)
+        world.fresh(tmp_path / "lenient").run(*options)
+        wheels = [path for _, path, _ in world.site.requests[asked:] if path.endswith(".whl")]
+        assert [path.rpartition("/")[2] for path in wheels] == [wheel["file"]]
+    finally:
+        link.write_bytes(kept)
+    world.project.run("mirror", "status", TARGET, world.place)
+
+
+def test_a_damaged_file_of_the_mirror_is_never_used(world, tmp_path):
+    wheel = world.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
+    key = wheel["sha256"]
+    blob = world.registry.storage / f"docker/registry/v2/blobs/sha256/{key[:2]}/{key}/data"
+    kept = blob.read_bytes()
+    blob.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    try:
+        options = ("build", TARGET, "--mirror", world.place, "--output", str(tmp_path / "image"))
+        done = world.fresh(tmp_path / "strict").run(*options, "--mirror-only", status=9)
+        assert key in done.stderr
+        done = world.fresh(tmp_path / "lenient").run(*options)
+        assert f"{wheel['file']} of {world.place} is passed over" in done.stderr
+    finally:
+        blob.write_bytes(kept)
+    assert layout.verify(tmp_path / "image").digest in world.project.run("digest", TARGET).stdout
+
+
+def test_a_mirror_that_does_not_answer_is_passed_over(world, tmp_path):
+    nobody = "127.0.0.1:9/team/inputs"
+    options = ("build", TARGET, "--output", str(tmp_path / "image"))
+    project = world.fresh(tmp_path / "cache", IMGBUILD_MIRROR=nobody)
+    done = project.run(*options)
+    assert f"the mirror {nobody} is passed over" in done.stderr
+    world.fresh(tmp_path / "strict", IMGBUILD_MIRROR=nobody).run(
+        *options[:2], "--output", str(tmp_path / "other"), "--mirror-only", status=7
+    )
+
+
+def test_a_damaged_cache_is_not_published(world, tmp_path):
+    """The registry refuses bytes of another digest, and no artifact names them."""
+    project = world.fresh(tmp_path / "cache")
+    project.run("build", TARGET, "--output", str(tmp_path / "image"))
+    wheel = world.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
+    path = tmp_path / "cache/files" / wheel["sha256"][:2] / wheel["sha256"]
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    other = f"{world.registry.host}/other/inputs"
+    done = project.run("mirror", "push", TARGET, other, status=9)
+    assert wheel["sha256"] in done.stderr
+    assert not list(world.registry.storage.glob("**/other/inputs/_manifests/tags/*"))
+    path.unlink()
+    project.run("mirror", "push", TARGET, other)
+    project.run("mirror", "status", TARGET, other)
