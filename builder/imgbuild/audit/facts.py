@@ -15,7 +15,7 @@ FACTS_FORMAT = 3
 FIELDS = ".__dataclass_fields__"
 
 
-class Guard(msgspec.Struct, frozen=True, array_like=True):
+class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A condition under which code runs. A fact has a tuple of them, all of which must hold.
 
     kind        subject                             spec
@@ -57,7 +57,7 @@ class Guard(msgspec.Struct, frozen=True, array_like=True):
     spec: str = ""
 
 
-class Import(msgspec.Struct, frozen=True, array_like=True):
+class Import(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One name that an import statement brings. Relative imports are made absolute.
 
     `import a.b as c`: module "a.b", name "", bound "c"; `import a.b` binds "a". `import a.b as a`
@@ -74,7 +74,7 @@ class Import(msgspec.Struct, frozen=True, array_like=True):
     guards: tuple[Guard, ...] = ()
 
 
-class Parameter(msgspec.Struct, frozen=True, array_like=True):
+class Parameter(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A parameter; `kind` is "positional" (only), "any", "keyword" (only)."""
 
     name: str
@@ -83,7 +83,7 @@ class Parameter(msgspec.Struct, frozen=True, array_like=True):
     annotation: str = ""
 
 
-class Function(msgspec.Struct, frozen=True, array_like=True):
+class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A function or method: `name` is qualified within its module ("Class.method").
 
     `returns` is the annotation; a classmethod without one, that returns what `cls(…)` made, has
@@ -103,7 +103,7 @@ class Function(msgspec.Struct, frozen=True, array_like=True):
     takes: tuple[str, ...] = ()
 
 
-class Field(msgspec.Struct, frozen=True, array_like=True):
+class Field(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A class-level name: annotated (`annotation`) or assigned; `default` if it has a value.
 
     `init` is False for `field(init=False)`; `value` is as in Assigned.
@@ -117,7 +117,7 @@ class Field(msgspec.Struct, frozen=True, array_like=True):
     value: str = ""
 
 
-class Class(msgspec.Struct, frozen=True, array_like=True):
+class Class(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A class: its bases, decorators and metaclass as written (dotted expressions), its own names.
 
     `attributes` are names assigned on self in its methods, `methods` names of its functions
@@ -136,7 +136,7 @@ class Class(msgspec.Struct, frozen=True, array_like=True):
     guards: tuple[Guard, ...] = ()
 
 
-class Assigned(msgspec.Struct, frozen=True, array_like=True):
+class Assigned(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A module-level name bound by other means: an assignment, a loop, `with`, `global`.
 
     `value` is the dotted expression on the right where it is one ("vllm.LLM", "Union[A, B]" too),
@@ -149,7 +149,7 @@ class Assigned(msgspec.Struct, frozen=True, array_like=True):
     guards: tuple[Guard, ...] = ()
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
+class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A call. `callee` is dotted and as written in its scope: "SFTConfig", "self.llm.generate".
 
     `positional` counts plain positional arguments; `star` and `double_star` say that more are
@@ -174,7 +174,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     guards: tuple[Guard, ...] = ()
 
 
-class Attribute(msgspec.Struct, frozen=True, array_like=True):
+class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A read of `expression` (dotted, as written) that is not the callee of a recorded Call.
 
     Only where the first part is an imported name, or a local one whose type the scope tells
@@ -188,7 +188,7 @@ class Attribute(msgspec.Struct, frozen=True, array_like=True):
     guards: tuple[Guard, ...] = ()
 
 
-class Window(msgspec.Struct, frozen=True, array_like=True):
+class Window(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A place that refuses or warns for some versions of another package.
 
     `name` is the exception or the function that warns. It runs where all `guards` hold; a guard's
@@ -203,7 +203,7 @@ class Window(msgspec.Struct, frozen=True, array_like=True):
     guards: tuple[Guard, ...] = ()
 
 
-class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A Python module, as its source tells.
 
     `exports` is `__all__` where it is a literal (or sum of literals), else None. `lazy` maps a name
@@ -251,7 +251,7 @@ class Opaque(msgspec.Struct, frozen=True):
     why: str
 
 
-class GpuCode(msgspec.Struct, frozen=True, array_like=True):
+class GpuCode(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """GPU code in a library: "sm_90a" for machine code, "compute_90" for PTX and its version.
 
     `ptx` is the version of the PTX language ("8.4" is that of CUDA 12.4), "" for machine code.
@@ -264,7 +264,7 @@ class GpuCode(msgspec.Struct, frozen=True, array_like=True):
     units: int = 1
 
 
-class ElfFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ElfFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A shared object or program of a wheel; `file` is its path in the wheel.
 
     `undefined` are strong undefined dynamic symbols (weak ones do not stop a loader), written

@@ -45,6 +45,15 @@ def _read(source: bytes, module: str, file: str, *, package: bool) -> ModuleFact
         warnings.simplefilter("ignore")
         tree = ast.parse(source)
     walker = Walker(Source(source), tree, module, package=package)
+    try:
+        return _facts(walker, tree, source, module, file, package=package)
+    finally:
+        vars(walker).clear()  # it holds itself by its methods, and the tree should go at once
+
+
+def _facts(
+    walker: Walker, tree: ast.Module, source: bytes, module: str, file: str, *, package: bool
+) -> ModuleFacts:
     walker.block(tree.body)
     more = appearing(tree, source, walker) or Appearing()
     bound = _bound(walker)

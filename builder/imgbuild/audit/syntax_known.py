@@ -79,7 +79,9 @@ class Path(msgspec.Struct, frozen=True):
 class Frame:
     """The names of one scope that is being read."""
 
-    __slots__ = ("_sites", "body", "declared", "given", "held", "kind", "line", "parent")
+    __slots__ = (
+        "_sites", "body", "declared", "expressions", "given", "held", "kind", "line", "parent"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -88,11 +90,17 @@ class Frame:
         body: Sequence[ast.AST] = (),
         line: int = 0,
         names: Iterable[str] = (),
+        *,
+        expressions: bool = True,
     ) -> None:
-        """A scope whose `names` are bound from its start; "inner" is that of a comprehension."""
+        """A scope whose `names` are bound from its start; "inner" is that of a comprehension.
+
+        `expressions` says that those of this module may bind names (`:=`).
+        """
         self.kind = kind
         self.parent = parent
         self.body = body
+        self.expressions = expressions
         self.line = line
         self.given = frozenset(names)
         self.held: State = dict.fromkeys(self.given, OPAQUE)
@@ -102,7 +110,7 @@ class Frame:
     def sites(self, name: str) -> list[Site]:
         """The places in this scope that bind a name."""
         if self._sites is None:
-            self._sites = sites(self.body)
+            self._sites = sites(self.body, expressions=self.expressions)
         return self._sites.get(name, [])
 
 
@@ -111,7 +119,8 @@ class Known:
 
     def __init__(self, body: Sequence[ast.AST] = (), source: bytes = b"") -> None:
         """For a module of these statements and this text."""
-        self.frame = Frame("module", None, body)
+        self._expressions = b":=" in source or not source
+        self.frame = Frame("module", None, body, expressions=self._expressions)
         # Names that some function binds for a scope around it.
         self.elsewhere = {
             name.strip(b" \t\\\r").decode("utf-8", "replace")
@@ -133,7 +142,7 @@ class Known:
         names: Iterable[str] = (),
     ) -> None:
         """Begin a scope."""
-        self.frame = Frame(kind, self.frame, body, line, names)
+        self.frame = Frame(kind, self.frame, body, line, names, expressions=self._expressions)
 
     def leave(self) -> None:
         """End a scope: what was said in it says nothing outside."""
@@ -278,7 +287,7 @@ class Known:
         known = {name: one for name, one in self.frame.held.items() if one is not OPAQUE}
         if not known:
             return {}
-        bound = sites(body)
+        bound = sites(body, expressions=self._expressions)
         return {
             name: len(bound[name])
             for name, held in known.items()

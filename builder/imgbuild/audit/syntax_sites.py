@@ -7,11 +7,42 @@ bind it there. What functions and classes within bind is theirs.
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_BLOCKS = ("body", "orelse", "finalbody")
+# The fields in which a node binds names of its scope, where no expression of the module binds any.
+_BINDING: dict[type[ast.AST], tuple[str, ...]] = {
+    ast.Assign: ("targets",),
+    ast.AnnAssign: ("target",),
+    ast.AugAssign: ("target",),
+    ast.Delete: ("targets",),
+    ast.For: ("target", *_BLOCKS),
+    ast.AsyncFor: ("target", *_BLOCKS),
+    ast.While: _BLOCKS,
+    ast.If: _BLOCKS,
+    ast.With: ("items", "body"),
+    ast.AsyncWith: ("items", "body"),
+    ast.withitem: ("optional_vars",),
+    ast.Try: ("handlers", *_BLOCKS),
+    ast.TryStar: ("handlers", *_BLOCKS),
+    ast.ExceptHandler: ("body",),
+    ast.Match: ("cases",),
+    ast.match_case: ("pattern", "body"),
+    ast.MatchAs: ("pattern",),
+    ast.MatchOr: ("patterns",),
+    ast.MatchSequence: ("patterns",),
+    ast.MatchMapping: ("patterns",),
+    ast.MatchClass: ("patterns", "kwd_patterns"),
+    ast.Tuple: ("elts",),
+    ast.List: ("elts",),
+    ast.Starred: ("value",),
+}
+if sys.version_info >= (3, 12):
+    _BINDING[ast.TypeAlias] = ("name",)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -23,8 +54,12 @@ class Site(msgspec.Struct, frozen=True):
     given: bool = False
 
 
-def sites(body: Sequence[ast.AST]) -> dict[str, list[Site]]:
-    """The bindings among statements, without those of names that are declared to be others'."""
+def sites(body: Sequence[ast.AST], *, expressions: bool = True) -> dict[str, list[Site]]:
+    """The bindings among statements, without those of names that are declared to be others'.
+
+    `expressions=False` passes over expressions, for a module without `:=`: most of a tree.
+    """
+    inside = _inside if expressions else _binding
     found: dict[str, list[Site]] = {}
     declared: set[str] = set()
     left: list[ast.AST] = list(body)
@@ -44,7 +79,7 @@ def sites(body: Sequence[ast.AST]) -> dict[str, list[Site]]:
                 given = isinstance(node, (*_FUNCTIONS, ast.ClassDef))
                 site = Site(getattr(node, "lineno", 0), given=given)
                 found.setdefault(name, []).append(site)
-            left.extend(_inside(node))
+            left.extend(inside(node))
     for name in declared:
         found.pop(name, None)
     return found
@@ -70,6 +105,18 @@ def _name(node: ast.AST) -> str:
     if isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
         return node.name or ""
     return (node.rest or "") if isinstance(node, ast.MatchMapping) else ""
+
+
+def _binding(node: ast.AST) -> Iterable[ast.AST]:
+    """The parts of a node that belong to the same scope and are no mere expressions."""
+    parts: list[ast.AST] = []
+    for field in _BINDING.get(type(node), ()):
+        value = getattr(node, field, None)
+        if isinstance(value, list):
+            parts += value
+        elif value is not None:
+            parts.append(value)
+    return parts
 
 
 def _inside(node: ast.AST) -> Iterable[ast.AST]:
