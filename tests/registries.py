@@ -49,6 +49,7 @@ class Registry:
     manifests: dict[tuple[str, str], tuple[bytes, str]] = field(default_factory=dict)
     tags: dict[tuple[str, str], str] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
+    begun: int = 0  # uploads so far
     # Manners.
     referrers_api: bool = True
     filters: bool = True  # referrers by type
@@ -171,7 +172,8 @@ class Registry:
         if self.mounts and mounted is not None:
             self.blobs[name, query["mount"]] = mounted
             return self._made(name, "blobs", query["mount"])
-        key = f"upload{len(self.sessions)}"
+        self.begun += 1
+        key = f"upload{self.begun}"
         self.sessions[key] = Session(name, bytearray(body))
         answer = Answer(202, b"", {"Location": self._place(key)})
         if self.chunk_minimum:

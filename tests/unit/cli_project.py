@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from imgbuild.cli import main
 from imgbuild.console import Console, console
 from imgbuild.lock import Lock
 from imgbuild.matrix.load import load
+from imgbuild.matrix.model import Matrix
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.tar import Member
 from imgbuild.resolution import Resolution, Wheel
@@ -96,14 +98,24 @@ def make(folder: Path) -> World:
         for package, version in PACKAGES.items()
     }
     spool.rmdir()
+    matrix = load(folder / "matrix.yaml")
+    lock, sealed = seal_target(folder, matrix, TARGET, wheels, (Arch.X86_64,))
+    store.release()
+    return World(folder=folder, lock=lock, seal=sealed, wheels=wheels)
+
+
+def seal_target(
+    folder: Path, matrix: Matrix, target: str, wheels: Mapping[str, Wheel], arches: Iterable[Arch]
+) -> tuple[Lock, Seal]:
+    """Lock and seal `target` with `wheels`, which are in the cache, on each of `arches`."""
+    store = Store.open()
     resolution = Resolution(
         wheels=tuple(wheels[package] for package in sorted(wheels)),
         debs=(samples.deb("g++"), samples.deb("python3")),
     )
-    matrix = load(folder / "matrix.yaml")
-    lock = locks.make_lock(matrix, TARGET, {Arch.X86_64: resolution})
+    lock = locks.make_lock(matrix, target, dict.fromkeys(arches, resolution))
     known = {}
-    for layer in plans.plan(lock, Arch.X86_64).layers:
+    for layer in (layer for arch in lock.arch for layer in plans.plan(lock, arch).layers):
         if isinstance(layer.recipe, plans.DebianRecipe):
             known[layer.id] = _base(store)
         else:
@@ -111,8 +123,7 @@ def make(folder: Path) -> World:
             known[layer.id] = assemble.make_layer(job, store, lambda _: None).record
     sealed = seals.seal(lock, known)
     sealing.write_locked(project.find(folder), lock, sealed)
-    store.release()
-    return World(folder=folder, lock=lock, seal=sealed, wheels=wheels)
+    return lock, sealed
 
 
 def _base(store: Store) -> LayerRecord:
