@@ -68,6 +68,8 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
         "kernels",
         "host",
         "doctor",
+        "checkup",
+        "slurm",
         "buildkit",
         "buildkit_progress",
         "podman",

@@ -8,7 +8,7 @@ teaches sends the target back to the start; what teaches nothing fails it, and n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from imgbuild import (
     assemble,
@@ -32,10 +32,12 @@ from imgbuild.inputs import Inputs, batches
 from imgbuild.lock import Lock
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import Matrix
-from imgbuild.plan import Layer, WheelsRecipe, plan
+from imgbuild.plan import AddedDebsRecipe, DebianRecipe, Layer, WheelsRecipe, plan
 from imgbuild.project import Project
 from imgbuild.records import Records
 from imgbuild.report import Report, Severity
+from imgbuild.resolution import Deb, Wheel
+from imgbuild.sbom import packages
 from imgbuild.seal import Seal
 from imgbuild.settle import settle, teach
 from imgbuild.values import Arch, sha256
@@ -69,6 +71,8 @@ def lock_target(
             break
     floors = {Arch(report.arch): report.floors for report in reports}
     sealed = seals.seal(lock, layers, floors)
+    with console.step(f"reading what the packages of {name} say of themselves"):
+        packages.keep(project.images, lock, inputs.store)
     write_locked(project, lock, sealed)
     return lock, sealed
 
@@ -195,16 +199,28 @@ def _seal_layers(
             codec.write(records.records_path(project.images), known)
         inputs.file_tables(lock, batch)  # read while the files are here
         if drop:
-            read_elves(batch, inputs)
+            read_whole(batch, inputs)
             inputs.drop(fetched)
     unread = [layer for layer in layers.values() if layer.id in given and not inputs.read(layer)]
     for batch in batches(unread, lambda layer: assemble.input_size(layer.recipe), bounded=drop):
         fetched = inputs.fetch(lock, batch)
         inputs.file_tables(lock, batch)
         if drop:
-            read_elves(batch, inputs)
+            read_whole(batch, inputs)
             inputs.drop(fetched)
     return records.merge(known, [Records(layers=given)])
+
+
+def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
+    """Read what only whole files tell, while they are here: for the audit, and who made them."""
+    read_elves(layers, inputs)
+    files: list[Wheel | Deb] = []
+    for layer in layers:
+        if isinstance(layer.recipe, WheelsRecipe):
+            files += layer.recipe.wheels
+        elif isinstance(layer.recipe, DebianRecipe | AddedDebsRecipe):
+            files += layer.recipe.debs
+    packages.look(((file.sha256, file) for file in files), inputs.store)
 
 
 def read_elves(layers: Iterable[Layer], inputs: Inputs) -> None:

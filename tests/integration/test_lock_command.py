@@ -71,7 +71,7 @@ def whole(site: Site, path: str) -> int:
 
 def test_a_second_lock_writes_the_same_bytes_anywhere(site, project, base, tmp_path):
     first = project.files()
-    assert set(first) == {"layers.json", *(f"{TARGET}/{name}" for name in OWN)}
+    assert set(first) == {"layers.json", "packages.json", *(f"{TARGET}/{name}" for name in OWN)}
     project.run("lock", TARGET)
     assert project.files() == first
     other = Project(tmp_path / "elsewhere", site.url("simple"), cache=tmp_path / "empty")

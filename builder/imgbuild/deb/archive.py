@@ -87,6 +87,28 @@ def control(path: Path) -> dict[str, str]:
     raise IntegrityError(message, hint=DAMAGED)
 
 
+class Notice(msgspec.Struct, frozen=True):
+    """Debian's copyright file of a package, or the name of the package whose file stands for it."""
+
+    text: str = ""
+    package: str = ""
+
+
+def notice(path: Path, package: str) -> Notice:
+    """The copyright file in the .deb of `package` at `path`; an empty notice if it has none."""
+    folder = f"usr/share/doc/{package}"
+    with _tar(path, dict(_parts(path)), "data.tar") as members:
+        for info in members:
+            name = info.name.removeprefix("./").rstrip("/")
+            if name == f"{folder}/copyright" and info.isfile():
+                source = members.extractfile(info)
+                return Notice(text=source.read().decode(errors="replace") if source else "")
+            if info.issym() and name in (folder, f"{folder}/copyright"):
+                leads = info.linkname.removesuffix("/copyright").rstrip("/")
+                return Notice(package=leads.rpartition("/")[2])
+    return Notice()
+
+
 def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
     """The members of an `ar` archive by name."""
     with path.open("rb") as file:

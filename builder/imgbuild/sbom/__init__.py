@@ -1,0 +1,1 @@
+"""What is inside an image, for those who ask by name: components, licences, what needs what."""

@@ -1,0 +1,171 @@
+"""Licences as packages state them, in the words of SPDX where these are exact.
+
+Comes in: METADATA of a wheel, or Debian's copyright file. Goes out: a `Licence`. Nothing is
+guessed: "BSD" is several licences, so it stays a word, and a copyright file that no program can
+read says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from email.message import Message
+from email.parser import HeaderParser
+
+import msgspec
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
+from imgbuild.deb.control import paragraphs
+
+LONGEST = 80  # of words that stand for a licence; beyond it they are its text
+DEBIAN = "LicenseRef-Debian-"
+FORMAT = re.compile(r"^Format: *https?://\S*copyright-format", re.MULTILINE)
+# METADATA had no rule for `License:` before PEP 639: what people wrote and meant one licence by.
+SPELLINGS = {
+    "apache 2": "Apache-2.0",
+    "apache 2.0": "Apache-2.0",
+    "apache 2.0 license": "Apache-2.0",
+    "apache license 2.0": "Apache-2.0",
+    "apache license version 2.0": "Apache-2.0",
+    "apache license, version 2.0": "Apache-2.0",
+    "apache license version 2.0, january 2004": "Apache-2.0",
+    "bsd 2-clause license": "BSD-2-Clause",
+    "bsd-2-clause license": "BSD-2-Clause",
+    "3-clause bsd": "BSD-3-Clause",
+    "3-clause bsd license": "BSD-3-Clause",
+    "bsd 3-clause": "BSD-3-Clause",
+    "bsd 3-clause license": "BSD-3-Clause",
+    "new bsd license": "BSD-3-Clause",
+    "isc license": "ISC",
+    "mit license": "MIT",
+    "the mit license (mit)": "MIT",
+    "mozilla public license 2.0 (mpl 2.0)": "MPL-2.0",
+}
+# Classifiers that name one licence (PEP 639, appendix on mapping); "BSD License" does not.
+CLASSIFIERS = {
+    "ISC License (ISCL)": "ISC",
+    "MIT License": "MIT",
+    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "Python Software Foundation License": "PSF-2.0",
+    "The Unlicense (Unlicense)": "Unlicense",
+}
+# Short names of Debian's copyright format that are another name of SPDX's; all else that SPDX does
+# not know by that very name is one of Debian's own.
+SHORT_NAMES = {
+    "apache-2": "Apache-2.0",
+    "artistic": "Artistic-1.0-Perl",  # the one in /usr/share/common-licenses
+    "boost": "BSL-1.0",
+    "bsd-4-clause-uc": "BSD-4-Clause-UC",
+    "cc0": "CC0-1.0",
+    "expat": "MIT",
+    "openldap-2.8": "OLDAP-2.8",
+}
+GNU = re.compile(r"(A?GPL|LGPL|GFDL(?:-NIV)?)-([0-9](?:\.[0-9])?)(?:\.0)?(\+?)", re.IGNORECASE)
+EXCEPTIONS = {
+    "bison exception": "Bison-exception-2.2",
+    "bison-2.2 exception": "Bison-exception-2.2",
+    "libtool exception": "Libtool-exception",
+    "linux-syscall-note exception": "Linux-syscall-note",
+}
+
+
+class Licence(msgspec.Struct, frozen=True):
+    """What a package says it is licensed under: an SPDX expression, else its own words."""
+
+    expression: str = ""
+    words: str = ""
+
+
+def headers(text: str) -> Message:
+    """METADATA's fields, all that stands before its first empty line."""
+    return HeaderParser().parsestr(text)
+
+
+def of_metadata(text: str) -> Licence:
+    """The licence that METADATA states: License-Expression, then License, then classifiers."""
+    said = headers(text)
+    stated = said.get("License-Expression", "").strip()
+    if stated:
+        return Licence(expression) if (expression := _valid(stated)) else Licence(words=stated)
+    lines = [line.strip() for line in said.get("License", "").splitlines() if line.strip()]
+    lines = [] if lines[:1] == ["UNKNOWN"] else lines
+    for stated in (" ".join(lines[:1]), " ".join(lines[:2])):  # titles of whole texts, too
+        if expression := SPELLINGS.get(stated.lower(), "") or _valid(stated):
+            return Licence(expression)
+    classified = [
+        line.rpartition(" :: ")[2]
+        for line in said.get_all("Classifier", [])
+        if line.startswith("License :: ") and line != "License :: OSI Approved"
+    ]
+    if len(classified) == 1 and (expression := CLASSIFIERS.get(classified[0], "")):
+        return Licence(expression)
+    own = lines[0] if len(lines) == 1 and len(lines[0]) <= LONGEST else ""
+    return Licence(words=own or "; ".join(classified))
+
+
+def of_copyright(text: str) -> Licence:
+    """All licences that a copyright file in Debian's machine-readable format names, as one sum.
+
+    They are those of the source package, whatever of it is in the binary one.
+    """
+    if not FORMAT.search(text.split("\n\n", 1)[0]):
+        return Licence()
+    try:
+        # A paragraph that is of no files holds the text of a licence that others name.
+        named = [
+            " ".join(paragraph["License"].split("\n", 1)[0].split())
+            for paragraph in paragraphs(text)
+            if "License" in paragraph and ("Files" in paragraph or "Format" in paragraph)
+        ]
+    except ValueError:  # not written by its own rules
+        return Licence()
+    found = sorted({part for name in named for part in _conjuncts(name)})
+    if len(found) > 1:
+        found = [f"({part})" if " OR " in part else part for part in found]
+    return Licence(_valid(" AND ".join(found)))
+
+
+def references(expression: str) -> Iterator[str]:
+    """The names in an expression that are not of SPDX's list."""
+    yield from sorted(set(re.findall(r"LicenseRef-[A-Za-z0-9.-]+", expression)))
+
+
+def _valid(text: str) -> str:
+    """`text` as SPDX spells the expression; empty if it is none."""
+    try:
+        return str(canonicalize_license_expression(text)) if text else ""
+    except InvalidLicenseExpression:
+        return ""
+
+
+def _conjuncts(text: str) -> Iterator[str]:
+    """What follows `License:` as expressions that hold together; a comma binds weakest."""
+    for part in re.split(r", +and +|, +", text):
+        choices = [
+            [known for name in re.split(r" +and +", choice) if (known := _short_name(name))]
+            for choice in re.split(r" +or +", part)
+        ]
+        if len(choices) == 1:
+            yield from choices[0]
+        else:  # "and" binds closer than "or", as in SPDX
+            yield " OR ".join(sorted(" AND ".join(choice) for choice in choices if choice))
+
+
+def _short_name(text: str) -> str:
+    name, _, exception = text.strip().partition(" with ")
+    known = SHORT_NAMES.get(name.lower(), "")
+    if not known and (gnu := GNU.fullmatch(name)):
+        family, version, later = gnu[1].upper(), gnu[2], gnu[3]
+        version = version if "." in version else f"{version}.0"
+        family = "GFDL" if family == "GFDL-NIV" else family
+        middle = "-no-invariants" if gnu[1].upper() == "GFDL-NIV" else ""
+        known = _valid(f"{family}-{version}{middle}-{'or-later' if later else 'only'}")
+    # A plain name may not carry an operator of its own: "and/or" and the like are words.
+    known = known or (_valid(name) if re.fullmatch(r"[A-Za-z0-9.-]+", name) else "")
+    if exception and known:
+        clause = EXCEPTIONS.get(exception.lower(), "")
+        known = _valid(f"{known} WITH {clause}") if clause else ""
+    if known:
+        return known
+    plain = re.sub(r"[^A-Za-z0-9.]+", "-", text.replace("+", "-plus")).strip("-.")
+    return f"{DEBIAN}{plain}" if plain else ""

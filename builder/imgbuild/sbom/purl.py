@@ -1,0 +1,38 @@
+"""Package URLs: one name for a package in all tools that know bills of materials.
+
+Comes in: what a lock says of a file. Goes out: text such as `pkg:pypi/torch@2.6.0?file_name=…`.
+None says where a file is downloaded: a file is what its name and sha256 are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from imgbuild.values import Digest, normalize
+
+
+def pypi(package: str, version: str, file: str) -> str:
+    """Of a wheel or an sdist."""
+    return _purl("pypi", normalize(package), version, {"file_name": file})
+
+
+def deb(package: str, version: str, arch: str, *, release: str, source: str) -> str:
+    """Of a Debian package; `release` is Debian's number, `source` as `NAME@VERSION`."""
+    distro = f"debian-{release}" if release else ""
+    return _purl(
+        "deb", f"debian/{package}", version, {"arch": arch, "distro": distro, "upstream": source}
+    )
+
+
+def oci(name: str, digest: Digest, *, arch: str, place: str = "") -> str:
+    """Of an image; `place` is its repository with the host, where it is known."""
+    return _purl("oci", name.lower(), digest, {"arch": arch, "repository_url": place})
+
+
+def _purl(kind: str, name: str, version: str, qualifiers: Mapping[str, str]) -> str:
+    said = "&".join(
+        f"{key}={quote(value, safe=':/')}" for key, value in sorted(qualifiers.items()) if value
+    )
+    path = "/".join(quote(part, safe="") for part in name.split("/"))
+    return f"pkg:{kind}/{path}@{quote(version, safe=':')}" + (f"?{said}" if said else "")
