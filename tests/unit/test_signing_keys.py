@@ -9,6 +9,7 @@ import base64
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization as forms
@@ -124,9 +125,11 @@ def test_no_terminal_and_no_password(monkeypatch):
 
 
 def test_other_kinds_are_named(tmp_path):
-    for number, made in enumerate(
-        [ec.generate_private_key(ec.SECP384R1()), rsa.generate_private_key(65537, 2048)]
-    ):
+    others: list[Any] = [
+        ec.generate_private_key(ec.SECP384R1()),
+        rsa.generate_private_key(65537, 2048),
+    ]
+    for number, made in enumerate(others):
         path = write(tmp_path / f"{number}.pem", made)
         with pytest.raises(InputError, match="another kind") as error:
             keys.load_private(path)

@@ -94,10 +94,14 @@ class InLayout:
     def read(self, layer: Descriptor, advance: Callable[[int], object]) -> None:
         """See `Place`."""
         hashed = hashlib.sha256()
-        with self._layout.blob(layer.digest).open("rb") as file:
-            while chunk := file.read(CHUNK):
-                hashed.update(chunk)
-                advance(len(chunk))
+        try:
+            with self._layout.blob(layer.digest).open("rb") as file:
+                while chunk := file.read(CHUNK):
+                    hashed.update(chunk)
+                    advance(len(chunk))
+        except OSError as error:
+            message = f"cannot read {error.filename}: {error.strerror}"
+            raise IntegrityError(message, hint="build it again") from error
         _expect(layer.digest, f"sha256:{hashed.hexdigest()}")
 
 
