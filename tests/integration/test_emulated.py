@@ -20,9 +20,14 @@ uname -m
 ldconfig -p
 printf '#include <stdio.h>\nint main(void) { puts("compiled and run"); return 0; }\n' >/tmp/a.c
 gcc -o /tmp/a /tmp/a.c && /tmp/a
-python -c 'import torch; print("torch", torch.__version__, float(torch.eye(3).sum()))'
-python -c 'import trl; from trl import GRPOTrainer; print("trl", trl.__version__)'
-python -c 'import vllm; from vllm import LLM; print("vllm", vllm.__version__)'
+python - <<'END'
+import torch, trl, vllm
+from trl import GRPOTrainer
+from vllm import LLM
+print("torch", torch.__version__, float(torch.eye(3).sum()))
+print("trl", trl.__version__)
+print("vllm", vllm.__version__)
+END
 """
 
 pytestmark = [pytest.mark.network, pytest.mark.engine, pytest.mark.disk(22)]
