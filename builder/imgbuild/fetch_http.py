@@ -61,8 +61,9 @@ class Body(Protocol):
 class Request(msgspec.Struct, frozen=True):
     """One request. `body` is called anew for each time that it is sent.
 
-    `shown` stands in messages instead of the address, whose path may be a secret too. `scopes` is
-    what a registry is asked to allow (imgbuild.registry); other servers are never told.
+    `shown` stands in messages instead of the address, whose path may be a secret too. For
+    imgbuild.registry: `scopes` is what a registry is asked to allow, which other servers are never
+    told, and `server` the endpoint whose certificates hold, wherever it redirects to.
     """
 
     url: str
@@ -71,6 +72,7 @@ class Request(msgspec.Struct, frozen=True):
     body: Callable[[], Body | Octets] | None = None
     shown: str = ""
     scopes: tuple[str, ...] = ()
+    server: str = ""
     patience: float | None = None  # seconds for each read, where the usual ones do not suffice
 
     @property
@@ -283,7 +285,7 @@ class Http:
             token = base64.b64encode(":".join(login).encode()).decode()
             sent["Authorization"] = f"Basic {token}"
         try:
-            return self._session().request(
+            return self._session(request).request(
                 request.method,
                 request.url,
                 headers=sent,
@@ -314,7 +316,7 @@ class Http:
             message = f"{shown}: not an address that can be fetched"
             raise FetchFailed(message) from None
 
-    def _session(self) -> Session:
+    def _session(self, _: Request) -> Session:
         from imgbuild import fetch_session
 
         session: Session | None = getattr(self._local, "session", None)

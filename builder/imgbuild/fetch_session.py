@@ -11,6 +11,7 @@ import logging
 import os
 import ssl
 import urllib.request
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ Session = requests.Session
 
 # Its debug log quotes addresses whole, with the queries that signed ones carry.
 logging.getLogger("urllib3").setLevel(logging.INFO)
+# Who asks for that is warned once, in our own words (imgbuild.registry.hosts).
+warnings.simplefilter("ignore", low.InsecureRequestWarning)
 
 BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
@@ -134,11 +137,6 @@ def session(context: ssl.SSLContext) -> requests.Session:
     made.mount("http://", _Adapter(context))
     made.mount("file://", FolderAdapter())
     return made
-
-
-def trust_at(made: requests.Session, place: str, context: ssl.SSLContext) -> None:
-    """Let a session trust, at the server `place`, what `context` does."""
-    made.mount(f"{place}/", _Adapter(context))
 
 
 def proxy_secrets() -> list[str]:

@@ -7,14 +7,14 @@ should be renewed. A login travels over TLS, or stays with the server that asked
 from __future__ import annotations
 
 import base64
+import itertools
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from imgbuild import codec
 from imgbuild.credentials import Login, host, origin
 from imgbuild.errors import FetchFailed
 from imgbuild.fetch_http import Request
@@ -42,7 +42,7 @@ class Grant(msgspec.Struct, frozen=True):
     @property
     def old(self) -> bool:
         """Whether to ask for another one before it is used again."""
-        return self.until is not None and time.monotonic() >= self.until
+        return self.until is not None and monotonic() >= self.until
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ def challenges(header: str) -> list[Challenge]:
         match.start(1)
         for match in re.finditer(r"(?:^|,)\s*([A-Za-z]+)(?=\s+[A-Za-z_-]+\s*=|\s*$|\s*,)", header)
     ]
-    for start, end in zip(starts, [*starts[1:], len(header)], strict=True):
+    for start, end in itertools.pairwise([*starts, len(header)]):
         scheme, _, rest = header[start:end].partition(" ")
         fields = {
             name.lower(): re.sub(r"\\(.)", r"\1", quoted) if quoted else plain
@@ -87,12 +87,11 @@ def basic(login: Login) -> str:
 
 def answer(
     asked: Challenge,
-    url: str,
-    scopes: tuple[str, ...],
+    request: Request,
     known: Found,
     ask: Callable[[Request, Login | None], bytes | None],
 ) -> Grant | None:
-    """The grant for `asked`, which the server of `url` wants; None if there is nothing to answer.
+    """The grant for `asked`, which came back for `request`; None if there is nothing to answer.
 
     `ask` sends one request to the token server: the body of its answer, or None if it refuses.
     """
@@ -103,15 +102,22 @@ def answer(
         return None
     if known.bearer:
         return Grant(f"Bearer {known.bearer}", asked)
-    _refuse_open_way(realm, url, known)
-    wanted = merged([*scopes, *asked.fields.get("scope", "").split()])
+    _refuse_open_way(realm, request.url, known)
+    wanted = merged([*request.scopes, *asked.fields.get("scope", "").split()])
     service = asked.fields.get("service", "")
-    body = ask(_question(realm, service, wanted, known), None if known.identity else known.login)
+    question = msgspec.structs.replace(
+        _question(realm, service, wanted, known), server=request.server
+    )
+    body = ask(question, None if known.identity else known.login)
     if body is None:
         return None
-    granted = codec.decode(body, Answer, file=origin(realm))
+    try:
+        granted = msgspec.json.decode(body, type=Answer)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # their own words may quote the token
+        message = f"the token server {origin(realm)} answers what is no token"
+        raise FetchFailed(message, hint="ask the registry's owner") from None
     token = granted.token or granted.access_token
-    until = time.monotonic() + granted.expires_in * _SOON if granted.expires_in else None
+    until = monotonic() + granted.expires_in * _SOON if granted.expires_in else None
     return Grant(f"Bearer {token}", asked, until) if token else None
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
 from imgbuild.console import console
-from imgbuild.credentials import Login, host, origin
+from imgbuild.credentials import Login, bare, host, origin
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.fetch_http import Http, Refused, Request
 from imgbuild.registry import hosts, logins, tokens
@@ -24,6 +24,8 @@ from imgbuild.registry.hosts import Endpoint
 from imgbuild.registry.tokens import Grant
 
 if TYPE_CHECKING:
+    import ssl
+
     from imgbuild.fetch_session import Response, Session
 
 T = TypeVar("T")
@@ -82,6 +84,7 @@ class RegistryHttp(Http):
         self._origin = origin
         self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
         self._grants: dict[tuple[str, tuple[str, ...]], Grant] = {}
+        self._contexts: dict[str, ssl.SSLContext] = {}
         self._granting = threading.Lock()
         self._describing = threading.Lock()
 
@@ -154,27 +157,40 @@ class RegistryHttp(Http):
                 raise FetchFailed(message)
         return bytes(data)
 
+    @contextlib.contextmanager
+    def send(self, request: Request) -> Iterator[Response]:
+        """One try, as `Http.send`, of an address that an endpoint gave or that is below one."""
+        endpoint = self._endpoint(bare(request.url))
+        if endpoint is not None:
+            request = msgspec.structs.replace(
+                request,
+                scopes=request.scopes or _scopes(request.url, endpoint),
+                server=request.server or endpoint.address,
+            )
+        with super().send(request) as response:
+            yield response
+
     # -- inside
 
     def _send(self, request: Request, login: Login | None) -> Response:
         endpoint = self._endpoint(request.url)
-        scopes = request.scopes or _scopes(request.url, endpoint)
         headers = {**request.headers, **(endpoint.headers if endpoint else {})}
         request = msgspec.structs.replace(request, headers=headers)
-        key = (origin(request.url), scopes)
+        key = (origin(request.url), request.scopes)
         grant = self._renewed(request, key, login)
         response = super()._send(_with(request, grant), None if grant else login)
         asked = response.headers.get("WWW-Authenticate", "")
         if response.status_code != 401 or not asked:
             return response
-        with self._granting:
+        with contextlib.ExitStack() as stack, self._granting:
+            stack.callback(response.close)
             known = self._grants.get(key)
             if known is None or known is grant:
-                known = self._authorize(request.url, tokens.challenges(asked), scopes, login)
+                known = self._authorize(request, tokens.challenges(asked), login)
             if known is None:
+                stack.pop_all()
                 return response
             self._grants[key] = known
-        response.close()
         return super()._send(_with(request, known), None)
 
     def _renewed(
@@ -186,20 +202,16 @@ class RegistryHttp(Http):
             return grant
         with self._granting:
             if self._grants[key] is grant:
-                made = self._authorize(request.url, [grant.challenge], key[1], login)
+                made = self._authorize(request, [grant.challenge], login)
                 self._grants[key] = made or msgspec.structs.replace(grant, until=None)
             return self._grants[key]
 
     def _authorize(
-        self,
-        url: str,
-        asked: list[tokens.Challenge],
-        scopes: tuple[str, ...],
-        login: Login | None,
+        self, request: Request, asked: list[tokens.Challenge], login: Login | None
     ) -> Grant | None:
         """What answers the first of the challenges that can be answered; None if there is none."""
-        endpoint = self._endpoint(url)
-        named = host(url)
+        endpoint = self._endpoint(request.url)
+        named = host(request.url)
         known = logins.find(named)
         if known == logins.Found() and endpoint is not None and not endpoint.mirror:
             known = logins.find(endpoint.host)
@@ -208,7 +220,7 @@ class RegistryHttp(Http):
         for secret in known.secrets:
             self.credentials.hide(secret)
         for challenge in sorted(asked, key=lambda one: one.scheme != "bearer"):
-            made = tokens.answer(challenge, url, scopes, known, self._ask_token_server)
+            made = tokens.answer(challenge, request, known, self._ask_token_server)
             if made is not None:
                 self.credentials.hide(made.header.partition(" ")[2])
                 return made
@@ -223,24 +235,26 @@ class RegistryHttp(Http):
             return self.body(response, 1 << 20, decode=True)
 
     def _endpoint(self, url: str) -> Endpoint | None:
-        """The endpoint that `url` belongs to, if it is one of a host that was asked for."""
+        """The endpoint that an address belongs to, among those of the hosts that were asked for."""
         with self._describing:
             known = [one for found in self._endpoints.values() for one in found]
-        return next((one for one in known if url.startswith(f"{one.address}/")), None)
+        within = [one for one in known if url.startswith(f"{one.address}/")]
+        near = [one for one in known if origin(one.address) == origin(url)]
+        return next(iter(within or near), None)
 
-    def _session(self) -> Session:
+    def _session(self, request: Request) -> Session:
         from imgbuild import fetch_session
 
-        session = super()._session()
-        trusted: set[str] = self._local.__dict__.setdefault("trusted", set())
-        with self._describing:
-            known = [one for found in self._endpoints.values() for one in found]
-        for endpoint in known:
-            place = endpoint.address.removesuffix(urlsplit(endpoint.address).path)
-            if endpoint.certificates != hosts.Certificates() and place not in trusted:
-                trusted.add(place)
-                fetch_session.trust_at(session, place, hosts.context(endpoint.certificates))
-        return session
+        endpoint = self._endpoint(f"{request.server}/") if request.server else None
+        if endpoint is None or endpoint.certificates == hosts.Certificates():
+            return super()._session(request)
+        kept: dict[str, Session] = self._local.__dict__.setdefault("sessions", {})
+        if endpoint.address not in kept:
+            with self._describing:
+                if endpoint.address not in self._contexts:
+                    self._contexts[endpoint.address] = hosts.context(endpoint.certificates)
+            kept[endpoint.address] = fetch_session.session(self._contexts[endpoint.address])
+        return kept[endpoint.address]
 
     def _refusal(self, response: Response, request: Request) -> Exception:
         from imgbuild.fetch_session import Transient
@@ -272,13 +286,11 @@ class RegistryHttp(Http):
 
 def at(endpoint: Endpoint, request: Request) -> Request:
     """`request`, whose url is a path, at an endpoint."""
-    return msgspec.structs.replace(request, url=endpoint.url(request.url))
+    return msgspec.structs.replace(request, url=endpoint.url(request.url), server=endpoint.address)
 
 
-def _scopes(url: str, endpoint: Endpoint | None) -> tuple[str, ...]:
+def _scopes(url: str, endpoint: Endpoint) -> tuple[str, ...]:
     """What must be allowed for an address that stands for itself: to read its repository."""
-    if endpoint is None:
-        return ()
     found = re.match(r"(.+)/(?:blobs|manifests|tags|referrers)/", url[len(endpoint.address) + 1 :])
     return (pulling(found[1]),) if found else ()
 

@@ -141,6 +141,9 @@ class _Upload:
         self._minimum = 0
         self._shown = f"upload of {source.digest} to {repository}"
         self._scopes: tuple[str, ...] = (pushing(repository.name),)
+        self._server = next(  # the endpoint that takes it, wherever it sends
+            (one.address for one in http.endpoints(repository.host, hosts.PUSH)), ""
+        )
 
     def run(self, mounts: Sequence[Repository]) -> Outcome:
         """Mount it or send it, until it is there; a failure leaves no upload open."""
@@ -210,13 +213,8 @@ class _Upload:
     def _begin(self, query: dict[str, str]) -> bool:
         """Begin an upload; True if the registry answers that the blob is there already."""
         asked = f"?{urlencode(query)}" if query else ""
-        request = Request(
-            f"{self._repository.name}/blobs/uploads/{asked}",
-            {"Content-Length": "0"},
-            "POST",
-            shown=self._shown,
-            scopes=self._scopes,
-        )
+        path = f"{self._repository.name}/blobs/uploads/{asked}"
+        request = self._request("POST", path, {"Content-Length": "0"})
 
         def _read(response: Response) -> bool:
             if response.status_code == 201:
@@ -242,12 +240,8 @@ class _Upload:
 
     def _patch(self, length: int) -> None:
         end = self._sent + length
-        request = self._request(
-            "PATCH",
-            self._location or "",
-            {**OCTETS, "Content-Range": f"{self._sent}-{end - 1}"},
-            (self._sent, length),
-        )
+        headers = {**OCTETS, "Content-Range": f"{self._sent}-{end - 1}"}
+        request = self._with_part("PATCH", self._location or "", headers, self._sent, length)
         with self._http.send(request) as response:
             self._location = self._http.location(response, self._shown)
             held = _held(response)
@@ -260,30 +254,28 @@ class _Upload:
     def _finish(self, start: int, length: int) -> None:
         place = self._location or ""
         place += f"{'&' if '?' in place else '?'}{urlencode({'digest': self._source.digest})}"
-        request = self._request("PUT", place, OCTETS, (start, length))
+        request = self._with_part("PUT", place, OCTETS, start, length)
         with self._http.send(request) as response:
             told = response.headers.get("Docker-Content-Digest", "").strip()
         if told.startswith("sha256:") and told != self._source.digest:
             message = f"{self._shown}: the registry says that it stored {told}"
             raise IntegrityError(message, hint="ask the registry's owner: nothing was tagged")
 
-    def _request(
-        self, method: str, place: str, headers: dict[str, str], part: tuple[int, int]
+    def _with_part(
+        self, method: str, place: str, headers: dict[str, str], start: int, length: int
     ) -> Request:
-        start, length = part
+        """A request that sends `length` bytes from `start` on, each time anew."""
 
         def _body() -> Part | bytes:
             self._count_to(start)
             return Part(self._source, start, length, self._count) if length else b""
 
+        plain = self._request(method, place, {**headers, "Content-Length": str(length)})
+        return msgspec.structs.replace(plain, body=_body, patience=PATIENCE)
+
+    def _request(self, method: str, place: str, headers: dict[str, str]) -> Request:
         return Request(
-            place,
-            {**headers, "Content-Length": str(length)},
-            method,
-            _body,
-            shown=self._shown,
-            scopes=self._scopes,
-            patience=PATIENCE,
+            place, headers, method, shown=self._shown, scopes=self._scopes, server=self._server
         )
 
     # -- when it breaks
@@ -321,7 +313,7 @@ class _Upload:
         self._chunk = self._chunk or CHUNK
         if self._location is None:
             return
-        request = Request(self._location, shown=self._shown, scopes=self._scopes)
+        request = self._request("GET", self._location, {})
         try:
             with self._http.send(request) as response:
                 held = _held(response)
@@ -341,7 +333,7 @@ class _Upload:
 
         place, self._location = self._location, None
         if place is not None:
-            request = Request(place, method="DELETE", shown=self._shown, scopes=self._scopes)
+            request = self._request("DELETE", place, {})
             with (
                 contextlib.suppress(Transient, FetchFailed),
                 self._http.send(request),

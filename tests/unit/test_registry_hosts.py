@@ -1,0 +1,359 @@
+"""Where hosts are asked: hosts.toml, Docker's folders, mirrors, certificates, plain HTTP."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.oci.documents import Descriptor
+from imgbuild.registry import hosts
+from imgbuild.registry.client import Client, bytes_source
+from imgbuild.registry.hosts import Certificates, Endpoint, endpoints
+from imgbuild.registry.reference import Reference
+from tests import registries
+from tests.registries import Fault, Registry
+
+BLOB = bytes_source(b"some bytes " * 1000)
+WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    registries.alone(monkeypatch, tmp_path)
+
+
+@pytest.fixture(name="registry")
+def _registry() -> Iterator[Registry]:
+    with registries.serve(Registry()) as registry:
+        yield registry
+
+
+@pytest.fixture(name="mirror")
+def _mirror() -> Iterator[Registry]:
+    with registries.serve(Registry()) as mirror:
+        yield mirror
+
+
+@pytest.fixture(name="authority")
+def _authority(monkeypatch: pytest.MonkeyPatch) -> trustme.CA:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    return trustme.CA(key_type=trustme.KeyType.ECDSA)
+
+
+def describe(folder: Path, host: str, text: str) -> Path:
+    """Write hosts.toml where the user's own stand."""
+    place = folder / "config/imgbuild/certs.d" / host
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "hosts.toml").write_text(text)
+    return place
+
+
+def client(**options: object) -> Client:
+    return Client(attempts=2, first_wait=0.001, timeout=(5, 5), **options)  # type: ignore[arg-type]
+
+
+# -- addresses
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("docker.io", "https://registry-1.docker.io/v2"),
+        ("ghcr.io", "https://ghcr.io/v2"),
+        ("h:5000", "https://h:5000/v2"),
+        ("localhost", "http://localhost/v2"),
+        ("localhost:5000", "http://localhost:5000/v2"),
+        ("127.0.0.1:5000", "http://127.0.0.1:5000/v2"),
+        ("[::1]:5000", "http://[::1]:5000/v2"),
+        ("localhost.example.com", "https://localhost.example.com/v2"),
+        ("127.0.0.1.example.com", "https://127.0.0.1.example.com/v2"),
+        ("plain:80", "http://plain:80/v2"),
+    ],
+)
+def test_plain_http_is_for_this_machine_or_on_demand(host, address):
+    assert endpoints(host, ("plain:80",), ()) == (Endpoint(host, address),)
+
+
+HOSTS = """
+server = "https://registry.example.com"
+[host."https://mirror.example.com"]
+  capabilities = ["pull", "resolve"]
+  ca = "mirror.crt"
+  [host."https://mirror.example.com".header]
+    x-one = "1"
+    x-many = ["a", "b"]
+[host."https://other.example.com/v2/proxy"]
+  capabilities = ["pull"]
+  override_path = true
+  ca = ["/a.crt", "b.crt"]
+  client = [["c.crt", "c.key"], "both.pem", ["d.pem", ""]]
+[host."localhost:5000"]
+"""
+
+
+def test_containerds_form_is_read(tmp_path):
+    place = describe(tmp_path, "example.com", HOSTS)
+    assert endpoints("example.com") == (
+        Endpoint(
+            "example.com", "https://mirror.example.com/v2", ("pull", "resolve"),
+            {"x-one": "1", "x-many": "a, b"}, Certificates((place / "mirror.crt",)), True,
+        ),
+        Endpoint(
+            "example.com", "https://other.example.com/v2/proxy", ("pull",), {},
+            Certificates(
+                (Path("/a.crt"), place / "b.crt"),
+                ((place / "c.crt", place / "c.key"), (place / "both.pem", None),
+                 (place / "d.pem", None)),
+            ), True,
+        ),
+        Endpoint("example.com", "http://localhost:5000/v2", mirror=True),
+        Endpoint("example.com", "https://registry.example.com/v2"),
+    )  # fmt: skip
+
+
+def test_without_a_server_the_host_itself_is_the_last(tmp_path):
+    describe(tmp_path, "docker.io", '[host."https://m"]\n')
+    assert [one.address for one in endpoints("docker.io")] == [
+        "https://m/v2", "https://registry-1.docker.io/v2"
+    ]  # fmt: skip
+
+
+def test_hosts_that_nobody_describes_have_a_default(tmp_path):
+    describe(tmp_path, "_default", '[host."https://m"]\n')
+    describe(tmp_path, "own.example.com", "")
+    assert [one.address for one in endpoints("h")] == ["https://m/v2", "https://h/v2"]
+    assert [one.address for one in endpoints("own.example.com")] == ["https://own.example.com/v2"]
+
+
+def test_the_first_folder_that_describes_a_host_is_the_one(tmp_path):
+    places = [tmp_path / name for name in "abc"]
+    (tmp_path / "b/h").mkdir(parents=True)
+    (tmp_path / "b/h/ca.crt").touch()
+    (tmp_path / "c/h").mkdir(parents=True)
+    (tmp_path / "c/h/hosts.toml").write_text('server = "https://other"')
+    found = Certificates((tmp_path / "b/h/ca.crt",))
+    assert endpoints("h", (), places) == (Endpoint("h", "https://h/v2", certificates=found),)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("server = ", "Invalid value"),
+        ("server = 5", "Expected `str`"),
+        ('server = "ftp://x"', "'ftp://x' is no address of a registry"),
+        ('server = "https://"', "is no address of a registry"),
+        ('[host."https://m"]\ncapabilities = ["pul"]', "'pul' is no capability"),
+        ('[host."https://m"]\nca = 5', "ca"),
+    ],
+)
+def test_what_is_wrong_in_a_description_is_told(tmp_path, text, words):
+    place = describe(tmp_path, "h", text)
+    with pytest.raises(InputError) as caught:
+        endpoints("h")
+    assert caught.value.message.startswith(f"{place}/hosts.toml: ")
+    assert words in caught.value.message
+
+
+def test_the_folders_of_this_machine(tmp_path):
+    assert hosts.folders({"XDG_CONFIG_HOME": str(tmp_path)}) == (
+        tmp_path / "imgbuild/certs.d", Path("/etc/containerd/certs.d"), Path("/etc/docker/certs.d")
+    )  # fmt: skip
+    assert hosts.folders({})[0] == Path.home() / ".config/imgbuild/certs.d"
+
+
+# -- mirrors
+
+
+def mirrored(folder: Path, registry: Registry, mirror: Registry, more: str = "") -> None:
+    words = '["pull", "resolve"]'
+    text = f'[host."http://{mirror.host}"]\ncapabilities = {words}\n{more}'
+    describe(folder, registry.host, text)
+
+
+def test_a_mirror_is_asked_first_and_told_for_whom(tmp_path, registry, mirror):
+    mirrored(tmp_path, registry, mirror)
+    client().upload(registry.repository("me/x"), BLOB)
+    assert mirror.requests == []
+    client().upload(mirror.repository("me/x"), BLOB)
+    before = len(registry.requests)
+    assert client().blob(registry.repository("me/x"), WHOLE) == BLOB.open(0).read()
+    assert len(registry.requests) == before
+    assert mirror.requests[-1].path == f"/v2/me/x/blobs/{BLOB.digest}?ns={registry.host}"
+
+
+@pytest.mark.parametrize("manner", ["lacks it", "lies", "is broken", "refuses"])
+def test_what_a_mirror_does_not_give_comes_from_the_registry(tmp_path, registry, mirror, manner):
+    mirrored(tmp_path, registry, mirror)
+    client().upload(registry.repository("me/x"), BLOB)
+    if manner == "lies":
+        mirror.blobs["me/x", BLOB.digest] = b"x" * BLOB.size
+    elif manner != "lacks it":
+        status = 500 if manner == "is broken" else 403
+        mirror.faults.append(Fault(".", times=99, status=status))
+    assert client().blob(registry.repository("me/x"), WHOLE) == BLOB.open(0).read()
+    client().download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
+    assert (tmp_path / "blob").read_bytes() == BLOB.open(0).read()
+    assert mirror.requests
+
+
+def test_a_mirror_that_is_gone(tmp_path, registry):
+    describe(tmp_path, registry.host, '[host."http://localhost:1"]')
+    assert client().resolve(Reference(registry.host, "me/x", "one")) is None
+
+
+def test_the_registrys_own_failure_is_what_counts(tmp_path, registry, mirror):
+    mirrored(tmp_path, registry, mirror)
+    registry.blobs["me/x", BLOB.digest] = b"x" * BLOB.size
+    with pytest.raises(IntegrityError, match=registry.host):
+        client().blob(registry.repository("me/x"), WHOLE)
+
+
+def test_one_who_pushes_asks_no_mirror(tmp_path, registry, mirror):
+    mirrored(tmp_path, registry, mirror)
+    client().upload(mirror.repository("me/x"), BLOB)
+    before = len(mirror.requests)
+    pusher = client(origin=True)
+    pusher.upload(registry.repository("me/x"), BLOB)
+    assert pusher.resolve(Reference(registry.host, "me/x", "one")) is None
+    assert pusher.has(registry.repository("me/x"), BLOB.digest) == BLOB.size
+    assert len(mirror.requests) == before
+
+
+def test_a_registry_that_may_not_be_pushed_to(tmp_path, registry):
+    describe(tmp_path, registry.host, 'capabilities = ["pull"]')
+    with pytest.raises(FetchFailed, match=f"no endpoint of {registry.host} may push"):
+        client().upload(registry.repository("me/x"), BLOB)
+
+
+def test_headers_go_to_their_endpoint_alone(tmp_path, registry, mirror):
+    mirrored(tmp_path, registry, mirror, f'[host."http://{mirror.host}".header]\nx-key = "k"\n')
+    mirror.redirects = True
+    client().upload(mirror.repository("me/x"), BLOB)
+    client().upload(registry.repository("me/x"), BLOB)
+    del mirror.requests[:]
+    client().blob(registry.repository("me/x"), WHOLE)
+    assert [(one.server, one.headers.get("x-key")) for one in mirror.requests] == [
+        ("registry", "k"), ("storage", None)
+    ]  # fmt: skip
+    assert [one for one in registry.requests if "x-key" in one.headers] == []
+
+
+# -- certificates
+
+
+def secure(authority: trustme.CA, *, clients: bool = False) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    if clients:
+        context.verify_mode = ssl.CERT_REQUIRED
+        authority.configure_trust(context)
+    return context
+
+
+def there_and_back(registry: Registry, **options: object) -> None:
+    repository = registry.repository("me/x")
+    client(**options).upload(repository, BLOB)
+    assert client(**options).blob(repository, WHOLE) == BLOB.open(0).read()
+
+
+@pytest.mark.parametrize("form", ["hosts.toml", "docker", "environment"])
+def test_an_authority_of_ones_own(tmp_path, monkeypatch, authority, form):
+    """It holds for the storage and for the token server of that registry too."""
+    manners = Registry(redirects=True, locations="foreign", auth="bearer")
+    with registries.serve(manners, secure(authority)) as registry:
+        describe(tmp_path, registry.host, f'server = "https://{registry.host}"\nca = "ca.crt"')
+        place = tmp_path / "config/imgbuild/certs.d" / registry.host
+        authority.cert_pem.write_to_path(str(place / "ca.crt"))
+        if form != "hosts.toml":
+            (place / "hosts.toml").write_text(f'server = "https://{registry.host}"\n')
+        if form == "docker":  # which knows no plain HTTP for this machine
+            (place / "hosts.toml").unlink()
+            monkeypatch.setattr(hosts, "LOCAL", re.compile("nothing"))
+        if form == "environment":
+            monkeypatch.setenv("SSL_CERT_FILE", str(place / "ca.crt"))
+        there_and_back(registry)
+        assert {one.server for one in registry.requests} == {"registry", "storage"}
+        assert registry.granted
+
+
+@pytest.mark.parametrize("own", ["pair", "single file", "docker"])
+def test_a_certificate_of_ones_own(tmp_path, monkeypatch, authority, own):
+    issued = authority.issue_cert("me@example.com")
+    with registries.serve(Registry(), secure(authority, clients=True)) as registry:
+        words = {"pair": '[["me.cert", "me.key"]]', "single file": '"both.pem"', "docker": "[]"}
+        text = f'server = "https://{registry.host}"\nca = "ca.crt"\nclient = {words[own]}'
+        place = describe(tmp_path, registry.host, text)
+        authority.cert_pem.write_to_path(str(place / "ca.crt"))
+        issued.private_key_pem.write_to_path(str(place / "me.key"))
+        issued.cert_chain_pems[0].write_to_path(str(place / "me.cert"))
+        issued.private_key_and_cert_chain_pem.write_to_path(str(place / "both.pem"))
+        if own == "docker":
+            (place / "hosts.toml").unlink()
+            monkeypatch.setattr(hosts, "LOCAL", re.compile("nothing"))
+        there_and_back(registry)
+
+
+def test_an_authority_that_nobody_named(tmp_path, authority):
+    with registries.serve(Registry(), secure(authority)) as registry:
+        describe(tmp_path, registry.host, f'server = "https://{registry.host}"')
+        with pytest.raises(FetchFailed, match="the certificate is not trusted"):
+            there_and_back(registry)
+        assert registry.requests == []
+
+
+def test_an_authority_holds_for_its_registry_alone(tmp_path, authority):
+    with (
+        registries.serve(Registry(), secure(authority)) as registry,
+        registries.serve(Registry(), secure(authority)) as other,
+    ):
+        place = describe(
+            tmp_path, registry.host, f'server = "https://{registry.host}"\nca = "ca.crt"'
+        )
+        authority.cert_pem.write_to_path(str(place / "ca.crt"))
+        describe(tmp_path, other.host, f'server = "https://{other.host}"')
+        shared = client()
+        shared.upload(registry.repository("me/x"), BLOB)
+        with pytest.raises(FetchFailed, match="the certificate is not trusted"):
+            shared.upload(other.repository("me/x"), BLOB)
+
+
+@pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")
+def test_verification_is_left_out_only_where_it_is_said(tmp_path, authority, capsys):
+    with registries.serve(Registry(), secure(authority)) as registry:
+        text = f'server = "https://{registry.host}"\nskip_verify = true'
+        describe(tmp_path, registry.host, text)
+        there_and_back(registry)
+    assert "is not verified" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_certificate_that_is_none_is_named(tmp_path):
+    place = describe(tmp_path, "h", 'ca = "ca.crt"')
+    (place / "ca.crt").write_text("nothing")
+    with pytest.raises(InputError, match=r"cannot use the certificate .*ca\.crt"):
+        client().resolve(Reference("h", "me/x", "one"))
+
+
+def test_a_location_without_tls_is_refused_unless_it_is_the_same_host(tmp_path, authority):
+    with registries.serve(Registry(), secure(authority)) as registry:
+        text = f'server = "https://{registry.host}"\nca = "ca.crt"'
+        place = describe(tmp_path, registry.host, text)
+        authority.cert_pem.write_to_path(str(place / "ca.crt"))
+
+        def _without_tls(answer: registries.Answer) -> None:
+            answer.headers["Location"] = answer.headers["Location"].replace("https:", "http:")
+
+        def _elsewhere(answer: registries.Answer) -> None:
+            answer.headers["Location"] = "http://127.0.0.1:9/secret-path"
+
+        registry.faults.append(Fault("POST .*/uploads/", edit=_without_tls))
+        there_and_back(registry)
+        registry.faults.append(Fault("POST .*/uploads/", edit=_elsewhere))
+        with pytest.raises(FetchFailed, match=r"sends to 127\.0\.0\.1, which is not") as caught:
+            client().upload(registry.repository("me/y"), BLOB)
+        assert "secret" not in caught.value.message
