@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Generator, Iterator
@@ -84,17 +83,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> turns.Tur
     return turns.Turns(config, log)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(UNIT) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(UNIT_SECONDS))
     items.sort(
         key=lambda item: (item.path.is_relative_to(INTEGRATION), _room(item) < turns.WHOLE_IMAGE)
     )
-    absent = [item for item in items if item.get_closest_marker("apptainer")]
-    if needs.strict() and shutil.which("apptainer") is None:  # tools/engines has no such package
-        items[:] = [item for item in items if item not in absent]
-        config.hook.pytest_deselected(items=absent)
 
 
 def _room(item: pytest.Item) -> float:

@@ -1,6 +1,7 @@
 """Runs the smoke tests in a SIF, as a cluster would: a read-only root and a user whom nobody knows.
 
-Comes in: a lock and the layout that was built from it. Goes out: a report for each tier.
+Comes in: a lock and the layout that was built from it. Goes out: a report for each tier. The SIF is
+the one that `imgbuild sif` makes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from imgbuild.console import console
 from imgbuild.lock import Lock
 from imgbuild.oci.layout import Layout
 from imgbuild.report import Report
+from imgbuild.sif import convert
 from imgbuild.store import Store
 from imgbuild.values import Arch
 
@@ -29,13 +31,15 @@ def smoke_sif(
 ) -> list[Report]:
     """Run `tiers` in the image of `layout` on `arch`: a report for each.
 
-    ToolMissing if there is no Apptainer, WorkFailed if it makes no SIF or the tests could not run.
+    ToolMissing if there is no Apptainer or no mksquashfs, WorkFailed if the tests could not run.
     """
     expected = smoke.expectation(lock, arch)
     program = apptainer.require()
     reports = []
     with store.scratch() as scratch:
-        image = apptainer.convert(program, layout, arch, scratch / "sif")
+        image = scratch / "image.sif"
+        with console.step(f"making a SIF of {layout.path.name}"):
+            convert.convert(layout, arch, image, convert.Options())
         binds = {smoke.PLACE: smoke.write(expected, scratch)}
         if model is not None:
             binds[smoke.MODEL] = model

@@ -331,8 +331,11 @@ def test_apptainer_builds_the_definition_file(project, tmp_path):
     project.run("render", TARGET, "--format", "apptainer", "--output", "small.def")
     image = tmp_path / "small.sif"
     bind = f"{project.folder}/build/wheels/small:/mnt"
+    fast = ["--mksquashfs-args", "-comp zstd -Xcompression-level 1"]
     subprocess.run(
-        [apptainer, "build", "--bind", bind, image, "small.def"], cwd=project.folder, check=True
+        [apptainer, "build", *fast, "--bind", bind, image, "small.def"],
+        cwd=project.folder,
+        check=True,
     )
     command = [apptainer, "--quiet", "run", "--no-privs", "--cleanenv", image]
     assert said(*command, "python", "-c", LOOK).split() == ["42", "/opt/venv"]
