@@ -1,0 +1,198 @@
+"""Signatures of imgbuild by the real cosign's eyes, and cosign's by imgbuild's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild import codec
+from imgbuild.oci import layout
+from imgbuild.oci.documents import MANIFEST, Descriptor, Manifest
+from imgbuild.registry.client import Client, bytes_source
+from imgbuild.registry.reference import Reference, Repository
+from imgbuild.signing import forms, kept, keys, signer, statements
+from imgbuild.signing.signer import Signed
+from imgbuild.values import Arch, sha256
+from tests import images, needs, ownregistry
+from tests.ownregistry import OwnRegistry
+
+pytestmark = pytest.mark.engine
+
+KEYS = ("cosign", "openssl", "encrypted", "ed25519")
+SAID = {
+    "slsaprovenance1": (
+        statements.PROVENANCE,
+        {
+            "buildDefinition": {"buildType": "test", "externalParameters": {}},
+            "runDetails": {"builder": {"id": "test"}},
+        },
+    ),
+    "cyclonedx": (statements.CYCLONEDX, {"bomFormat": "CycloneDX", "specVersion": "1.6"}),
+    "spdxjson": (statements.SPDX, {"spdxVersion": "SPDX-2.3", "SPDXID": "SPDXRef-DOCUMENT"}),
+}
+
+
+@pytest.fixture(name="registry", scope="module")
+def _registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
+    needs.tool("cosign", "cosign of Debian sid")
+    with ownregistry.serve(tmp_path_factory.mktemp("cosign") / "registry") as running:
+        yield running
+
+
+@pytest.fixture(name="pairs", scope="module")
+def _pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """Name → private and public key file, made by cosign and openssl; the password is pw."""
+    folder = tmp_path_factory.mktemp("keys")
+    cosign("generate-key-pair", cwd=folder)
+    made = {"cosign": (folder / "cosign.key", folder / "cosign.pub")}
+    kinds = {
+        "openssl": ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"),
+        "encrypted": ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256",
+                      "-aes256", "-pass", "pass:pw"),
+        "ed25519": ("-algorithm", "ED25519"),
+    }  # fmt: skip
+    for name, options in kinds.items():
+        private, public = folder / f"{name}.pem", folder / f"{name}.pub"
+        run("openssl", "genpkey", *options, "-out", str(private))
+        run("openssl", "pkey", "-in", str(private), "-passin", "pass:pw", "-pubout",
+            "-out", str(public))  # fmt: skip
+        made[name] = (private, public)
+    return made
+
+
+def run(*command: str, cwd: Path | None = None, right: bool = True) -> str:
+    """Run a command, which must succeed, or fail if that is right; what it said."""
+    env = {**os.environ, "COSIGN_PASSWORD": "pw"}
+    done = subprocess.run(
+        command, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode == 0) is right, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def cosign(*arguments: str, cwd: Path | None = None, right: bool = True) -> str:
+    """Run cosign."""
+    return run(needs.tool("cosign"), *arguments, cwd=cwd, right=right)
+
+
+def push(registry: OwnRegistry, folder: Path, name: str, word: str = "hello") -> Descriptor:
+    """Put a small image for two architectures into the registry; what names it."""
+    found = layout.read(images.tiny(folder, tuple(Arch), word))
+    client, repository = Client(), Repository(registry.host, name)
+    for stored in found.images.values():
+        for blob in (stored.config, *stored.layers):
+            client.upload(repository, bytes_source(found.blob(blob.digest).read_bytes()))
+    for one in (*(stored.manifest for stored in found.images.values()), found.top):
+        data = found.blob(one.digest).read_bytes()
+        client.put_manifest(repository, data, one.media_type, tag="one")
+    return found.top
+
+
+def sign(registry: OwnRegistry, name: str, top: Descriptor, private: Path, *types: str) -> Signed:
+    """Sign an image and statements of some types as imgbuild does."""
+    said = [statements.of([top.digest], *SAID[each]) for each in types]
+    key = keys.load_private(private, lambda _: b"pw")
+    return signer.sign(Client(), Repository(registry.host, name), top, key, said)
+
+
+def verify(
+    registry: OwnRegistry, name: str, public: Path, *options: str, right: bool = True
+) -> str:
+    """Let cosign verify."""
+    return cosign(
+        "verify", "--key", str(public), "--insecure-ignore-tlog", *options,
+        f"{registry.host}/{name}:one", right=right,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_cosign_verifies_what_imgbuild_signs(registry, pairs, tmp_path, kind):
+    top = push(registry, tmp_path, kind)
+    private, public = pairs[kind]
+    sign(registry, kind, top, private, *SAID)
+    for form in ((), ("--new-bundle-format=false",)):
+        assert top.digest in verify(registry, kind, public, *form)
+        for short, (kind_of, _) in SAID.items():
+            told = cosign(
+                "verify-attestation", "--key", str(public), "--insecure-ignore-tlog", *form,
+                "--type", short, f"{registry.host}/{kind}:one",
+            )  # fmt: skip
+            assert kind_of in told or "payload" in told
+    other = pairs["openssl" if kind != "openssl" else "cosign"][1]
+    verify(registry, kind, other, right=False)
+
+
+@pytest.mark.parametrize("form", ["--new-bundle-format=true", "--new-bundle-format=false"])
+def test_imgbuild_reads_what_cosign_signs(registry, pairs, tmp_path, form):
+    name = f"theirs-{form.rpartition('=')[2]}"
+    top = push(registry, tmp_path, name)
+    private, public = pairs["cosign"]
+    reference = f"{registry.host}/{name}@{top.digest}"
+    offline = ("--use-signing-config=false", "--tlog-upload=false", "--yes", form)
+    cosign("sign", "--key", str(private), *offline, reference)
+    predicate = tmp_path / "predicate.json"
+    predicate.write_text('{"buildDefinition": {}, "runDetails": {}}')
+    cosign(
+        "attest", "--key", str(private), *offline, "--type", "slsaprovenance1",
+        "--predicate", str(predicate), reference,
+    )  # fmt: skip
+    found = kept.read(Client(), Repository(registry.host, name), top.digest)
+    assert found.damaged == ()
+    assert {each.kind for each in found.signatures} == {
+        statements.SIGNATURE, statements.PROVENANCE,
+    }  # fmt: skip
+    key = keys.load_public(public)
+    assert all(each.by(key) and each.digests == (top.digest,) for each in found.signatures)
+
+
+@pytest.mark.parametrize("form", ["bundle", "collection"])
+def test_a_flipped_byte_in_the_registrys_folder_is_refused_by_both(registry, pairs, tmp_path, form):
+    """What lies on the registry's disk is changed, as one who has broken in could."""
+    # An image of its own, since a registry keeps the same bytes once for all its repositories.
+    top = push(registry, tmp_path, form, word=form)
+    private, public = pairs["cosign"]
+    done = sign(registry, form, top, private)
+    client, repository = Client(attempts=1), Repository(registry.host, form)
+    options: tuple[str, ...] = ()
+    if form == "bundle":
+        manifest = client.manifest(kept.at(repository, digest=done.bundles[-1])).data
+        digest = codec.decode(manifest, Manifest, file="bundle").layers[0].digest
+        collection = client.resolve(kept.at(repository, tag=forms.tag(top.digest, "sig")))
+        assert collection is not None
+        client.delete(repository, collection.digest)  # else cosign falls back on it
+    else:
+        digest = f"sha256:{sha256(forms.claim(str(repository), top.digest))}"
+        options = ("--new-bundle-format=false",)
+    place = next(registry.storage.rglob(f"blobs/sha256/*/{digest[7:]}/data"))
+    whole = place.read_bytes()
+    for number in (0, len(whole) // 2, len(whole) - 1):
+        flipped = whole[:number] + bytes([whole[number] ^ 1]) + whole[number + 1 :]
+        place.write_bytes(flipped)
+        verify(registry, form, public, *options, right=False)
+        damaged = kept.read(client, repository, top.digest).damaged
+        assert [digest in damage for damage in damaged] == [True], damaged
+    place.write_bytes(whole)
+    assert kept.read(client, repository, top.digest).damaged == ()
+    verify(registry, form, public, *options)
+
+
+def test_a_signature_of_another_image_is_refused_by_both(registry, pairs, tmp_path):
+    one = push(registry, tmp_path / "one", "moved", word="one")
+    private, public = pairs["cosign"]
+    sign(registry, "moved", one, private)
+    other = push(registry, tmp_path / "other", "moved", word="other")
+    client, repository = Client(), Repository(registry.host, "moved")
+    layers = kept.collected(client, repository, one.digest, forms.SIGNATURES)
+    config, manifest = forms.collection(layers)
+    client.upload(repository, bytes_source(config))
+    tag = forms.tag(other.digest, forms.SIGNATURES)
+    client.put_manifest(repository, manifest, MANIFEST, tag=tag)
+    verify(registry, "moved", public, right=False)
+    (found,) = kept.read(client, repository, other.digest).signatures
+    assert found.by(keys.load_public(public))
+    assert found.digests == (one.digest,)
+    assert client.resolve(Reference(registry.host, "moved", "one")) is not None
