@@ -1,0 +1,173 @@
+"""Garbage of a real registry: two revisions of a lock, pushed and mirrored, and somebody's image.
+
+What `gc` says that deletion frees is what docker-registry's own garbage collection frees then.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imgbuild.oci import layout
+from tests import images, needs, ownregistry, smallproject
+from tests.integration.test_history import git
+from tests.integration.test_mirror import BOTH, base
+from tests.ownregistry import OwnRegistry
+from tests.servers import Site, serve
+from tests.smallproject import TARGET, Project
+
+pytestmark = pytest.mark.engine
+DAYS = ("20260101", "20260201")
+
+
+@dataclass
+class World:
+    """A project with two committed revisions of its lock, and what was pushed of each."""
+
+    project: Project
+    registry: OwnRegistry
+    digests: list[str]
+
+    @property
+    def images(self) -> str:
+        return f"{self.registry.host}/team/rl"
+
+    @property
+    def inputs(self) -> str:
+        return f"{self.registry.host}/team/inputs"
+
+    def gc(self, place: str, *options: str, status: int = 0) -> dict[str, Any]:
+        """The sweep of one repository."""
+        done = self.project.run("gc", place, "--json", *options, status=status)
+        found: list[dict[str, Any]] = json.loads(done.stdout)
+        assert len(found) == 1
+        return found[0]
+
+    def tags(self, place: str) -> set[str]:
+        """The tags of a repository, as another program reads them."""
+        return set(json.loads(skopeo("list-tags", f"docker://{place}"))["Tags"])
+
+
+def skopeo(verb: str, *arguments: str) -> str:
+    """Run skopeo against a registry without TLS."""
+    side = "--dest-tls-verify=false" if verb == "copy" else "--tls-verify=false"
+    done = subprocess.run(
+        [needs.tool("skopeo"), verb, side, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def collect(registry: OwnRegistry) -> None:
+    """The registry's own garbage collection, which wants nobody to push meanwhile."""
+    command = [ownregistry.program(), "garbage-collect", str(registry.folder / "config.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """What all tests begin with; none of them changes it."""
+    folder = tmp_path_factory.mktemp("gc")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        ownregistry.serve(folder / "registry") as registry,
+        serve(Site(files=smallproject.index().site_files())) as site,
+    ):
+        patch.setenv("GIT_CEILING_DIRECTORIES", str(folder))
+        project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
+        below = {"kind": "registry", "image": base(folder, site), "python": "3.11",
+                 "glibc": "2.36", "interpreter": "/usr/bin/python3.11"}  # fmt: skip
+        made = World(project, registry, [])
+        for version, day in zip(("1.0", "2.0"), DAYS, strict=True):
+            project.write(below, thewheel=version, arches=BOTH)
+            if version == "1.0":
+                git(project.folder, "init", "--quiet")
+            project.run("lock", TARGET)
+            git(project.folder, "add", "images", "matrix.yaml")
+            git(project.folder, "commit", "--quiet", "--message", f"thewheel {version}")
+            project.run("push", TARGET, made.images, "--date", day)
+            project.run("mirror", "push", TARGET, made.inputs)
+            made.digests.append(project.run("digest", TARGET).stdout.strip())
+        theirs = images.tiny(folder / "theirs")
+        skopeo("copy", "--quiet", f"oci:{theirs}:tiny", f"docker://{made.images}:theirs")
+        yield made
+
+
+@pytest.fixture
+def world(pushed: World, tmp_path: Path) -> Iterator[World]:
+    """The same in a registry of the test's own."""
+    with ownregistry.serve(tmp_path / "registry") as registry:
+        shutil.copytree(pushed.registry.storage, registry.storage)
+        yield World(pushed.project, registry, pushed.digests)
+
+
+def test_what_two_revisions_name_is_all_kept(world):
+    for place in (world.images, world.inputs):
+        sweep = world.gc(place, "--revisions", "2")
+        assert sweep["garbage"] == []
+        assert sweep["size"] == 0
+    assert world.gc(world.images)["kept"]["not this project's"] == 1
+    done = world.project.run("gc", world.registry.host, "--json")
+    assert [one["repository"] for one in json.loads(done.stdout)] == [world.inputs, world.images]
+
+
+def test_what_the_last_revision_does_not_name_goes_and_frees_what_was_said(world, tmp_path):
+    old, new = world.digests
+    found = world.gc(world.images, "--revisions", "1")
+    (entry,) = found["garbage"]
+    assert (entry["digest"], entry["kind"], entry["target"]) == (old, "index", TARGET)
+    assert entry["tags"] == [f"{TARGET}-{DAYS[0]}"]
+    assert entry["unnamed_since"]
+    assert len(entry["manifests"]) >= 1 + len(BOTH)
+    assert world.gc(world.images, "--revisions", "1", "--keep-tags", f"*-{DAYS[0]}")["size"] == 0
+    assert world.gc(world.images, "--revisions", "1", "--older-than", "36500d")["garbage"] == []
+    artifacts = world.gc(world.inputs, "--revisions", "1")
+    assert {(one["kind"], one["target"]) for one in artifacts["garbage"]} == {("inputs", TARGET)}
+    assert len(artifacts["garbage"]) == len(BOTH)
+    assert world.tags(world.images) >= {TARGET, "theirs", *(f"{TARGET}-{day}" for day in DAYS)}
+
+    before = sum(world.registry.blobs().values())
+    for place in (world.images, world.inputs):
+        assert world.gc(place, "--revisions", "1", "--delete")["deleted"]
+        assert world.gc(place, "--revisions", "1")["garbage"] == []
+    assert f"{TARGET}-{DAYS[0]}" not in world.tags(world.images)
+    collect(world.registry)
+    freed = before - sum(world.registry.blobs().values())
+    assert freed == found["size"] + artifacts["size"] > 0
+
+    pulled = tmp_path / "pulled"
+    world.project.run("pull", f"{world.images}:{TARGET}", "--output", str(pulled))
+    assert layout.verify(pulled).digest == new
+    skopeo("copy", "--quiet", "--src-tls-verify=false", f"docker://{world.images}:theirs",
+           f"dir:{tmp_path / 'theirs-again'}")  # fmt: skip
+    world.project.run("mirror", "status", TARGET, world.inputs)
+
+
+def test_what_was_pushed_without_a_tag_is_found_by_the_history(world):
+    """A registry lists no manifest without a tag; old seals say what to ask for."""
+    old = world.digests[0]
+    # Both days name one image now, so that the old one has no tag left.
+    world.project.run("tag", f"{world.images}:{TARGET}", f"{TARGET}-{DAYS[0]}")
+    (entry,) = world.gc(world.images, "--revisions", "1")["garbage"]
+    assert (entry["digest"], entry["tags"]) == (old, [])
+
+
+def test_a_shallow_clone_deletes_nothing(world, tmp_path):
+    clone = tmp_path / "clone"
+    origin = f"file://{world.project.folder}"
+    git(tmp_path, "clone", "--quiet", "--depth", "1", origin, str(clone))
+    project = Project(clone, world.project.index_url, cache=tmp_path / "cache")
+    done = project.run("gc", world.images, "--delete", status=2)
+    assert "is a shallow clone" in done.stderr
+    assert "git fetch --unshallow" in done.stderr
+    done = project.run("gc", world.images)
+    assert "is a shallow clone" in done.stderr
+    assert world.tags(world.images) >= {f"{TARGET}-{day}" for day in DAYS}
