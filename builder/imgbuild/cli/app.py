@@ -31,9 +31,11 @@ from imgbuild.cli import (
     push,
     render,
     resolve,
+    sbom,
     sif,
     slurm,
     smoke,
+    verify,
 )
 from imgbuild.errors import InputError
 
@@ -111,6 +113,7 @@ app.command("matrix", rich_help_panel=LOOK)(matrix.matrix)
 app.command("resolve", rich_help_panel=LOOK)(resolve.resolve)
 app.command("plan", rich_help_panel=LOOK)(build.plan)
 app.command("digest", rich_help_panel=LOOK)(build.digest)
+app.command("sbom", rich_help_panel=LOOK)(sbom.sbom)
 app.command("compare", rich_help_panel=LOOK)(compare.compare)
 app.command("schema", rich_help_panel=LOOK)(matrix.schema)
 app.command("doctor", rich_help_panel=USE)(doctor.doctor)
@@ -124,6 +127,8 @@ app.command("tag", rich_help_panel=SHARE)(push.tag)
 app.command("pull", rich_help_panel=SHARE)(pull.pull)
 app.command("ls", rich_help_panel=SHARE)(listing.ls)
 app.command("diff", rich_help_panel=SHARE)(difference.diff)
+app.command("sign", rich_help_panel=SHARE)(verify.sign)
+app.command("verify", rich_help_panel=SHARE)(verify.verify)
 app.add_typer(cache.app, name="cache", rich_help_panel=KEEP)
 app.add_typer(mirror.app, name="mirror", rich_help_panel=KEEP)
 app.command("gc", rich_help_panel=KEEP)(gc.gc)

@@ -13,6 +13,7 @@ from pathlib import Path
 from imgbuild import codec, run
 from imgbuild.registry.reference import Repository
 from imgbuild.signing import statements
+from imgbuild.signing.signer import Signed
 from imgbuild.signing.statements import Statement
 from imgbuild.values import Digest
 
@@ -24,23 +25,23 @@ TYPES = {
 REMEDY = "install cosign 2.4 or newer, or sign with --key FILE"
 
 
-def sign(
-    repository: Repository, digest: Digest, said: Sequence[bytes] = (), *, plain_http: bool = False
-) -> None:
+def sign(repository: Repository, digest: Digest, said: Sequence[bytes] = ()) -> Signed:
     """Let cosign sign the image `digest`, and what the statements `said` say of it.
 
     ToolMissing if there is no cosign, WorkFailed if it cannot sign: without an identity, say.
     """
+    kinds = []
     program = run.find("cosign", remedy=REMEDY)
-    options = ["--yes", *(["--allow-http-registry"] if plain_http else [])]
     name = f"{repository}@{digest}"
-    run.run([program, "sign", *options, name])
+    run.run([program, "sign", "--yes", name])
     with tempfile.TemporaryDirectory(prefix="imgbuild-sign-") as folder:
         for number, each in enumerate(said):
             statement = codec.decode(each, Statement, file="a statement to sign")
             predicate = Path(folder) / f"{number}.json"
             predicate.write_bytes(codec.compact(statement.predicate))
+            kinds.append(statement.predicate_type)
             kind = TYPES.get(statement.predicate_type, statement.predicate_type)
             run.run(
-                [program, "attest", *options, "--type", kind, "--predicate", str(predicate), name]
+                [program, "attest", "--yes", "--type", kind, "--predicate", str(predicate), name]
             )
+    return Signed(digest=digest, statements=tuple(kinds), bundles=())

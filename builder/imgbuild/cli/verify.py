@@ -1,0 +1,248 @@
+"""`imgbuild verify` and `sign`: what an image is, who says so, and saying it oneself."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from imgbuild.cli import options
+from imgbuild.console import console
+from imgbuild.errors import InputError, IntegrityError
+
+if TYPE_CHECKING:
+    from imgbuild.registry.client import Client
+    from imgbuild.registry.reference import Reference
+    from imgbuild.signing.signer import Signed
+    from imgbuild.verifying.checks import Verified
+    from imgbuild.verifying.known import Known
+    from imgbuild.verifying.places import Place
+
+HEAD = ("check", "arch", "outcome", "what was found")
+
+Image = Annotated[
+    str,
+    typer.Argument(
+        metavar="REF|LAYOUT", help="An image in a registry, or the folder of an OCI layout."
+    ),
+]
+Ref = Annotated[str, typer.Argument(metavar="REF", help="An image in a registry.")]
+PublicFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key",
+        metavar="FILE",
+        help="The public key (PEM: P-256 or Ed25519) of whom is trusted. Without one no signature"
+        " is checked.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+PrivateFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key",
+        metavar="FILE",
+        help="The private key: PEM (P-256 or Ed25519), encrypted or not, or cosign.key. Its"
+        " password is asked for, or taken from $COSIGN_PASSWORD.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Keyless = Annotated[
+    bool,
+    typer.Option(
+        "--keyless",
+        help="Let the cosign program sign with the identity that the CI gives its jobs.",
+        rich_help_panel=options.WORK,
+    ),
+]
+OneTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="NAME",
+        help="Hold the image against the lock of this target in the checkout. By default against"
+        " the lock that is attached to it.",
+        rich_help_panel=options.SELECT,
+        show_default=False,
+    ),
+]
+LockFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--lock",
+        metavar="FILE",
+        help="Hold it against this lock.json; digests.json lies beside it.",
+        rich_help_panel=options.SELECT,
+        show_default=False,
+    ),
+]
+Builder = Annotated[
+    str | None,
+    typer.Option(
+        "--builder",
+        metavar="ID",
+        help="The builder that the provenance must name.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Blobs = Annotated[
+    bool,
+    typer.Option(
+        "--blobs",
+        help="Read and hash every layer; by default its size is asked for.",
+        rich_help_panel=options.WORK,
+    ),
+]
+Rebuild = Annotated[
+    bool,
+    typer.Option(
+        "--rebuild",
+        help="Make every layer again from the lock and compare digests.",
+        rich_help_panel=options.WORK,
+    ),
+]
+
+
+def verify(
+    image: Image,
+    key: PublicFile = None,
+    target: OneTarget = None,
+    lock: LockFile = None,
+    builder: Builder = None,
+    blobs: Blobs = False,
+    rebuild: Rebuild = False,
+    plain_http: options.PlainHttp = None,
+    jobs: options.Jobs = 0,
+    offline: options.Offline = False,
+    matrix: options.MatrixFile = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Check an image: who signed it, what it was made of, and that it is what its lock says.
+
+    Needs nothing but the image: it carries its lock. Each check is a line: passed, failed, or not
+    checked and why. Exit status 9 if one failed; what is not checked fails nothing.
+
+    Examples:
+
+        imgbuild verify registry.example/rl:cu124-vllm --key cosign.pub
+
+        imgbuild verify registry.example/rl:cu124-vllm --key cosign.pub --rebuild
+
+        imgbuild verify build/cu124-vllm --target cu124-vllm --blobs
+    """
+    from imgbuild.signing import keys
+    from imgbuild.verifying import rebuilding
+    from imgbuild.verifying.verify import Wanted
+    from imgbuild.verifying.verify import verify as check
+
+    options.configure(json=json, quiet=quiet, verbose=verbose)
+    again = partial(rebuilding.rebuild, processes=options.processes(jobs), offline=offline)
+    wanted = Wanted(
+        key=keys.load_public(key) if key else None,
+        own=_lock(target, lock, matrix),
+        builder=builder,
+        whole=blobs,
+        rebuild=again if rebuild else None,
+    )
+    with console.step(f"verifying {image}"):
+        found = check(_place(image, plain_http, offline=offline), wanted)
+    options.answer(found, _table(found), json=json)
+    _judge(found)
+    if not found.ok:
+        raise typer.Exit(IntegrityError.exit_code)
+
+
+def sign(
+    image: Ref,
+    key: PrivateFile = None,
+    keyless: Keyless = False,
+    target: OneTarget = None,
+    lock: LockFile = None,
+    plain_http: options.PlainHttp = None,
+    matrix: options.MatrixFile = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Sign an image in a registry, and what is said of it: its provenance and its SBOMs.
+
+    The image is verified first, and is not signed if it is not what its lock says (exit status 9).
+    One that carries no lock is signed by its digest alone. An index and each of its manifests are
+    signed. cosign verifies what is written; signing again with the same key writes nothing.
+
+    Examples:
+
+        imgbuild sign registry.example/rl:cu124-vllm --key cosign.key
+
+        imgbuild sign registry.example/rl:cu124-vllm --keyless
+    """
+    from imgbuild.signing import keys
+    from imgbuild.verifying import vouch
+
+    options.configure(json=json, quiet=quiet, verbose=verbose)
+    if (key is None) != keyless:
+        message = "name a key with --key FILE, or --keyless, and not both"
+        raise InputError(message, hint="make a pair with: cosign generate-key-pair")
+    private = keys.load_private(key) if key else None
+    client, reference = _client(image, plain_http, offline=False, origin=True)
+    with console.step(f"signing {image}"):
+        made = vouch.sign(client, reference, private, _lock(target, lock, matrix))
+    options.answer(made, [_signed(item) for item in made], json=json)
+
+
+def _client(
+    image: str, plain_http: list[str] | None, *, offline: bool, origin: bool = False
+) -> tuple[Client, Reference]:
+    from imgbuild.registry import reference
+    from imgbuild.registry.client import Client
+
+    client = Client(plain_http=plain_http or (), offline=offline, origin=origin)
+    return client, reference.parse(image)
+
+
+def _place(image: str, plain_http: list[str] | None, *, offline: bool) -> Place:
+    from imgbuild.verifying.places import InLayout, InRegistry
+
+    if Path(image).is_dir():
+        return InLayout(Path(image))
+    return InRegistry(*_client(image, plain_http, offline=offline))
+
+
+def _lock(target: str | None, file: Path | None, matrix: Path | None) -> Known | None:
+    from imgbuild import project
+    from imgbuild.verifying import known
+
+    if target is not None and file is not None:
+        message = "--target and --lock name a lock both"
+        raise InputError(message, hint="leave one of them out")
+    if target is not None:
+        return known.of_project(project.find(matrix), target)
+    return known.of_folder(file) if file is not None else None
+
+
+def _table(found: Verified) -> list[str]:
+    rows = [HEAD, *((one.name, one.arch or "", one.outcome, one.detail) for one in found.checks)]
+    return options.aligned(rows)
+
+
+def _judge(found: Verified) -> None:
+    from imgbuild.verifying.checks import Outcome
+
+    count = {one: sum(each.outcome is one for each in found.checks) for one in Outcome}
+    told = ", ".join(f"{number} {outcome}" for outcome, number in count.items() if number)
+    if found.ok:
+        console.info(f"{found.reference} is {found.digest}: {told}")
+    else:
+        console.error(f"{found.reference} is not what it should be: {told}")
+
+
+def _signed(item: Signed) -> str:
+    return " ".join([item.digest, *item.statements])

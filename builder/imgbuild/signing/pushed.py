@@ -1,0 +1,104 @@
+"""What is signed of an image: its digest, its provenance, and the SBOMs that follow from its lock.
+
+Comes in: an image in a registry, the lock that it was pushed from, a private key. Goes out:
+signatures beside the index and beside each manifest, so that whoever asks for one architecture
+alone finds them too. All that is signed is made here, of the lock; nothing that the registry has
+is vouched for unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+import msgspec
+
+from imgbuild import carried, inside, provenance
+from imgbuild.carried import Carried
+from imgbuild.console import console
+from imgbuild.lock import Lock
+from imgbuild.oci.documents import Descriptor
+from imgbuild.project import Project
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Repository
+from imgbuild.sbom import cyclonedx, spdx
+from imgbuild.seal import Seal
+from imgbuild.signing import kept, signer, statements
+from imgbuild.signing.keys import PrivateKey
+from imgbuild.signing.signer import Signed
+from imgbuild.values import Arch, Digest
+
+Sign = Callable[[Descriptor, Sequence[bytes]], Signed]
+PREDICATES = {cyclonedx.MEDIA_TYPE: statements.CYCLONEDX, spdx.MEDIA_TYPE: statements.SPDX}
+
+
+def sign_pushed(
+    client: Client,
+    repository: Repository,
+    lock: Lock,
+    sealed: Seal,
+    project: Project,
+    key: PrivateKey,
+    *,
+    arches: Collection[Arch] | None = None,
+) -> tuple[Signed, ...]:
+    """Sign the image of `lock` on `arches`, which was pushed from `project`.
+
+    A provenance of the same lock, builder and version of imgbuild that the key has signed already
+    is not signed again. LockStale if `project` has another lock by now.
+    """
+    chosen = tuple(lock.arch) if arches is None else tuple(sorted(arches))
+    own = carried.of(lock, sealed, project)
+    circumstances = provenance.circumstances(project, lock.target)
+    made = provenance.statement(lock, sealed, chosen, circumstances)
+    sign = partial(signer.sign, client, repository, key=key)
+
+    def _sign(subject: Descriptor, said: Sequence[bytes]) -> Signed:
+        known = _said(client, repository, subject.digest, made, key)
+        return sign(subject, said=said if known else [made, *said])
+
+    with console.step(f"signing {lock.target}"):
+        return sign_all(own, chosen, (), _sign)
+
+
+def sign_all(
+    own: Carried, arches: Collection[Arch], provenances: Sequence[bytes], sign: Sign
+) -> tuple[Signed, ...]:
+    """Let `sign` sign what the tag names and each manifest, with what is said of each."""
+    subjects = inside.subjects(own.lock, own.sealed, arches)
+    manifests = dict(
+        zip((one.digest for one in subjects[-len(arches) :]), sorted(arches), strict=True)
+    )
+    return tuple(
+        sign(
+            subject,
+            [
+                *provenances,
+                *(bills(own, manifests[subject.digest]) if subject.digest in manifests else ()),
+            ],
+        )
+        for subject in subjects
+    )
+
+
+def bills(own: Carried, arch: Arch) -> tuple[bytes, ...]:
+    """The statements that the SBOMs of `own` on `arch` are of its image there."""
+    digest = own.sealed.arch[arch].manifest
+    return tuple(
+        statements.of([digest], PREDICATES[media_type], msgspec.json.decode(part.data))
+        for media_type, files in inside.bills(own, arch).items()
+        for part in files.values()
+    )
+
+
+def _said(
+    client: Client, repository: Repository, digest: Digest, made: bytes, key: PrivateKey
+) -> bool:
+    """Whether the key has signed a provenance of this image that rests on the same."""
+    return any(
+        each.kind == statements.PROVENANCE
+        and digest in each.digests
+        and provenance.basis(each.payload) == provenance.basis(made)
+        and each.by(key.public)
+        for each in kept.read(client, repository, digest).signatures
+    )

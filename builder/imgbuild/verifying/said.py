@@ -1,0 +1,151 @@
+"""Whether what lies beside an image is true of it, and whose word it is.
+
+Comes in: signatures and attached documents, the lock, a public key if there is one. Goes out: for
+each check, what was found; Failed or Unchecked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from imgbuild import codec, provenance
+from imgbuild.signing import statements
+from imgbuild.signing.kept import Beside
+from imgbuild.signing.keys import PublicKey
+from imgbuild.signing.statements import Statement
+from imgbuild.values import Digest, Sha256
+from imgbuild.verifying.checks import Failed, Unchecked
+
+NO_KEY = "no --key: whoever can write to the registry can have made what lies there"
+
+
+class Word(msgspec.Struct, frozen=True, kw_only=True):
+    """A statement beside an image: where, its bytes, and whether the key signed it."""
+
+    place: str
+    payload: bytes
+    signed: bool
+
+
+def signature(digest: Digest, beside: Beside, key: PublicKey | None) -> str:
+    """Whether `key` signed the image `digest`."""
+    if beside.damaged:
+        raise Failed("; ".join(beside.damaged))
+    if key is None:
+        raise Unchecked(NO_KEY)
+    for each in beside.signatures:
+        if each.hint == key.hint and not each.by(key):
+            message = f"{each.place} names the key, and its signature is not the key's"
+            raise Failed(message)
+    own = [each for each in beside.signatures if each.kind == statements.SIGNATURE]
+    ours = [each for each in own if each.by(key)]
+    if not ours:
+        found = f"{len(own)} signatures, none by the key" if own else "it is not signed"
+        raise Failed(found)
+    right = [each for each in ours if digest in each.digests]
+    if not right:
+        message = f"{ours[0].place} is the key's, and of another image: {ours[0].digests[0]}"
+        raise Failed(message)
+    return f"{len(right)} by the key, of this digest"
+
+
+def words(plain: Sequence[Word], beside: Beside, about: str, key: PublicKey | None) -> list[Word]:
+    """What is said beside an image in statements of the type `about`, those of the key first.
+
+    Attached as it is, which are `plain`, or in signatures' envelopes.
+    """
+    sealed = [
+        Word(place=each.place, payload=each.payload, signed=key is not None and each.by(key))
+        for each in beside.signatures
+        if each.kind == about
+    ]
+    return sorted([*sealed, *plain], key=lambda word: not word.signed)
+
+
+def kind(word: Word) -> str:
+    """The predicate type of a statement."""
+    return _statement(word).predicate_type
+
+
+def told(found: Sequence[Word], key: PublicKey | None) -> Sequence[Word]:
+    """Those of `found` that count: with a key, the signed ones. Unchecked if there is nothing."""
+    if not found:
+        message = "none is attached"
+        raise Unchecked(message)
+    if key is None:
+        return found
+    signed = [word for word in found if word.signed]
+    if not signed:
+        message = f"{found[0].place} is not signed by the key, nor is another"
+        raise Failed(message)
+    return signed
+
+
+def provenances(
+    digest: Digest, lock: Sha256, found: Sequence[Word], key: PublicKey | None, builder: str | None
+) -> str:
+    """Whether it is said that the image `digest` was made of the lock with that sha256."""
+    counting = told(found, key)
+    for word in found:
+        if digest not in _statement(word).digests:
+            message = f"{word.place} is about another image: {', '.join(_statement(word).digests)}"
+            raise Failed(message)
+    faults = [_fault(word, lock, builder) for word in counting]
+    if all(faults):
+        raise Failed(faults[0])
+    best = counting[faults.index("")]
+    basis = provenance.basis(best.payload)
+    by = basis.builder if basis else ""
+    whose = "signed by the key" if best.signed else "whose word it is was not checked"
+    return f"made of lock {lock[:12]} by {by}; {whose}"
+
+
+def names(word: Word, digest: Digest, lock: Sha256) -> bool:
+    """Whether a statement says that the image `digest` was made of the lock with that sha256."""
+    return digest in _statement(word).digests and not _fault(word, lock, None)
+
+
+def document(
+    digest: Digest,
+    due: bytes,
+    attached: Sequence[tuple[str, bytes]],
+    found: Sequence[Word],
+    key: PublicKey | None,
+) -> str:
+    """Whether an attached SBOM, and each statement of it, is the one that follows from the lock."""
+    if not attached and not found:
+        message = "none is attached"
+        raise Unchecked(message)
+    for place, data in attached:
+        if data != due:
+            message = f"{place} is not what follows from the lock"
+            raise Failed(message)
+    predicate = msgspec.json.decode(due)
+    for word in found:
+        statement = _statement(word)
+        if word.signed and (digest not in statement.digests or statement.predicate != predicate):
+            message = f"{word.place} is not what follows from the lock, or of another image"
+            raise Failed(message)
+    if key is None:
+        return "follows from the lock; whose word it is was not checked"
+    if not any(word.signed for word in found):
+        message = "follows from the lock, and is not signed by the key"
+        raise Failed(message)
+    return "follows from the lock; signed by the key"
+
+
+def _fault(word: Word, lock: Sha256, builder: str | None) -> str:
+    basis = provenance.basis(word.payload)
+    if basis is None:
+        return f"{word.place} is no provenance of the build type {provenance.BUILD_TYPE}"
+    if basis.lock != lock:
+        return f"{word.place} names the lock {basis.lock}; this one is {lock}"
+    if builder is not None and basis.builder != builder:
+        return f"{word.place} names the builder {basis.builder}; {builder} is asked for"
+    return ""
+
+
+def _statement(word: Word) -> Statement:
+    return codec.decode(word.payload, Statement, file=word.place, what="in-toto statement")
