@@ -106,7 +106,7 @@ def sif(
     )
     made = []
     for own, found, images in chosen:
-        out = _placed(own, output, convert.SUFFIXES[form.value], several=len(chosen) > 1)
+        out = placed(own, output, convert.SUFFIXES[form.value], several=len(chosen) > 1)
         only = one_arch(found, arch)
         lock = convert.lock_of(images, own.name, found, only) if images else b""
         with console.step(f"making {out.name} of {found.path}"):
@@ -144,7 +144,8 @@ def _is_layout(path: Path) -> bool:
     return (path / "oci-layout").is_file()
 
 
-def _placed(own: Path, output: Path | None, suffix: str, *, several: bool) -> Path:
+def placed(own: Path, output: Path | None, suffix: str, *, several: bool) -> Path:
+    """Where the file of the image that `own` names goes."""
     if output is None:
         return own.with_name(own.name + suffix)
     return output / (own.name + suffix) if several else output

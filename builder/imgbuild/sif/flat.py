@@ -19,7 +19,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 import msgspec
 
@@ -93,12 +93,14 @@ class Flat:
         for number, layer in enumerate(self._layers, 1):
             with _opened(layer) as stream:
                 reader = Reader(stream, str(layer.path))
-                for member, _ in enumerate(reader, 1):
-                    if (number, member) in files:
-                        yield from _file(reader, *files.pop((number, member)), advance)
+                for member, entry in enumerate(reader, 1):
+                    node, names = files.pop((number, member), (None, []))
+                    if node is not None:
+                        if (node.size, node.mtime) != (entry.size, entry.mtime):
+                            _changed(layer)
+                        yield from _file(reader, node, names, advance)
         if files:
-            message = f"{self._layers[0].path}: its layers have changed while they were read"
-            raise IntegrityError(message, hint=REMEDY)
+            _changed(self._layers[min(files)[0] - 1])
         yield END
 
     def _files(self) -> dict[tuple[int, int], tuple[Node, list[str]]]:
@@ -116,6 +118,11 @@ def _entries(layer: Layer) -> list[Entry]:
         _check(layer)
     with _opened(layer) as stream:
         return list(Reader(stream, str(layer.path)))
+
+
+def _changed(layer: Layer) -> NoReturn:
+    message = f"{layer.path} has changed while it was read"
+    raise IntegrityError(message, hint=REMEDY)
 
 
 def _check(layer: Layer) -> None:
