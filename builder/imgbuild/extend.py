@@ -299,7 +299,6 @@ def _versions(lock: Lock) -> dict[str, str]:
 def _matrix(value: Extensions, found: Mapping[str, Below], folder: Path) -> Extended:
     first = next(iter(found.values())).lock
     bases = _bases(found.values(), value.mirrors)
-    settings, cutting = first.settings, first.layers
     built = {item.package: item for each in found.values()
              for arch in each.lock.arch.values() for item in arch.built}  # fmt: skip
     defaults = {default_index(each.lock): Index() for each in found.values()}
@@ -308,17 +307,8 @@ def _matrix(value: Extensions, found: Mapping[str, Below], folder: Path) -> Exte
         indexes={**defaults, **value.indexes},
         default_index=default_index(first),
         bases=dict(bases.values()),
-        image=Image(
-            prefix=settings.prefix,
-            user=settings.user,
-            workdir=settings.workdir,
-            cache=settings.cache,
-            env={},
-            labels={},
-            entrypoint=settings.entrypoint,
-            cmd=settings.cmd,
-        ),
-        layers=Layers(**msgspec.structs.asdict(cutting)),
+        image=image_of(first),
+        layers=Layers(**msgspec.structs.asdict(first.layers)),
         requires={},
         targets={
             name: _target(row, found[row.extends], bases[row.extends][0])
@@ -343,14 +333,30 @@ def _bases(found: Iterable[Below], mirrors: tuple[str, ...]) -> dict[str, tuple[
     named: dict[str, Base] = {}
     bases = {}
     for each in found:
-        base, name = _base(each.lock, mirrors), each.lock.base.name
+        base, name = base_of(each.lock, mirrors), each.lock.base.name
         if named.setdefault(name, base) != base:
             name = f"{name} of {each.name}"
         bases[each.name] = (name, base)
     return bases
 
 
-def _base(lock: Lock, mirrors: tuple[str, ...]) -> Base:
+def image_of(lock: Lock) -> Image:
+    """What a matrix says of images, as far as `lock` says it for all of them."""
+    settings = lock.settings
+    return Image(
+        prefix=settings.prefix,
+        user=settings.user,
+        workdir=settings.workdir,
+        cache=settings.cache,
+        env={},
+        labels={},
+        entrypoint=settings.entrypoint,
+        cmd=settings.cmd,
+    )
+
+
+def base_of(lock: Lock, mirrors: tuple[str, ...]) -> Base:
+    """The base of `lock` as a matrix has it; `mirrors` are Debian archives beside the machine's."""
     base = lock.base
     if base.kind == "debian":
         return DebianBase(

@@ -217,7 +217,7 @@ def build_all(
         if form != "oci":
             archive.write(folder, place, form, item.name)
             built = msgspec.structs.replace(built, output=place)
-        _tell(built)
+        tell(built)
         made.append(built)
     upkeep.trim(inputs.store)
     return made
@@ -247,6 +247,7 @@ def placed(own: Path, name: str, output: Path | None, *, several: bool, form: st
     return output / f"{name}{suffix}" if several else output
 
 
-def _tell(built: Built) -> None:
+def tell(built: Built) -> None:
+    """Say to people what a build came to."""
     work = "nothing to do" if built.unchanged else f"{built.made} layers assembled"
     console.info(f"{built.target}: {built.size / 1e9:.2f} GB in {built.output}, {work}")

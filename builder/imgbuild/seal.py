@@ -6,7 +6,7 @@ image is known before a byte of it is built.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -139,6 +139,15 @@ def top_digest(manifests: Mapping[Arch, bytes]) -> Digest:
     return digest_of(image.index(manifests))
 
 
+def manifests(lock: Lock, sealed: Seal, arches: Iterable[Arch]) -> dict[Arch, bytes]:
+    """The manifests of the image of `lock` on `arches`, which follow from its seal."""
+    known = sealed_records(sealed)
+    return {
+        arch: documents(plan(lock, arch), known, sealed.arch[arch].floors).manifest
+        for arch in sorted(arches)
+    }
+
+
 def seal_path(images: Path, target: str) -> Path:
     """Where the seal of `target` stands in the folder `images`."""
     return images / target / "digests.json"
@@ -160,15 +169,27 @@ def read_seal(images: Path, lock: Lock) -> Seal:
 def read_seal_at(path: Path, lock: Lock, *, hint: str) -> Seal:
     """The seal of `lock` that lies at `path`; LockStale, with `hint`, if it is not of this lock."""
     found = codec.read(path, Seal, what="seal", hint=damaged(lock.target))
+    refuse_other(found, lock, str(path), hint=hint)
+    return found
+
+
+def decode_seal(data: bytes, lock: Lock, *, file: str, hint: str) -> Seal:
+    """The seal of `lock` that `data`, known as `file`, holds; as `read_seal_at`."""
+    found = codec.decode(data, Seal, file=file, what="seal", hint=hint)
+    refuse_other(found, lock, file, hint=hint)
+    return found
+
+
+def refuse_other(found: Seal, lock: Lock, file: str, *, hint: str) -> None:
+    """LockStale, with `hint`, if the seal in `file` is not of `lock`."""
     known = sealed_records(found)
     try:
         due = seal(lock, known, {arch: item.floors for arch, item in found.arch.items()})
     except KeyError:
         due = None
     if due != found:
-        message = f"{path} is not the seal of {lock.target}'s lock"
+        message = f"{file} is not the seal of {lock.target}'s lock"
         raise LockStale(message, hint=hint)
-    return found
 
 
 def sealed_records(sealed: Seal) -> dict[Digest, LayerRecord]:

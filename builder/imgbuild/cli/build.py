@@ -15,6 +15,7 @@ from imgbuild.errors import InputError
 from imgbuild.values import Arch, Digest
 
 if TYPE_CHECKING:
+    from imgbuild.pipeline import Options
     from imgbuild.plan import Plan, Recipe
     from imgbuild.seal import Seal, SealedImage
 
@@ -67,6 +68,17 @@ OnlyPart = Annotated[
         show_default=False,
     ),
 ]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="REF|FOLDER",
+        help="Build from the lock that travels with a published image, or lies in a folder; no"
+        " matrix is read, and the image goes to build/TARGET here.",
+        rich_help_panel=options.SELECT,
+        show_default=False,
+    ),
+]
 Verify = Annotated[
     bool,
     typer.Option(
@@ -82,6 +94,7 @@ def build(
     target: options.Targets = None,
     everything: options.Everything = False,
     arch: options.Arches = None,
+    origin: From = None,
     output: Output = None,
     form: Form = Format.OCI,
     only: OnlyPart = None,
@@ -94,6 +107,7 @@ def build(
     verify: Verify = False,
     mirror: options.Mirror = None,
     mirror_only: options.MirrorOnly = False,
+    plain_http: options.PlainHttp = None,
     jobs: options.Jobs = 0,
     offline: options.Offline = False,
     matrix: options.MatrixFile = None,
@@ -118,6 +132,8 @@ def build(
         imgbuild build cu124-vllm --builder docker
 
         imgbuild build cu124-vllm --mirror registry.example/rl/inputs
+
+        imgbuild build --from registry.example/rl:cu124-vllm
     """
     from imgbuild import pipeline
 
@@ -129,11 +145,18 @@ def build(
         mirror=mirror,
         mirror_only=mirror_only,
     )
+    choice = elsewhere.choice(builder, buildx_builder, cache_from, cache_to, secret, ca)
+    if origin is not None:
+        if names or target or everything or matrix or only or choice is not None:
+            message = f"--from {origin} says what is built and by what"
+            hint = "leave out targets, --all, --matrix, --only and --builder"
+            raise InputError(message, hint=hint)
+        _again(origin, arch or [], output, form, how, plain_http or [], json=json)
+        return
     session = pipeline.open_session(matrix, how)
     selected = session.select(
         options.wanted(names, target), everything=everything, arches=arch or []
     )
-    choice = elsewhere.choice(builder, buildx_builder, cache_from, cache_to, secret, ca)
     if only is not None and (choice is not None or (only is Only.WHEELS and form != Format.OCI)):
         message = f"--only {only} goes with neither another builder nor, for wheels, a --format"
         raise InputError(message, hint="leave out --builder and --format")
@@ -150,6 +173,24 @@ def build(
         )
     lines = [f"{item.target} {item.digest} {item.output}" for item in made]
     options.answer(made, lines, json=json)
+
+
+def _again(
+    origin: str,
+    arches: Sequence[Arch],
+    output: Path | None,
+    form: Format,
+    how: Options,
+    plain_http: Sequence[str],
+    *,
+    json: bool,
+) -> None:
+    """Build what a published image or a folder carries."""
+    from imgbuild import rebuilding
+
+    found = rebuilding.find(origin, plain_http=plain_http, offline=how.offline)
+    made = rebuilding.build(found, arches, output, how, form=form.value)
+    options.answer([made], [f"{made.target} {made.digest} {made.output}"], json=json)
 
 
 def plan(
