@@ -1,0 +1,302 @@
+"""Pushes of small real images to a real registry, and what engines and people then have of them.
+
+Three targets stand on Debian's Python for two architectures; the registry is Debian's own, one for
+this file, whose log and files say what was moved. A registry that holds a push up is the tests'.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imgbuild import codec
+from imgbuild.oci import layout
+from imgbuild.seal import Seal
+from imgbuild.values import Arch
+from tests import needs, ownregistry, registries, smallproject
+from tests.ownregistry import OwnRegistry
+from tests.registries import Answer, Fault, Registry
+from tests.servers import Site, serve
+from tests.smallproject import TARGET, Project
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+DEBIAN = {
+    "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
+    "packages": ["python3", "usr-is-merged"],
+}  # fmt: skip
+NEWER = "newer"  # as small, but for the version of its wheel
+OTHER = "other"  # on one architecture
+TARGETS = (TARGET, NEWER, OTHER)
+LOOK = "import thewheel, platform; print(thewheel.VALUE, thewheel.VERSION, platform.machine())"
+
+
+@dataclass
+class Shop:
+    """The project, the registry, and what was pushed to it before the tests."""
+
+    project: Project
+    registry: OwnRegistry
+    pushed: list[dict[str, Any]]
+
+    @property
+    def place(self) -> str:
+        """The repository that has all targets."""
+        return f"{self.registry.host}/rl"
+
+    def seal(self, target: str = TARGET) -> Seal:
+        """The seal of a target."""
+        return codec.read(self.project.folder / "images" / target / "digests.json", Seal)
+
+    def json(self, *arguments: str) -> Any:
+        """What a verb answers."""
+        return json.loads(self.project.run(*arguments, "--json").stdout)
+
+
+def add_targets(matrix: Path) -> None:
+    """Two more rows, made of the first."""
+    text = matrix.read_text()
+    row = text.partition("targets:\n")[2]
+    newer = row.replace(f"  {TARGET}:", f"  {NEWER}:").replace('thewheel: "1.0"', 'thewheel: "2.0"')
+    other = row.replace(f"  {TARGET}:", f"  {OTHER}:").replace("x86_64, arm64", "x86_64")
+    matrix.write_text(text + newer + other)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """Debian's packages come to the user's own cache, so that only a first run downloads."""
+    folder = tmp_path_factory.mktemp("push")
+    with (
+        serve(Site(files=smallproject.index().site_files())) as site,
+        ownregistry.serve(folder / "registry") as registry,
+    ):
+        project = Project(folder / "project", site.url("simple"), cache=None)
+        project.write(DEBIAN, arches=("x86_64", "arm64"), user="imgbuild", uid=1000)
+        add_targets(project.folder / "matrix.yaml")
+        project.run("lock", "--all", "--keep")
+        made = Shop(project, registry, [])
+        made.pushed += made.json("push", TARGET, made.place, "--date", "20261121")
+        made.pushed += made.json("push", "--all", made.place, "--date", "20261121")
+        yield made
+
+
+def output(*command: str) -> str:
+    """What a command writes; it must succeed."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def layers(sealed: Seal) -> set[str]:
+    """The digests of all layers and configurations of a target."""
+    return {layer.digest for image in sealed.arch.values() for layer in image.layers} | {
+        image.config for image in sealed.arch.values()
+    }
+
+
+def sent(writes: Sequence[ownregistry.Asked]) -> list[str]:
+    """The digests of the blobs that requests have put."""
+    return [
+        one.path.rpartition("digest=")[2].replace("%3A", ":")
+        for one in writes
+        if one.method == "PUT" and "digest=" in one.path
+    ]
+
+
+def test_the_first_push_moves_all_and_the_others_what_is_new(shop):
+    first, again, newer, other = shop.pushed
+    assert {row["state"] for row in first["blobs"]} == {"sent"}
+    assert {row["digest"] for row in newer["blobs"] if row["state"] == "sent"} == (
+        layers(shop.seal(NEWER)) - layers(shop.seal())
+    )
+    assert {row["name"] for row in other["blobs"] if row["state"] == "sent"} == {"configuration"}
+    assert again["sent"] == 0
+    assert [item["digest"] for item in shop.pushed[1:]] == [
+        shop.seal(target).digest for target in TARGETS
+    ]
+    moved = sent(shop.registry.writes())
+    assert len(moved) == len(set(moved))
+
+
+def test_a_second_push_moves_nothing(shop):
+    before = len(shop.registry.asked())
+    done = shop.json("push", "--all", shop.place, "--date", "20261121")
+    assert [item["sent"] for item in done] == [0, 0, 0]
+    assert shop.registry.writes(before) == []
+    assert len(shop.registry.asked()) > before
+
+
+def test_docker_pulls_both_architectures_and_runs_them(shop):
+    docker = needs.docker()
+    machines = {Arch.X86_64: "x86_64"}
+    if Path("/proc/sys/fs/binfmt_misc/qemu-aarch64").exists():
+        machines[Arch.ARM64] = "aarch64"
+    else:
+        needs.missing("the kernel does not start arm64 programs", needs.INSTALL)
+    for arch, machine in machines.items():
+        image = f"{shop.place}@{shop.seal().arch[arch].manifest}"
+        platform = f"linux/{arch.oci}"
+        try:
+            output(docker, "pull", "--quiet", "--platform", platform, image)
+            said = output(docker, "run", "--rm", "--network=none", "--platform", platform, image,
+                          "python", "-c", LOOK)  # fmt: skip
+        finally:
+            subprocess.run([docker, "image", "rm", "--force", image], check=False,
+                           capture_output=True)  # fmt: skip
+        assert said == f"42 1.0 {machine}"
+    tagged = f"{shop.place}:{NEWER}"
+    output(docker, "pull", "--quiet", tagged)
+    identity = json.loads(output(docker, "image", "inspect", tagged))[0]["Id"]
+    output(docker, "image", "rm", "--force", tagged)
+    assert identity == shop.seal(NEWER).digest
+
+
+def test_podman_and_skopeo_have_the_same_digest(shop):
+    podman, skopeo = needs.podman(), needs.tool("skopeo")
+    for arch in Arch:
+        image = output(podman, "pull", "--quiet", "--tls-verify=false", "--arch", arch.oci,
+                       f"{shop.place}:{TARGET}")  # fmt: skip
+        found = json.loads(output(podman, "image", "inspect", image))[0]
+        output(podman, "image", "rm", "--force", image)
+        assert found["Architecture"] == arch.oci
+        assert f"sha256:{image}" == shop.seal().arch[arch].config
+    raw = output(skopeo, "inspect", "--tls-verify=false", f"docker://{shop.place}:{TARGET}")
+    inspected = json.loads(raw)
+    assert inspected["Digest"] == shop.seal().digest
+    assert inspected["Labels"]["dev.imgbuild.target"] == TARGET
+    assert {f"{target}{day}" for target in TARGETS for day in ("", "-20261121")} <= set(
+        inspected["RepoTags"]
+    )
+
+
+def test_ls_diff_and_pull_say_the_same_as_the_seals(shop, tmp_path):
+    listed = shop.json("ls", shop.registry.host)
+    assert {entry["target"]: entry["digest"] for entry in listed["entries"]} == {
+        target: shop.seal(target).digest for target in TARGETS
+    }
+    old, new = (f"{shop.place}:{target}" for target in (TARGET, NEWER))
+    remote, local = shop.json("diff", old, new), shop.json("diff", TARGET, NEWER)
+    for arch in Arch:
+        own = {layer.digest for layer in shop.seal().arch[arch].layers}
+        fresh = [each for each in shop.seal(NEWER).arch[arch].layers if each.digest not in own]
+        for found in (remote, local):
+            part = found["arch"][arch]
+            assert part["pull"] == sum(layer.size for layer in fresh) > 0
+            assert part["layers"] == [layer.name for layer in fresh]
+        moved = {each["package"] for each in local["arch"][arch]["changes"]}
+        assert moved == {"thewheel", "another"}
+    out = tmp_path / "pulled"
+    done = shop.json("pull", old, "--output", str(out))
+    assert (done["digest"], done["moved"]) == (shop.seal().digest, 0)
+    assert layout.verify(out).digest == shop.seal().digest
+    empty = Project(shop.project.folder, shop.project.index_url, cache=tmp_path / "cache")
+    empty.run("pull", old, "--output", str(tmp_path / "again"))
+    assert layout.verify(tmp_path / "again").digest == shop.seal().digest
+
+
+def test_a_revision_of_git_is_a_side(shop):
+    git, folder = needs.tool("git"), shop.project.folder
+    name = ("-c", "user.name=test", "-c", "user.email=test@localhost")
+    for words in (["init", "-q"], ["add", "images"], [*name, "commit", "-q", "-m", "locked"]):
+        output(git, "-C", str(folder), *words)
+    found = shop.json("diff", f"{TARGET}@HEAD", NEWER)
+    assert found["before"] == f"{TARGET}@HEAD"
+    assert {each["package"] for each in found["arch"]["x86_64"]["changes"]} == {
+        "thewheel", "another"
+    }  # fmt: skip
+
+
+def test_layers_are_mounted_and_pushes_at_once_share_them(shop):
+    """Two processes push the same target to a new repository: no byte of a blob is sent."""
+    before = len(shop.registry.asked())
+    words = ("push", TARGET, f"{shop.registry.host}/mounted", "--mount-from", shop.place)
+    with ThreadPoolExecutor() as threads:
+        done = list(threads.map(lambda _: shop.json(*words), range(2)))
+    assert [item["sent"] for answer in done for item in answer] == [0, 0]
+    assert sent(shop.registry.writes(before)) == []
+
+
+def test_pushes_at_once_send_each_blob_once(shop):
+    before = len(shop.registry.asked())
+    words = [("push", target, f"{shop.registry.host}/at-once") for target in (*TARGETS, TARGET)]
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lambda each: shop.json(*each), words))
+    moved = sent(shop.registry.writes(before))
+    assert len(moved) == len(set(moved))
+    assert set(moved) == {digest for target in TARGETS for digest in layers(shop.seal(target))}
+
+
+def test_the_base_is_where_online_dockerfiles_find_it(shop, tmp_path):
+    (done,) = shop.json("push", TARGET, shop.place, "--only", "base")
+    assert done["sent"] < 10_000  # its layers are those of the images: configurations are new
+    out = tmp_path / "base"
+    (built,) = shop.json("build", TARGET, "--only", "base", "--output", str(out))
+    assert done["digest"] == built["digest"]  # which `render --online` writes
+    place = f"docker://{shop.place}@{built['digest']}"
+    raw = output(needs.tool("skopeo"), "inspect", "--tls-verify=false", place)
+    assert json.loads(raw)["Digest"] == built["digest"]
+
+
+def test_the_registry_holds_what_the_digests_say(shop):
+    command = [
+        sys.executable, str(ROOT / "tools/sharing.py"), "--registry", shop.place,
+        "--images", str(shop.project.folder / "images"), "--storage", str(shop.registry.storage),
+    ]  # fmt: skip
+    lines = output(*command).splitlines()
+    assert lines[0].startswith(f"- computed, for what is in {shop.place}: 5 images")
+    assert [line.rpartition(": ")[2] for line in lines[1:]] == ["equal"] * 3
+    lost = shop.seal().arch[Arch.ARM64].layers[-1].digest.removeprefix("sha256:")
+    (data,) = shop.registry.storage.rglob(f"blobs/sha256/*/{lost}/data")
+    whole = data.read_bytes()
+    data.write_bytes(whole[:-1])
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    finally:
+        data.write_bytes(whole)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].endswith("**not equal**")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_push_that_is_killed_leaves_no_tag_and_goes_on(shop, how):
+    base = shop.seal().arch[Arch.X86_64].layers[0].digest
+    reached, go_on = threading.Event(), threading.Event()
+
+    def _hold(_: Answer) -> None:
+        reached.set()
+        go_on.wait(60)
+
+    with registries.serve(Registry()) as registry:
+        where = f"{registry.host}/rl"
+        registry.faults.append(Fault(f"PUT .*{base.replace(':', '%3A')}", edit=_hold))
+        running = subprocess.Popen(
+            shop.project.command("push", TARGET, where),
+            cwd=shop.project.folder,
+            env=shop.project.environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert reached.wait(60)
+        running.send_signal(how)
+        said = running.communicate(timeout=60)[1]
+        go_on.set()
+        assert running.returncode == (130 if how is signal.SIGINT else -9), said
+        assert "Traceback" not in said
+        assert registry.tags == {}
+        arrived = {digest for _, digest in registry.blobs}
+        registry.requests.clear()
+        (done,) = shop.json("push", TARGET, where)
+        present = {row["digest"] for row in done["blobs"] if row["state"] == "present"}
+        assert arrived <= present
+        assert set(registry.tags.values()) == {shop.seal().digest}
