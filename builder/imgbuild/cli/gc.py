@@ -129,7 +129,7 @@ def gc(
     now = datetime.datetime.now(datetime.UTC).timestamp()
     since = None if older_than is None else int(now) - older_than
     policy = gc.Policy(keep_tags=tuple(keep_tags or ()), since=since)
-    client = Client(plain_http=plain_http or ())
+    client = Client(plain_http=plain_http or (), origin=True)
     if "/" in place:
         repositories = [parse_repository(place)]
     else:
