@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ class World:
     project: Project
     registry: OwnRegistry
     site: Site
-    pushed: dict[str, object]
+    pushed: dict[str, Any]
 
     @property
     def place(self) -> str:
@@ -105,12 +106,12 @@ def alone(world: World, project: Project, *arguments: str) -> subprocess.Complet
     )  # fmt: skip
 
 
-def manifest(world: World, tag: str) -> dict[str, object]:
+def manifest(world: World, tag: str) -> dict[str, Any]:
     """An artifact as the registry has it."""
     skopeo = needs.tool("skopeo")
     command = [skopeo, "inspect", "--raw", "--tls-verify=false", f"docker://{world.place}:{tag}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, object] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 

@@ -54,11 +54,17 @@ def attached(word: str, *subjects: str, tags: tuple[str, ...] = (), blob: str = 
     )  # fmt: skip
 
 
-def known(*words: str, **changes: object) -> Named:
+def known(
+    *words: str, ever: dict[str, int] | None = None, unread: frozenset[str] = frozenset()
+) -> Named:
     """What names `words`; `ever` are words with their seconds."""
-    ever = {name(word): moment for word, moment in dict(changes.pop("ever", {})).items()}
-    settings = {"targets": frozenset({"small"}), "tags": frozenset({"small"}), **changes}
-    return Named(digests=frozenset(map(name, words)), ever=ever, **settings)  # type: ignore[arg-type]
+    return Named(
+        digests=frozenset(map(name, words)),
+        ever={name(word): moment for word, moment in (ever or {}).items()},
+        targets=frozenset({"small"}),
+        tags=frozenset({"small"}),
+        unread=unread,
+    )
 
 
 def judged(*held: Manifest, by: Named, policy: Policy | None = None) -> Sweep:
