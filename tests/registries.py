@@ -16,11 +16,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import pytest
 
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.reference import Reference, Repository
 from tests.registry_server import serve
 from tests.registry_words import (
     INDEX,
@@ -38,7 +38,19 @@ from tests.registry_words import (
     referrer,
 )
 
-__all__ = ["INDEX", "SECRET", "Answer", "Asked", "Fault", "Registry", "alone", "named", "serve"]
+__all__ = [
+    "INDEX",
+    "SECRET",
+    "Answer",
+    "Asked",
+    "Fault",
+    "Registry",
+    "alone",
+    "named",
+    "reference",
+    "says",
+    "serve",
+]
 
 
 @dataclass
@@ -343,9 +355,9 @@ class Registry:
         made = Answer(200, json.dumps(shape(found[start : start + size])).encode())
         made.headers["Content-Type"] = "application/json"
         if start + size < len(found):
-            kept = f"&artifactType={query['artifactType']}" if "artifactType" in query else ""
+            kept = urlencode({**query, "at": start + size})
             path = urlsplit(asked.path).path
-            made.headers["Link"] = f'<{path}?at={start + size}{kept}>; rel="next"'
+            made.headers["Link"] = f'<{path}?{kept}>; rel="next"'
         return made
 
 
@@ -359,3 +371,20 @@ def alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
     monkeypatch.setenv("PATH", str(folder / "bin"))
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
+
+
+def says(name: str, value: str | None) -> Callable[[Answer], None]:
+    """An answer whose header `name` says something else, or nothing."""
+
+    def _edit(answer: Answer) -> None:
+        answer.headers[name] = value or ""
+        if value is None:
+            del answer.headers[name]
+
+    return _edit
+
+
+def reference(registry: Registry, name: str, target: str) -> Reference:
+    """A tag or a digest of a repository."""
+    tag, digest = (None, target) if ":" in target else (target, None)
+    return Reference(registry.host, name, tag, digest)

@@ -181,12 +181,16 @@ class _Download:
         asked = Request(request.url, headers, scopes=request.scopes)
         try:
             with self._http.send(asked) as response:
-                start, _ = content_range(response)
+                start, total = content_range(response)
                 if self._size and (response.status_code != 206 or start != self._size):
                     self._restart()  # the server ignores ranges, or gives another one
                     if response.status_code == 206:
                         return self._append(request)
-                begun = self._size
+                begun, length = self._size, response.headers.get("Content-Length", "")
+                if total is None and length.isdigit():
+                    total = begun + int(length)
+                if total not in (None, self._descriptor.size):
+                    raise _mismatch(self._repository, self._descriptor, f"{total} bytes")
                 for chunk in self._http.chunks(response):
                     if self._size + len(chunk) > self._descriptor.size:
                         self._restart()

@@ -31,8 +31,12 @@ LIMIT = 16 * 1024 * 1024  # registries need not take more than 4
 REFUSED = "the registry does not serve what the digest names: do not use it"
 
 
-class NotFound(FetchFailed):
+class NotFound(Refused):
     """The registry has no such manifest, tag or repository."""
+
+    def __init__(self, what: object, refused: Refused) -> None:
+        message = f"{what} is not there: {refused.message}"
+        super().__init__(message, status=404, hint="look at what is there: imgbuild ls")
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -110,8 +114,7 @@ def fetch(http: RegistryHttp, reference: Reference, capability: str | None = Non
     except Refused as refused:
         if refused.status != 404:
             raise
-        message = f"{reference} is not there: {refused.message}"
-        raise NotFound(message, hint="look at its tags: imgbuild ls") from None
+        raise NotFound(reference, refused) from None
 
 
 def put(

@@ -15,8 +15,9 @@ import msgspec
 from imgbuild import codec
 from imgbuild.credentials import origin, redact
 from imgbuild.errors import FetchFailed
-from imgbuild.fetch_http import Request
+from imgbuild.fetch_http import Refused, Request
 from imgbuild.registry import hosts
+from imgbuild.registry.manifests import NotFound
 from imgbuild.registry.reference import Repository
 from imgbuild.registry.transport import PLAIN, RegistryHttp, pulling
 
@@ -46,10 +47,15 @@ class _Catalog(msgspec.Struct, frozen=True):
 
 
 def tags(http: RegistryHttp, repository: Repository) -> Iterator[str]:
-    """The tags of a repository, in the registry's order."""
+    """The tags of a repository, in the registry's order; NotFound if there is no repository."""
     path, scope = f"{repository.name}/tags/list", pulling(repository.name)
-    for page in pages(http, repository.host, Request(path, PLAIN, scopes=(scope,))):
-        yield from codec.decode(page.data, _Tags, file=f"tags of {repository}").tags or ()
+    try:
+        for page in pages(http, repository.host, Request(path, PLAIN, scopes=(scope,))):
+            yield from codec.decode(page.data, _Tags, file=f"tags of {repository}").tags or ()
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        raise NotFound(repository, refused) from None
 
 
 def catalog(http: RegistryHttp, host: str) -> Iterator[str]:

@@ -1,0 +1,143 @@
+"""Blobs of a registry: sizes, small ones as bytes, large ones as files, whatever breaks."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.oci.documents import Descriptor
+from imgbuild.registry import blobs
+from imgbuild.registry.client import Client, bytes_source
+from tests import registries
+from tests.registries import Answer, Fault, Registry, says
+
+DATA = random.Random(8).randbytes(300_000)
+BLOB = bytes_source(DATA)
+WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    registries.alone(monkeypatch, tmp_path)
+
+
+@pytest.fixture(name="registry")
+def _registry() -> Iterator[Registry]:
+    with registries.serve(Registry()) as registry:
+        yield registry
+
+
+@pytest.fixture(name="client")
+def _client() -> Client:
+    return Client(attempts=3, first_wait=0.001, timeout=(5, 5))
+
+
+def test_what_is_there(client, registry):
+    repository = registry.repository("me/x")
+    assert client.has(repository, BLOB.digest) is None
+    client.upload(repository, BLOB)
+    assert client.has(repository, BLOB.digest) == BLOB.size
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("HEAD .*/blobs/", status=405),
+        Fault("HEAD .*/blobs/", edit=says("Content-Length", "")),
+    ],
+)
+@pytest.mark.parametrize("ranges", [True, False])
+@pytest.mark.parametrize("source", [BLOB, bytes_source(b"")])
+def test_sizes_without_a_head(client, registry, fault, ranges, source):
+    repository = registry.repository("me/x")
+    client.upload(repository, source)
+    registry.ranges = ranges
+    registry.faults.append(fault)
+    assert client.has(repository, source.digest) == source.size
+
+
+def test_a_small_blob(client, registry):
+    client.upload(registry.repository("me/x"), BLOB)
+    registry.faults.append(Fault("GET .*/blobs/", cut_answer=1000))
+    assert client.blob(registry.repository("me/x"), WHOLE) == DATA
+
+
+@pytest.mark.parametrize("data", [DATA[:-1], DATA + b"x", DATA[:-1] + b"x", b""])
+def test_a_blob_of_other_bytes_is_refused(client, registry, tmp_path, data):
+    registry.blobs["me/x", BLOB.digest] = data
+    with pytest.raises(IntegrityError, match=f"expected {BLOB.size} bytes, {BLOB.digest}, found"):
+        client.blob(registry.repository("me/x"), WHOLE)
+    with pytest.raises(IntegrityError, match=f"expected {BLOB.size} bytes, {BLOB.digest}, found"):
+        client.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
+    assert not (tmp_path / "blob").exists()
+
+
+def test_a_large_blob_is_not_read_into_memory(client, registry):
+    large = Descriptor(media_type="x", digest=BLOB.digest, size=blobs.SMALL + 1)
+    with pytest.raises(FetchFailed, match=f"{BLOB.digest} has {blobs.SMALL + 1} bytes"):
+        client.blob(registry.repository("me/x"), large)
+    assert registry.requests == []
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+@pytest.mark.parametrize("had", [0, 1, 1000, 299_999, 300_000, 300_001])
+@pytest.mark.parametrize("redirects", [True, False])
+def test_a_download_goes_on_from_what_is_there(client, registry, tmp_path, ranges, had, redirects):
+    client.upload(registry.repository("me/x"), BLOB)
+    registry.ranges, registry.redirects = ranges, redirects
+    (tmp_path / "blob").write_bytes((DATA + b"x")[:had])
+    counted: list[int] = []
+    client.download(registry.repository("me/x"), WHOLE, tmp_path / "blob", counted.append)
+    assert (tmp_path / "blob").read_bytes() == DATA
+    assert sum(counted) == BLOB.size
+    if had == BLOB.size:
+        assert registry.asked("GET .*/blobs/") == []
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_download_that_breaks_goes_on(client, registry, tmp_path, ranges):
+    client.upload(registry.repository("me/x"), BLOB)
+    registry.ranges = ranges
+    registry.faults.append(Fault("GET .*/blobs/", cut_answer=100_000))
+    registry.faults.append(Fault("GET .*/blobs/", status=500))
+    client.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
+    assert (tmp_path / "blob").read_bytes() == DATA
+    asked = [one.headers.get("Range") for one in registry.asked("GET .*/blobs/")]
+    assert asked == [None, "bytes=100000-", "bytes=100000-"]
+
+
+def test_a_wrong_beginning_is_replaced(client, registry, tmp_path):
+    client.upload(registry.repository("me/x"), BLOB)
+    (tmp_path / "blob").write_bytes(b"x" * 1000)
+    client.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
+    assert (tmp_path / "blob").read_bytes() == DATA
+
+
+@pytest.mark.parametrize("lie", ["bytes 0-999/300000", "bytes 2000-299999/300000"])
+def test_a_range_that_is_another(client, registry, tmp_path, lie):
+    client.upload(registry.repository("me/x"), BLOB)
+    (tmp_path / "blob").write_bytes(DATA[:1000])
+    registry.faults.append(Fault("GET .*/blobs/", edit=says("Content-Range", lie)))
+    client.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
+    assert (tmp_path / "blob").read_bytes() == DATA
+
+
+def test_a_server_that_never_answers_is_given_up(registry, tmp_path):
+    free = threading.Event()
+
+    def _wait(_: Answer) -> None:
+        free.wait(30)
+
+    registry.blobs["me/x", BLOB.digest] = DATA
+    registry.faults.append(Fault("GET .*/blobs/", times=9, edit=_wait))
+    client = Client(attempts=2, first_wait=0.001, timeout=(0.2, 0.2))
+    try:
+        with pytest.raises(FetchFailed, match="no answer in time"):
+            client.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
+    finally:
+        free.set()

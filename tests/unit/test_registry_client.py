@@ -1,0 +1,282 @@
+"""Manifests and lists of a registry that keeps the specification, or does not."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.oci import documents
+from imgbuild.oci.documents import Descriptor
+from imgbuild.registry import manifests
+from imgbuild.registry.client import Client, NotFound, bytes_source
+from imgbuild.registry.reference import Reference
+from tests import registries
+from tests.registries import Answer, Fault, Registry, named, says
+
+DATA = random.Random(8).randbytes(300_000)
+BLOB = bytes_source(DATA)
+EMPTY = bytes_source(b"{}")
+OTHER = f"sha256:{'0' * 64}"
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    registries.alone(monkeypatch, tmp_path)
+
+
+@pytest.fixture(name="registry")
+def _registry() -> Iterator[Registry]:
+    with registries.serve(Registry()) as registry:
+        yield registry
+
+
+@pytest.fixture(name="client")
+def _client() -> Client:
+    return Client(attempts=3, first_wait=0.001, timeout=(5, 5))
+
+
+def manifest(**more: object) -> bytes:
+    """A manifest of one layer."""
+    config = {"mediaType": documents.CONFIG, "digest": EMPTY.digest, "size": EMPTY.size}
+    layer = {"mediaType": documents.LAYER, "digest": BLOB.digest, "size": BLOB.size}
+    return json.dumps(
+        {"schemaVersion": 2, "mediaType": documents.MANIFEST, "config": config, "layers": [layer],
+         **more}
+    ).encode()  # fmt: skip
+
+
+def push(client: Client, registry: Registry, *, tag: str | None = "one", **more: object) -> str:
+    """Push an image of one layer."""
+    for source in (BLOB, EMPTY):
+        client.upload(registry.repository("me/x"), source)
+    data = manifest(**more)
+    digest = client.put_manifest(registry.repository("me/x"), data, documents.MANIFEST, tag=tag)
+    assert digest == named(data)
+    return digest
+
+
+def at(registry: Registry, target: str) -> Reference:
+    tag, digest = (None, target) if ":" in target else (target, None)
+    return Reference(registry.host, "me/x", tag, digest)
+
+
+# -- manifests
+
+
+@pytest.mark.parametrize("by", ["tag", "digest"])
+def test_a_manifest_there_and_back(client, registry, by):
+    digest = push(client, registry, tag="one" if by == "tag" else None)
+    assert registry.tags == ({("me/x", "one"): digest} if by == "tag" else {})
+    reference = at(registry, "one" if by == "tag" else digest)
+    fetched = client.manifest(reference)
+    assert (fetched.data, fetched.media_type, fetched.digest) == (
+        manifest(), documents.MANIFEST, digest
+    )  # fmt: skip
+    assert client.resolve(reference) == fetched.descriptor
+    assert [one.method for one in registry.asked("/manifests/")] == ["PUT", "GET", "HEAD"]
+    asked = registry.asked("GET .*/manifests/")[0].headers["Accept"]
+    assert [kind for kind in manifests.TYPES if kind not in asked] == []
+
+
+@pytest.mark.parametrize("target", ["none", OTHER])
+def test_what_is_not_there(client, registry, target):
+    assert client.resolve(at(registry, target)) is None
+    with pytest.raises(NotFound, match=r"me/x[:@].* is not there: .*404 .*MANIFEST_UNKNOWN"):
+        client.manifest(at(registry, target))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("HEAD .*/manifests/", edit=says("Docker-Content-Digest", None)),
+        Fault("HEAD .*/manifests/", edit=says("Docker-Content-Digest", "sha256:12")),
+        Fault("HEAD .*/manifests/", edit=says("Content-Type", "text/html")),
+        Fault("HEAD .*/manifests/", edit=says("Content-Length", "")),
+        Fault("HEAD .*/manifests/", status=405),
+        Fault("HEAD .*/manifests/", status=501),
+        Fault("HEAD .*/manifests/", status=400),
+    ],
+)
+def test_a_head_that_does_not_tell_is_followed_by_a_get(client, registry, fault):
+    digest = push(client, registry)
+    registry.faults.append(fault)
+    found = client.resolve(at(registry, "one"))
+    assert found == Descriptor(documents.MANIFEST, digest, len(manifest()))
+    assert len(registry.asked("GET .*/manifests/")) == 1
+
+
+def test_a_head_that_contradicts_the_digest_is_not_believed(client, registry):
+    digest = push(client, registry)
+    registry.faults.append(Fault("HEAD .*/manifests/", edit=says("Docker-Content-Digest", OTHER)))
+    found = client.resolve(at(registry, digest))
+    assert found is not None
+    assert found.digest == digest
+
+
+def test_a_registry_that_tells_no_digests(client, registry):
+    registry.tells_digest = False
+    digest = push(client, registry)
+    found = client.resolve(at(registry, "one"))
+    assert found is not None
+    assert found.digest == client.manifest(at(registry, digest)).digest == digest
+
+
+@pytest.mark.parametrize("target", ["one", "digest"])
+def test_a_manifest_of_other_bytes_is_refused(client, registry, target):
+    digest = push(client, registry)
+    registry.manifests["me/x", digest] = (manifest() + b" ", documents.MANIFEST)
+    with pytest.raises(IntegrityError, match=f"me/x@{digest}"):
+        client.manifest(at(registry, digest if target == "digest" else target))
+
+
+def test_a_manifest_without_a_type_of_its_own_has_that_of_the_answer(client, registry):
+    data = json.dumps({"schemaVersion": 2, "manifests": []}).encode()
+    client.put_manifest(registry.repository("me/x"), data, documents.INDEX, tag="one")
+    assert client.manifest(at(registry, "one")).media_type == documents.INDEX
+
+
+def test_a_body_that_is_cut_is_asked_for_again(client, registry):
+    push(client, registry)
+    registry.faults.append(Fault("GET .*/manifests/", cut_answer=10))
+    assert client.manifest(at(registry, "one")).data == manifest()
+
+
+def test_a_body_that_never_ends_is_not_read_into_memory(client, registry, monkeypatch):
+    push(client, registry)
+    monkeypatch.setattr(manifests, "LIMIT", 100)
+    with pytest.raises(FetchFailed, match="sends more than 100 bytes as a document"):
+        client.manifest(at(registry, "one"))
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("where", ["PUT .*/manifests/", "GET .*/manifests/", "HEAD .*/manifests/"])
+def test_a_busy_registry_is_asked_again(client, registry, status, where):
+    registry.faults.append(Fault(where, times=2, status=status))
+    digest = push(client, registry)
+    assert client.manifest(at(registry, "one")).digest == digest
+    found = client.resolve(at(registry, "one"))
+    assert found is not None
+
+
+def test_an_answer_to_a_put_that_is_lost(client, registry):
+    registry.faults.append(Fault("PUT .*/manifests/", mute=True))
+    digest = push(client, registry)
+    assert registry.tags == {("me/x", "one"): digest}
+
+
+@pytest.mark.parametrize("told", [OTHER, None])
+def test_a_registry_that_stores_another_manifest(client, registry, told):
+    def _store(answer: Answer) -> None:
+        registry.tags["me/x", "one"] = OTHER
+        says("Docker-Content-Digest", told)(answer)
+
+    registry.faults.append(Fault("PUT .*/manifests/", edit=_store))
+    with pytest.raises(IntegrityError, match=f"{registry.host} stored"):
+        push(client, registry)
+
+
+def test_a_manifest_before_its_blobs_is_refused_in_the_registrys_words(client, registry):
+    with pytest.raises(FetchFailed, match=r"404 .*: MANIFEST_BLOB_UNKNOWN: this is") as caught:
+        client.put_manifest(registry.repository("me/x"), manifest(), documents.MANIFEST, tag="one")
+    assert "me/x/manifests/one" in caught.value.message
+    assert registry.tags == {}
+
+
+# -- lists
+
+
+@pytest.mark.parametrize("page", [None, 1, 2, 100])
+def test_lists_are_read_to_their_end(client, registry, page):
+    for number in range(5):
+        push(client, registry, tag=f"tag-{number}")
+    registry.page = page
+    assert list(client.tags(registry.repository("me/x"))) == [f"tag-{n}" for n in range(5)]
+    assert len(registry.asked("/tags/list")) == -(-5 // (page or 5))
+    for name in ("a", "b/c"):
+        client.put_manifest(
+            registry.repository(name), b'{"manifests": []}', documents.INDEX, tag="x"
+        )
+    assert list(client.repositories(registry.host)) == ["a", "b/c", "me/x"]
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        '<{path}?at=2>; rel="next"',
+        "<{path}?at=2>;rel=next",
+        '<http://{host}{path}?at=2>; rel="next"; title="more, still"',
+        '</nowhere>; rel="prev", <{path}?at=2>; rel="next"',
+        '<?at=2>; title="x"; REL="next"',
+    ],
+)
+def test_links_in_all_their_forms(client, registry, link):
+    for number in range(4):
+        push(client, registry, tag=f"tag-{number}")
+    registry.page = 2
+    text = link.format(path="/v2/me/x/tags/list", host=registry.host)
+    registry.faults.append(Fault("GET .*/tags/list", edit=says("Link", text)))
+    assert list(client.tags(registry.repository("me/x"))) == [f"tag-{n}" for n in range(4)]
+
+
+def test_pages_in_a_circle_end(client, registry):
+    push(client, registry)
+    registry.faults.append(
+        Fault("GET .*/tags/list", times=99, edit=says("Link", '</v2/me/x/tags/list>; rel="next"'))
+    )
+    with pytest.raises(FetchFailed, match="lead in a circle"):
+        list(client.tags(registry.repository("me/x")))
+
+
+def test_a_page_elsewhere_is_refused(client, registry):
+    push(client, registry)
+    link = f'<http://{registry.storage}/v2/me/x/tags/list?secret=1>; rel="next"'
+    registry.faults.append(Fault("GET .*/tags/list", edit=says("Link", link)))
+    with pytest.raises(FetchFailed, match="the next page lies elsewhere") as caught:
+        list(client.tags(registry.repository("me/x")))
+    assert "secret" not in caught.value.message
+
+
+def test_no_tags_at_all(client, registry):
+    registry.faults.append(Fault("GET .*/tags/list", status=200, body=b'{"tags": null}'))
+    assert list(client.tags(registry.repository("me/x"))) == []
+
+
+def test_the_tags_of_a_repository_that_is_not_there(client, registry):
+    with pytest.raises(NotFound, match="me/none"):
+        list(client.tags(registry.repository("me/none")))
+
+
+# -- deleting
+
+
+def test_deleting(client, registry):
+    digest = push(client, registry)
+    repository = registry.repository("me/x")
+    assert client.delete(repository, "one")
+    assert not client.delete(repository, "one")
+    assert client.manifest(at(registry, digest)).digest == digest
+    assert client.delete(repository, digest)
+    assert not client.delete(repository, digest)
+    assert client.delete_blob(repository, BLOB.digest)
+    assert not client.delete_blob(repository, BLOB.digest)
+    assert client.has(repository, BLOB.digest) is None
+
+
+def test_a_registry_that_deletes_nothing_says_how_to_allow_it(client, registry):
+    registry.deletes = False
+    digest = push(client, registry)
+    for target in ("one", digest):
+        with pytest.raises(FetchFailed, match=r"405 .*UNSUPPORTED") as caught:
+            client.delete(registry.repository("me/x"), target)
+        assert "storage.delete.enabled" in str(caught.value.hint)
+
+
+def test_offline_no_registry_is_asked(registry):
+    with pytest.raises(FetchFailed, match="--offline asks no server"):
+        Client(offline=True).resolve(at(registry, "one"))
+    assert registry.requests == []

@@ -1,0 +1,76 @@
+"""Names of what lies in registries."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imgbuild.errors import InputError
+from imgbuild.registry.reference import Reference, Repository, parse, parse_repository
+
+D = f"sha256:{'a' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("debian", Reference("docker.io", "library/debian")),
+        ("debian:12", Reference("docker.io", "library/debian", "12")),
+        ("nvidia/cuda", Reference("docker.io", "nvidia/cuda")),
+        ("docker.io/debian", Reference("docker.io", "library/debian")),
+        ("ghcr.io/me/x:1", Reference("ghcr.io", "me/x", "1")),
+        (f"ghcr.io/me/x@{D}", Reference("ghcr.io", "me/x", None, D)),
+        (f"ghcr.io/me/x:1@{D}", Reference("ghcr.io", "me/x", "1", D)),
+        ("localhost/x", Reference("localhost", "x")),
+        ("localhost:5000/a/b/c:v_1.2-3", Reference("localhost:5000", "a/b/c", "v_1.2-3")),
+        ("[::1]:5000/x", Reference("[::1]:5000", "x")),
+        ("h:1/a__b-c.d---e", Reference("h:1", "a__b-c.d---e")),
+    ],
+)
+def test_references(text, found):
+    assert parse(text) == found
+    assert found.target == (found.digest or found.tag or "")
+    assert found.repository == Repository(found.host, found.name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", ":", "@", "h:1/", "h:1/X", "h:1/x:", "h:1/x:.", f"h:1/x:{'a' * 129}", "h:1/x@sha256:12",
+        f"h:1/x@{D}0", "h:1/x@", "h:1/a//b", "h:1/-a", "h:1/a_", "h:1/a___b", "h:1/../x", "h:x/a",
+        "https://h/x", "h:1/x y", "h.é/x", f"@{D}", "me@h:1/x", "h:1/x?y", "h:1/x\n",
+    ],
+)  # fmt: skip
+def test_what_names_nothing(text):
+    with pytest.raises(InputError, match="names nothing in a registry"):
+        parse(text)
+
+
+def test_a_default_tag_is_for_names_alone():
+    assert parse("h:1/x", default_tag="one").tag == "one"
+    assert parse("h:1/x:two", default_tag="one").tag == "two"
+    assert parse(f"h:1/x@{D}", default_tag="one").tag is None
+
+
+PART = st.from_regex(r"[a-z0-9]+((\.|_|__|-{1,3})[a-z0-9]+){0,2}", fullmatch=True)
+TAGS = st.none() | st.from_regex(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,20}", fullmatch=True)
+
+
+@given(
+    host=st.sampled_from(["h.example", "h:5000", "localhost", "10.0.0.1:80"]),
+    name=st.lists(PART, min_size=1, max_size=4).map("/".join),
+    tag=TAGS,
+    digest=st.sampled_from([None, D]),
+)
+def test_what_is_written_is_read(host, name, tag, digest):
+    reference = Reference(host, name, tag, digest)
+    assert parse(str(reference)) == reference
+    assert parse_repository(str(reference.repository)) == reference.repository
+
+
+@pytest.mark.parametrize("text", ["h:1/x:1", f"h:1/x@{D}"])
+def test_a_repository_is_no_reference(text):
+    with pytest.raises(InputError, match="where a repository is wanted") as caught:
+        parse_repository(text)
+    assert caught.value.hint == "write h:1/x"

@@ -1,0 +1,234 @@
+"""What refers to a manifest: by the registry's own list, or by the tag that clients keep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.errors import FetchFailed, InputError
+from imgbuild.oci import documents
+from imgbuild.registry.client import Client, bytes_source
+from tests import registries
+from tests.registries import INDEX, Answer, Fault, Registry, named
+
+EMPTY = bytes_source(b"{}")
+SBOM, STATEMENT = "application/vnd.cyclonedx+json", "application/vnd.in-toto+json"
+NAME = "me/x"
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    registries.alone(monkeypatch, tmp_path)
+
+
+@pytest.fixture(name="registry", params=[True, False], ids=["api", "tag"])
+def _registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
+    with registries.serve(Registry(referrers_api=request.param)) as registry:
+        yield registry
+
+
+@pytest.fixture(name="plain")
+def _plain() -> Iterator[Registry]:
+    """A registry without the API."""
+    with registries.serve(Registry(referrers_api=False)) as registry:
+        yield registry
+
+
+@pytest.fixture(name="client")
+def _client() -> Client:
+    return Client(attempts=3, first_wait=0.001, timeout=(5, 5))
+
+
+def put(client: Client, registry: Registry, **more: object) -> str:
+    """A manifest without layers, by its digest alone."""
+    repository = registry.repository(NAME)
+    client.upload(repository, EMPTY)
+    config = {"mediaType": documents.CONFIG, "digest": EMPTY.digest, "size": EMPTY.size}
+    document = {"schemaVersion": 2, "mediaType": documents.MANIFEST, "config": config,
+                "layers": [], **more}  # fmt: skip
+    return client.put_manifest(repository, json.dumps(document).encode(), documents.MANIFEST)
+
+
+def refer(client: Client, registry: Registry, subject: str, kind: str, **more: object) -> str:
+    """A manifest of type `kind` that refers to `subject`."""
+    size = len(registry.manifests.get((NAME, subject), (b"", ""))[0])
+    named_ = {"mediaType": documents.MANIFEST, "digest": subject, "size": size}
+    return put(client, registry, subject=named_, artifactType=kind, **more)
+
+
+def tag(digest: str) -> str:
+    return digest.replace(":", "-")
+
+
+def listed(registry: Registry, subject: str) -> list[dict[str, object]]:
+    """The entries under the tag of a subject."""
+    data, kind = registry.manifests[NAME, registry.tags[NAME, tag(subject)]]
+    assert kind == INDEX
+    found: list[dict[str, object]] = json.loads(data)["manifests"]
+    return found
+
+
+def test_referrers_are_found(client, registry):
+    subject, other = put(client, registry), put(client, registry, annotations={"a": "b"})
+    first = refer(client, registry, subject, SBOM, annotations={"name": "sbom"})
+    second = refer(client, registry, subject, STATEMENT)
+    elsewhere = refer(client, registry, other, SBOM)
+    repository = registry.repository(NAME)
+    found = client.referrers(repository, subject)
+    assert {one.digest for one in found} == {first, second}
+    assert {one.artifact_type for one in found} == {SBOM, STATEMENT}
+    assert [one.annotations for one in found if one.digest == first] == [{"name": "sbom"}]
+    assert [one.digest for one in client.referrers(repository, subject, SBOM)] == [first]
+    assert client.referrers(repository, subject, "none/such") == ()
+    assert [one.digest for one in client.referrers(repository, other)] == [elsewhere]
+    for one in found:
+        assert client.resolve(registries.reference(registry, NAME, one.digest)) is not None
+    tags = {target for _, target in registry.tags}
+    assert tags == (set() if registry.referrers_api else {tag(subject), tag(other)})
+
+
+def test_nothing_refers(client, registry):
+    assert client.referrers(registry.repository(NAME), put(client, registry)) == ()
+
+
+def test_a_subject_that_is_not_there_has_referrers_too(client, registry):
+    subject = f"sha256:{'0' * 64}"
+    first = refer(client, registry, subject, SBOM)
+    assert [one.digest for one in client.referrers(registry.repository(NAME), subject)] == [first]
+
+
+def test_the_type_of_the_configuration_stands_for_a_missing_one(client, registry):
+    subject = put(client, registry)
+    descriptor = {"mediaType": documents.MANIFEST, "digest": subject, "size": 2}
+    put(client, registry, subject=descriptor)
+    found = client.referrers(registry.repository(NAME), subject)
+    assert [one.artifact_type for one in found] == [documents.CONFIG]
+
+
+@pytest.mark.parametrize("filters", [True, False])
+@pytest.mark.parametrize("page", [None, 1, 2])
+def test_pages_and_filters_of_the_api(client, filters, page):
+    with registries.serve(Registry(filters=filters, page=page)) as registry:
+        subject = put(client, registry)
+        wanted = {refer(client, registry, subject, SBOM, annotations={"n": f"{n}"})
+                  for n in range(3)}  # fmt: skip
+        refer(client, registry, subject, STATEMENT)
+        repository = registry.repository(NAME)
+        found = client.referrers(repository, subject, SBOM)
+        assert {one.digest for one in found} == wanted
+        assert len(found) == 3
+        assert len(client.referrers(repository, subject)) == 4
+
+
+# -- the tag
+
+
+def test_the_entry_under_the_tag_says_what_the_specification_wants(client, plain):
+    subject = put(client, plain)
+    first = refer(client, plain, subject, SBOM, annotations={"name": "sbom"})
+    data, _ = plain.manifests[NAME, first]
+    assert listed(plain, subject) == [
+        {"mediaType": documents.MANIFEST, "digest": first, "size": len(data),
+         "artifactType": SBOM, "annotations": {"name": "sbom"}}
+    ]  # fmt: skip
+
+
+def test_the_same_manifest_is_listed_once(client, plain):
+    subject = put(client, plain)
+    for _ in range(2):
+        refer(client, plain, subject, SBOM)
+    assert len(listed(plain, subject)) == 1
+    assert len(plain.asked(f"PUT .*/{tag(subject)}")) == 1
+
+
+def test_entries_of_others_stay_as_they_are(client, plain):
+    subject = put(client, plain)
+    theirs = put(client, plain, annotations={"by": "others"})
+    entry = {"mediaType": documents.MANIFEST, "digest": theirs, "size": 12, "artifactType": "odd",
+             "urls": ["https://example.com/é"], "x-more": {"of": [1.5, None]}}  # fmt: skip
+    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]}
+    data = json.dumps(index, indent=1).encode()
+    client.put_manifest(plain.repository(NAME), data, INDEX, tag=tag(subject))
+    ours = refer(client, plain, subject, SBOM)
+    assert [one["digest"] for one in listed(plain, subject)] == [theirs, ours]
+    assert listed(plain, subject)[0] == entry
+
+
+def test_an_entry_that_another_writer_took_away_is_written_again(client, plain):
+    subject = put(client, plain)
+    first = refer(client, plain, subject, SBOM)
+
+    def _overwrite(_: Answer) -> None:  # by one who had read the list before
+        data = json.dumps({"manifests": [{"mediaType": "x", "digest": first, "size": 1}]}).encode()
+        plain.manifests[NAME, named(data)] = (data, INDEX)
+        plain.tags[NAME, tag(subject)] = named(data)
+
+    plain.faults.append(Fault(f"PUT .*/{tag(subject)}", edit=_overwrite))
+    second = refer(client, plain, subject, STATEMENT)
+    assert [one["digest"] for one in listed(plain, subject)] == [first, second]
+
+
+def test_two_who_write_all_the_time_end_in_an_error(client, plain):
+    subject = put(client, plain)
+    empty = json.dumps({"manifests": []}).encode()
+
+    def _empty(_: Answer) -> None:
+        plain.manifests[NAME, named(empty)] = (empty, INDEX)
+        plain.tags[NAME, tag(subject)] = named(empty)
+
+    plain.faults.append(Fault(f"PUT .*/{tag(subject)}", times=99, edit=_empty))
+    with pytest.raises(FetchFailed, match="are written by others too"):
+        refer(client, plain, subject, SBOM)
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 406, 501])
+def test_every_way_to_have_no_api(client, plain, status):
+    subject = put(client, plain)
+    first = refer(client, plain, subject, SBOM)
+    plain.faults.append(Fault("GET .*/referrers/", status=status, body=b"<html>no</html>"))
+    found = client.referrers(plain.repository(NAME), subject)
+    assert [one.digest for one in found] == [first]
+
+
+def test_a_page_for_people_is_no_api(client, plain):
+    subject = put(client, plain)
+    first = refer(client, plain, subject, SBOM)
+    headers = {"Content-Type": "text/html; charset=utf-8"}
+    plain.faults.append(
+        Fault("GET .*/referrers/", status=200, headers=headers, body=b"<html>hello</html>")
+    )
+    found = client.referrers(plain.repository(NAME), subject)
+    assert [one.digest for one in found] == [first]
+
+
+def test_a_refusal_is_no_missing_api(client, registry):
+    subject = put(client, registry)
+    registry.faults.append(Fault("GET .*/referrers/", status=403))
+    with pytest.raises(FetchFailed, match="403"):
+        client.referrers(registry.repository(NAME), subject)
+
+
+def test_a_damaged_list_is_told(client, plain):
+    subject = put(client, plain)
+    config = {"mediaType": documents.CONFIG, "digest": EMPTY.digest, "size": 2}
+    data = json.dumps({"config": config, "layers": []}).encode()
+    client.put_manifest(plain.repository(NAME), data, documents.MANIFEST, tag=tag(subject))
+    with pytest.raises(InputError, match=f"{NAME}:{tag(subject)}"):
+        client.referrers(plain.repository(NAME), subject)
+
+
+# -- deleting
+
+
+def test_a_referrer_that_is_deleted_is_not_listed_any_more(client, registry):
+    subject = put(client, registry)
+    first = refer(client, registry, subject, SBOM)
+    second = refer(client, registry, subject, STATEMENT)
+    repository = registry.repository(NAME)
+    assert client.delete(repository, first)
+    assert [one.digest for one in client.referrers(repository, subject)] == [second]
+    assert client.delete(repository, second)
+    assert client.referrers(repository, subject) == ()
