@@ -9,16 +9,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from imgbuild import attach, carried, history, project
 from imgbuild import diff as diffs
-from imgbuild import history, project
 from imgbuild import lock as locks
 from imgbuild import seal as seals
 from imgbuild.console import console
 from imgbuild.diff import Content, Part, Side
-from imgbuild.errors import InputError
+from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.lock import Lock
 from imgbuild.registry.client import Client
 from imgbuild.registry.image import Remote, read
 from imgbuild.registry.reference import Reference, parse
+from imgbuild.values import Digest
 
 MADE = re.compile(r"imgbuild layer (.+)")
 VERSION = "dev.imgbuild.version."
@@ -67,21 +69,38 @@ def _of_target(name: str, revision: str, text: str, matrix: Path | None) -> Side
 
 def _in_registry(client: Client, reference: Reference) -> Side:
     found = read(client, reference)
-    console.warn(f"{reference}: of its packages only those that its labels name are compared")
-    content = {arch: _content(one) for arch, one in found.images.items()}
-    return Side(name=str(reference), arch=content, complete=False)
+    lock = _lock(client, reference, found.top.digest)
+    if lock is None:
+        console.warn(f"{reference} carries no lock: of its packages its labels alone are compared")
+    content = {arch: _content(one, lock) for arch, one in found.images.items()}
+    return Side(name=str(reference), arch=content, complete=lock is not None)
 
 
-def _content(one: Remote) -> Content:
+def _lock(client: Client, reference: Reference, digest: Digest) -> Lock | None:
+    """The lock that is attached to the image `digest`, if its seal is of that image."""
+    place = str(reference)
+    for known in attach.find(client, reference.repository, digest, carried.ARTIFACT_TYPE):
+        try:
+            own = carried.read({name: part.data for name, part in known.files.items()}, place)
+        except ImgbuildError as error:
+            console.detail(f"{place}: {error.message}")
+            continue
+        if digest in {own.sealed.digest, *(each.manifest for each in own.sealed.arch.values())}:
+            return own.lock
+    return None
+
+
+def _content(one: Remote, lock: Lock | None) -> Content:
     made = [step.created_by for step in one.settings.history if not step.empty_layer]
     names = [match[1] if (match := MADE.fullmatch(text)) else "" for text in made]
     names += [""] * (len(one.layers) - len(names))
+    said = {
+        ("wheel", key.removeprefix(VERSION)): text
+        for key, text in one.settings.config.labels.items()
+        if key.startswith(VERSION)
+    }
     return Content(
-        packages={
-            ("wheel", key.removeprefix(VERSION)): text
-            for key, text in one.settings.config.labels.items()
-            if key.startswith(VERSION)
-        },
+        packages=diffs.versions(lock, one.arch) if lock is not None else said,
         layers=tuple(
             Part(name=name or layer.digest, digest=layer.digest, size=layer.size)
             for name, layer in zip(names, one.layers, strict=False)

@@ -1,6 +1,7 @@
 """From sealed locks to a repository of a registry: what it lacks is made and sent, no more.
 
-survey (HEAD) → mount → assemble what is left → upload → manifests → what is attached → tags
+survey (HEAD) → mount → assemble what is left → upload → manifests → what is attached → signatures
+→ tags
 
 Digests come from the lock, so what the registry has is neither built nor downloaded. A tag is put
 when everything below it is there: a push that ends early leaves blobs, and the next one goes on.
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from imgbuild import building, extend, extend_layers, sealing, tagging
+from imgbuild import building, extend, extend_layers, inside, sealing, tagging
 from imgbuild.console import console
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.inputs import Inputs
@@ -42,6 +43,7 @@ from imgbuild.values import Arch, Bytes, Digest
 if TYPE_CHECKING:
     from imgbuild.matrix.select import Selected
     from imgbuild.pipeline import Session
+    from imgbuild.signing.keys import PrivateKey
     from imgbuild.steps import Steps
 
 UPLOADS = 4  # blobs on their way at once
@@ -71,7 +73,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a push goes and how it works. `mounts` are other repositories of the same registry."""
+    """Where a push goes and how it works. `mounts` are other repositories of the same registry.
+
+    `attach`: bills of materials, provenance and the lock are put beside the image; with a `key` it
+    is signed.
+    """
 
     client: Client
     repository: Repository
@@ -80,10 +86,15 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     inputs: Inputs
     processes: int
     tag: bool = True
+    attach: bool = True
+    key: PrivateKey | None = None
 
 
 class Pushed(msgspec.Struct, frozen=True, kw_only=True):
-    """A target in a repository; after a dry run, what would go there. `sent` are bytes of blobs."""
+    """A target in a repository; after a dry run, what would go there.
+
+    `sent` are bytes of the image's blobs; `attached` and `signed` what was put beside it.
+    """
 
     target: str
     reference: str
@@ -92,6 +103,8 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[Tag, ...]
     blobs: tuple[Row, ...]
     sent: Bytes
+    attached: tuple[Digest, ...] = ()
+    signed: tuple[Digest, ...] = ()
 
 
 def plans(
@@ -112,6 +125,8 @@ def work(
     plain_http: Sequence[str],
     *,
     tag: bool,
+    attach: bool,
+    key: PrivateKey | None,
 ) -> Work:
     """How to push to `repository`; InputError if layers are to be mounted from another registry."""
     named = [parse_repository(text) for text in mounts]
@@ -129,6 +144,8 @@ def work(
         inputs=session.inputs(),
         processes=session.options.jobs,
         tag=tag,
+        attach=attach,
+        key=key,
     )
 
 
@@ -212,6 +229,7 @@ def push(work: Work, plan: PushPlan) -> Pushed:
         rows = _sent(work, plan, rows)
         for paper in plan.papers:
             _put(work, paper)
+        attached, signed = _attached(work, plan), _signed(work, plan)
         top = plan.top
         tags = tuple(
             tagging.put(work.client, work.repository, top.data, top.media_type, top.digest, name)
@@ -219,7 +237,34 @@ def push(work: Work, plan: PushPlan) -> Pushed:
         )
     done = _pushed(work, plan, rows, State.SENT, tags)
     console.info(_told(done))
-    return done
+    return msgspec.structs.replace(done, attached=attached, signed=signed)
+
+
+def _attached(work: Work, plan: PushPlan) -> tuple[Digest, ...]:
+    """Put beside the image what is known of it; a base alone is none that a lock describes."""
+    if not work.attach or plan.only_base:
+        return ()
+    found = inside.attach_all(
+        work.client, work.repository, plan.lock, plan.sealed, work.project, arches=plan.arches
+    )
+    return tuple(one.digest for one in found)
+
+
+def _signed(work: Work, plan: PushPlan) -> tuple[Digest, ...]:
+    if work.key is None or plan.only_base:
+        return ()
+    from imgbuild.signing import pushed  # loads cryptography
+
+    found = pushed.sign_pushed(
+        work.client,
+        work.repository,
+        plan.lock,
+        plan.sealed,
+        work.project,
+        work.key,
+        arches=plan.arches,
+    )
+    return tuple(one.digest for one in found)
 
 
 def _put(work: Work, paper: Paper) -> None:

@@ -54,14 +54,14 @@ class Paper(msgspec.Struct, frozen=True, kw_only=True):
 class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One target on its way: each blob once, bottom layers first; manifests; what the tags name.
 
-    `whole`: it is the image of the seal, not one of its architectures nor its base alone.
+    `only_base`: not its image but its base's layers as one.
     """
 
     target: str
     lock: Lock
     sealed: Seal
     arches: tuple[Arch, ...]
-    whole: bool
+    only_base: bool
     blobs: tuple[Blob, ...]
     manifests: tuple[Paper, ...]
     top: Paper
@@ -107,7 +107,7 @@ def push_plan(
         lock=lock,
         sealed=sealed,
         arches=tuple(plans),
-        whole=not some and not only_base,
+        only_base=only_base,
         blobs=_blobs({arch: planned.layers for arch, planned in plans.items()}, made),
         manifests=papers,
         top=papers[0] if len(papers) == 1 else index,

@@ -42,17 +42,18 @@ class Place:
         """Where pushes go."""
         return self.registry.repository(NAME)
 
-    def work(self, *mounts: str, tag: bool = True, attempts: int = 3) -> Work:
+    def work(self, *mounts: str, tag: bool = True, attach: bool = False) -> Work:
         """How to push, with little patience."""
         session = pipeline.open_session(self.world.matrix, pipeline.Options(offline=True))
         return Work(
-            client=Client(first_wait=0.001, attempts=attempts, origin=True),
+            client=Client(first_wait=0.001, attempts=3, origin=True),
             repository=self.repository,
             mounts=tuple(self.registry.repository(name) for name in mounts),
             project=session.project,
             inputs=session.inputs(),
             processes=1,
             tag=tag,
+            attach=attach,
         )
 
     def plan(self, *, only_base: bool = False) -> PushPlan:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import diff, difference, listing, push, tagging
+from imgbuild import attach, carried, diff, difference, listing, push, tagging
 from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.oci import documents
+from imgbuild.registry import manifests
 from imgbuild.registry.client import Client, NotFound
 from imgbuild.registry.reference import Reference
 from imgbuild.values import Arch
@@ -139,6 +140,32 @@ def test_targets_locks_folders_and_references_are_sides(place):
         assert (found.arch[Arch.X86_64].changes, found.arch[Arch.X86_64].pull) == ((), 0)
 
 
+def test_an_image_that_carries_its_lock_is_a_whole_side(place):
+    push.push(place.work(attach=True), place.both())
+    found = difference.side(str(place.reference(BOTH)), CLIENT, place.world.matrix)
+    own = difference.side(BOTH, CLIENT, place.world.matrix)
+    assert found.complete
+    assert found.arch == own.arch
+    digest = place.registry.tags[NAME, BOTH]
+    one = json.loads(place.registry.manifests[NAME, digest][0])["manifests"][0]["digest"]
+    by_digest = difference.side(f"{place.repository}@{one}", CLIENT, place.world.matrix)
+    assert (by_digest.complete, list(by_digest.arch)) == (True, [Arch.ARM64])
+
+
+def test_a_lock_of_another_image_is_not_believed(place):
+    """Whoever may write to a repository may attach to its images."""
+    push.push(place.work(attach=True), place.both())
+    target = place.push()
+    here = manifests.fetch(CLIENT.http, place.reference(TARGET)).descriptor
+    (lock, *_) = attach.find(
+        CLIENT, place.repository, place.registry.tags[NAME, BOTH], carried.ARTIFACT_TYPE
+    )
+    attach.attach(CLIENT, place.repository, here, carried.ARTIFACT_TYPE, lock.files, {})
+    assert here.digest == target.digest
+    side = difference.side(str(place.reference(TARGET)), CLIENT, place.world.matrix)
+    assert not side.complete
+
+
 def test_what_is_no_side_is_said(place, tmp_path):
     place.push()
     matrix = place.world.matrix
@@ -161,7 +188,7 @@ def test_what_is_no_side_is_said(place, tmp_path):
 def test_push_ls_diff_pull_and_tag_as_verbs(place, imgbuild, tmp_path):
     where = f"{place.registry.host}/{NAME}"
     note = tmp_path / "digests"
-    words = ("push", TARGET, where, "--date", "20261121", "--jobs", "1", "--offline")
+    words = ("push", TARGET, where, "--date", "20261121", "--jobs", "1", "--offline", "--no-attach")
     dry = imgbuild(*words, "--dry-run", "--digest-file", str(note))
     assert dry.status == 0
     assert "lacking" in dry.stdout

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from imgbuild import push
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, Interrupted
@@ -18,6 +20,7 @@ from imgbuild.plan import plan
 from imgbuild.push import State
 from imgbuild.push_plan import CONFIG
 from imgbuild.render import dockerfile
+from imgbuild.signing import keys
 from imgbuild.store import Store
 from imgbuild.values import Arch
 from tests.registries import Answer, Fault
@@ -59,13 +62,13 @@ def test_a_plan_has_the_digests_of_the_seal(place):
 
 def test_tags_say_what_an_image_is(place):
     whole = place.both()
-    assert (whole.tags, whole.whole) == ((BOTH, f"{BOTH}-20261121"), True)
+    assert whole.tags == (BOTH, f"{BOTH}-20261121")
     some = place.both(Arch.ARM64)
-    assert (some.tags, some.whole) == ((f"{BOTH}-arm64", f"{BOTH}-arm64-20261121"), False)
+    assert some.tags == (f"{BOTH}-arm64", f"{BOTH}-arm64-20261121")
     assert some.top == some.papers[0]
     assert some.top.digest == whole.sealed.arch[Arch.ARM64].manifest
     base = place.plan(only_base=True)
-    assert (base.tags[0], base.whole) == (f"{TARGET}-base", False)
+    assert (base.tags[0], base.only_base) == (f"{TARGET}-base", True)
 
 
 def test_the_base_is_the_one_that_dockerfiles_name(place):
@@ -224,6 +227,62 @@ def test_a_repository_that_may_not_be_read_is_passed_over(place):
     place.registry.faults.append(Fault("HEAD /v2/private/blobs/", times=100, status=403))
     done = push.push(place.work("private"), place.plan())
     assert {row.state for row in done.blobs} == {State.SENT}
+
+
+# -- what is beside an image
+
+
+def test_what_is_attached_comes_before_the_tags_and_only_once(place):
+    done = push.push(place.work(attach=True), place.both())
+    assert len(done.attached) == len(set(done.attached)) > len(Arch)
+    puts = [
+        one.path.rpartition("/")[2].partition("?")[0]
+        for one in place.registry.asked("PUT .*/manifests/")
+    ]
+    assert max(map(puts.index, done.attached)) < min(map(puts.index, done_tags(done)))
+    place.registry.requests.clear()
+    again = push.push(place.work(attach=True), place.both())
+    assert place.writes() == []
+    assert again.attached == done.attached
+
+
+def test_what_cannot_be_attached_leaves_no_tag(place):
+    place.registry.faults.append(Fault("(GET|HEAD) .*/referrers/", times=100, status=500))
+    with pytest.raises(FetchFailed, match="500"):
+        push.push(place.work(attach=True), place.plan())
+    assert place.tags() == {}
+
+
+def test_a_key_signs_before_a_tag_is_put(place, tmp_path):
+    key = tmp_path / "key.pem"
+    private = ec.generate_private_key(ec.SECP256R1())
+    key.write_bytes(
+        private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    work = msgspec.structs.replace(place.work(attach=True), key=keys.load_private(key))
+    done = push.push(work, place.plan())
+    assert done.signed == (done.digest,)
+    puts = [one.path.rpartition("/")[2] for one in place.registry.asked("PUT .*/manifests/")]
+    assert puts[-2:] == list(done_tags(done))
+    signature = f"{done.digest.replace(':', '-')}.sig"
+    assert signature in puts
+    place.registry.requests.clear()
+    assert push.push(work, place.plan()).signed == done.signed
+    assert sent(place) == Counter()
+
+
+def test_a_base_alone_has_nothing_beside_it(place):
+    done = push.push(place.work(attach=True), place.plan(only_base=True))
+    assert (done.attached, done.signed) == ((), ())
+
+
+def done_tags(done: push.Pushed) -> tuple[str, ...]:
+    """The names of the tags of a push."""
+    return tuple(tag.name for tag in done.tags)
 
 
 # -- what goes wrong

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from imgbuild.pipeline import Session
     from imgbuild.push import Pushed
     from imgbuild.registry.reference import Repository
+    from imgbuild.signing.keys import PrivateKey
 
 HEAD = ("target", "arch", "layer", "MB", "in the registry", "digest")
 NUMBERS = frozenset({3})
@@ -105,6 +106,25 @@ DryRun = Annotated[
         rich_help_panel=options.WORK,
     ),
 ]
+Attach = Annotated[
+    bool,
+    typer.Option(
+        "--attach/--no-attach",
+        help="Put bills of materials, provenance and the lock beside the image.",
+        rich_help_panel=options.WORK,
+    ),
+]
+SignKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--sign-key",
+        metavar="FILE",
+        help="Sign the image and what is attached with this private key, as cosign does, before"
+        " any tag is put.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
 
 
 def push(
@@ -118,6 +138,8 @@ def push(
     digest_file: DigestFile = None,
     date: Date = None,
     mount_from: MountFrom = None,
+    attach: Attach = True,
+    sign_key: SignKey = None,
     plain_http: options.PlainHttp = None,
     jobs: options.Jobs = 0,
     offline: options.Offline = False,
@@ -146,6 +168,7 @@ def push(
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     names, place = _split(places or [])
+    key = _key(sign_key)
     session = pipeline.open_session(
         matrix, pipeline.Options(jobs=options.processes(jobs), offline=offline)
     )
@@ -155,7 +178,15 @@ def push(
     )
     day = date or datetime.datetime.now(datetime.UTC).date()
     plans = pushes.plans(session, selected, date=day, only_base=only is Only.BASE)
-    work = pushes.work(session, repository, mount_from or [], plain_http or [], tag=not digest_only)
+    work = pushes.work(
+        session,
+        repository,
+        mount_from or [],
+        plain_http or [],
+        tag=not digest_only,
+        attach=attach,
+        key=key,
+    )
     if dry_run:
         made = pushes.dry_run(work, plans)
         _told(made)
@@ -168,6 +199,15 @@ def push(
 
         codec.write_bytes(digest_file, "".join(f"{line}\n" for line in lines).encode())
     options.answer(made, lines, json=json)
+
+
+def _key(path: Path | None) -> PrivateKey | None:
+    """The key to sign with, read before anything is sent: its password may be asked for."""
+    if path is None:
+        return None
+    from imgbuild.signing import keys
+
+    return keys.load_private(path)
 
 
 def _split(places: Sequence[str]) -> tuple[list[str], str | None]:
