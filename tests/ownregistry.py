@@ -7,12 +7,13 @@ broken registries are `tests.registries`.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,8 +82,11 @@ def program() -> str:
 
 
 @contextlib.contextmanager
-def serve(folder: Path) -> Iterator[OwnRegistry]:
-    """Run a registry that keeps its files in `folder`; the folder is gone afterwards."""
+def serve(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[OwnRegistry]:
+    """Run a registry that keeps its files in `folder`; the folder is gone afterwards.
+
+    `settings` are REGISTRY_… variables, which it takes before its configuration.
+    """
     folder.mkdir(parents=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -90,7 +94,10 @@ def serve(folder: Path) -> Iterator[OwnRegistry]:
     (folder / "config.yml").write_text(CONFIGURATION.format(folder=folder, address=host))
     with (folder / "log").open("wb") as log:
         running = subprocess.Popen(
-            [program(), "serve", str(folder / "config.yml")], stdout=log, stderr=log
+            [program(), "serve", str(folder / "config.yml")],
+            env={**os.environ, **(settings or {})},
+            stdout=log,
+            stderr=log,
         )
     try:
         _await(running, host, folder / "log")
