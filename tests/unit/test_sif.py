@@ -13,6 +13,7 @@ from imgbuild import run
 from imgbuild.cli import sif as verb
 from imgbuild.errors import IntegrityError, ToolMissing
 from imgbuild.oci import layout
+from imgbuild.oci.documents import Descriptor
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.unpack import Reader
 from imgbuild.sif import container, enroot, files, image, squashfs
@@ -89,7 +90,7 @@ def written(tmp_path, document):
     blobs = tmp_path / "blobs/sha256"
     blobs.mkdir(parents=True)
     (blobs / digest[7:]).write_bytes(data)
-    part = layout.Descriptor("application/json", digest, len(data))
+    part = Descriptor("application/json", digest, len(data))
     stored = layout.Stored(manifest=part, config=part, layers=(), diff_ids=(), settings={})
     return layout.Layout(path=tmp_path, name="", top=part, images={Arch.X86_64: stored})
 

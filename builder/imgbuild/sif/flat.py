@@ -94,11 +94,11 @@ class Flat:
             with _opened(layer) as stream:
                 reader = Reader(stream, str(layer.path))
                 for member, entry in enumerate(reader, 1):
-                    node, names = files.pop((number, member), (None, []))
-                    if node is not None:
-                        if (node.size, node.mtime) != (entry.size, entry.mtime):
+                    found = files.pop((number, member), None)
+                    if found is not None:
+                        if (found[0].size, found[0].mtime) != (entry.size, entry.mtime):
                             _changed(layer)
-                        yield from _file(reader, node, names, advance)
+                        yield from _file(reader, *found, advance)
         if files:
             _changed(self._layers[min(files)[0] - 1])
         yield END
