@@ -1,0 +1,453 @@
+"""A pushed and signed image, and everything that can be changed about it without its key.
+
+Each change is refused by the check that it concerns, and by no other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from imgbuild import attach, carried, codec, inside, provenance, push
+from imgbuild import seal as seals
+from imgbuild.attach import Part
+from imgbuild.lock import Lock
+from imgbuild.oci.documents import MANIFEST, Descriptor
+from imgbuild.push_plan import PushPlan
+from imgbuild.registry.client import Client
+from imgbuild.sbom import cyclonedx, spdx
+from imgbuild.seal import Seal
+from imgbuild.signing import forms, kept, pushed, signer, statements
+from imgbuild.signing.keys import PrivateKey
+from imgbuild.values import Arch, sha256
+from imgbuild.verifying import known
+from imgbuild.verifying.checks import Outcome
+from imgbuild.verifying.places import InRegistry
+from imgbuild.verifying.verify import Wanted, verify
+from tests import registries
+from tests.registries import named
+from tests.unit import registry_project
+from tests.unit.registry_project import BOTH, NAME, Place
+
+ARM = Arch.ARM64
+Found = dict[str, tuple[Outcome, str]]
+
+
+class World:
+    """The image, what it was made of, and the key that signed it."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.plan: PushPlan = place.both()
+        self.key = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
+        self.client = Client(first_wait=0.001, attempts=2)
+        self.repository = place.repository
+        push.push(place.work(), self.plan)
+        inside.attach_all(
+            self.client, self.repository, self.lock, self.sealed, place.work().project
+        )
+        self.unsigned = self.state()
+        self.sign(self.key)
+        self.signed = self.state()
+
+    @property
+    def lock(self) -> Lock:
+        return self.plan.lock
+
+    @property
+    def sealed(self) -> Seal:
+        return self.plan.sealed
+
+    @property
+    def top(self) -> Descriptor:
+        return inside.subjects(self.lock, self.sealed, tuple(Arch))[0]
+
+    @property
+    def arm(self) -> Descriptor:
+        return inside.subjects(self.lock, self.sealed, tuple(Arch))[1]
+
+    def state(self) -> tuple[dict[Any, Any], ...]:
+        held = self.place.registry
+        return dict(held.manifests), dict(held.blobs), dict(held.tags)
+
+    def restore(self, state: tuple[dict[Any, Any], ...]) -> None:
+        held = self.place.registry
+        held.manifests, held.blobs, held.tags = (dict(each) for each in state)
+
+    def sign(self, key: PrivateKey) -> None:
+        project = self.place.work().project
+        pushed.sign_pushed(self.client, self.repository, self.lock, self.sealed, project, key)
+
+    def verify(self, **wanted: Any) -> Found:
+        """The checks that did not pass, or were not asked for."""
+        wanted.setdefault("key", self.key.public)
+        place = InRegistry(Client(first_wait=0.001, attempts=2), self.place.reference(BOTH))
+        found = verify(place, Wanted(**wanted))
+        assert found.ok is all(one.outcome is not Outcome.FAILED for one in found.checks)
+        return {
+            " ".join(filter(None, (one.name, one.arch))): (one.outcome, one.detail)
+            for one in found.checks
+            if one.outcome is not Outcome.PASSED and one.name not in ("layer bytes", "rebuild")
+        }
+
+    def failed(self, **wanted: Any) -> dict[str, str]:
+        """The checks that failed, and why."""
+        found = self.verify(**wanted)
+        return {name: text for name, (how, text) in found.items() if how is Outcome.FAILED}
+
+    def artifacts(self, subject: Descriptor, kind: str) -> list[attach.Attached]:
+        return attach.find(self.client, self.repository, subject.digest, kind)
+
+    def flip(self, subject: Descriptor, kind: str, name: str) -> None:
+        """Change a byte of a stored file of an artifact."""
+        (one,) = self.artifacts(subject, kind)
+        self.flip_blob(one.files[name].data)
+
+    def flip_blob(self, data: bytes) -> None:
+        key = (NAME, named(data))
+        assert self.place.registry.blobs[key] == data
+        middle = len(data) // 2
+        flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+        self.place.registry.blobs[key] = flipped
+
+    def remove(self, kind: str, *subjects: Descriptor) -> None:
+        """Delete the artifacts of a type."""
+        for subject in subjects:
+            for one in self.artifacts(subject, kind):
+                self.client.delete(self.repository, one.descriptor.digest)
+
+    def replace(self, subject: Descriptor, kind: str, files: Mapping[str, bytes]) -> None:
+        """Put other files in place of an artifact's, as its own writer would."""
+        self.remove(kind, subject)
+        parts = {name: Part(data=data, media_type=kind) for name, data in files.items()}
+        attach.attach(self.client, self.repository, subject, kind, parts)
+
+    def unsign(self, *subjects: Descriptor, kinds: tuple[str, ...]) -> None:
+        """Remove the key's statements of some kinds, in both forms."""
+        registry = self.place.registry
+        for subject in subjects:
+            registry.tags.pop((NAME, forms.tag(subject.digest, forms.ATTESTATIONS)), None)
+            for one in self.client.referrers(self.repository, subject.digest, forms.BUNDLE):
+                if one.annotations["dev.sigstore.bundle.predicateType"] in kinds:
+                    self.client.delete(self.repository, one.digest)
+
+
+@pytest.fixture(name="whole", scope="module")
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("verifying")
+        for place in registry_project.place(folder, patch):
+            yield World(place)
+
+
+@pytest.fixture(name="world")
+def _world(whole: World, monkeypatch: pytest.MonkeyPatch, tmp_path) -> World:
+    cache = whole.place.world.folder.parent / "cache"
+    registries.alone(monkeypatch, tmp_path)
+    monkeypatch.setenv("IMGBUILD_CACHE", str(cache))
+    monkeypatch.chdir(whole.place.world.folder)
+    whole.restore(whole.signed)
+    return whole
+
+
+def own(world: World) -> known.Known:
+    return known.of_project(world.place.work().project, BOTH)
+
+
+# -- what is as it should be
+
+
+def test_a_signed_image_passes_every_check(world):
+    assert world.verify(whole=True) == {}
+    assert world.verify(own=own(world)) == {}
+
+
+def test_one_architecture_alone_passes(world):
+    place = world.place
+    place.registry.tags[NAME, BOTH] = world.arm.digest
+    assert world.verify() == {}
+
+
+def test_without_a_key_it_says_so(world):
+    found = world.verify(key=None)
+    assert {name: how for name, (how, _) in found.items()} == {"signature": Outcome.UNCHECKED}
+    assert "no --key" in found["signature"][1]
+
+
+def test_signing_again_writes_nothing(world):
+    world.sign(world.key)
+    assert world.state() == world.signed
+
+
+def test_an_unsigned_image_fails_with_a_key_and_not_without(world):
+    world.restore(world.unsigned)
+    assert world.failed(key=None) == {}
+    found = world.failed()
+    assert found["signature"] == "it is not signed"
+    assert set(found) == {
+        "signature", "lock", "provenance", "SBOM CycloneDX arm64", "SBOM CycloneDX x86_64",
+        "SBOM SPDX arm64", "SBOM SPDX x86_64",
+    }  # fmt: skip
+
+
+def test_an_image_without_attachments_is_held_against_ones_own_lock(world):
+    world.restore(world.unsigned)
+    world.remove(carried.ARTIFACT_TYPE, world.top)
+    world.remove(provenance.MEDIA_TYPE, world.top)
+    found = world.verify(key=None, own=own(world))
+    assert set(found) == {"signature", "provenance"}
+    nothing = world.verify(key=None)
+    assert {name: how for name, (how, _) in nothing.items()} == {
+        "signature": Outcome.UNCHECKED, "lock": Outcome.UNCHECKED, "image": Outcome.UNCHECKED,
+    }  # fmt: skip
+
+
+# -- a byte of what is stored
+
+
+def test_a_flipped_byte_in_a_layer(world):
+    layer = world.sealed.arch[ARM].layers[1].digest
+    world.flip_blob(world.place.registry.blobs[NAME, layer])
+    place = InRegistry(Client(first_wait=0.001, attempts=2), world.place.reference(BOTH))
+    found = verify(place, Wanted(key=world.key.public, whole=True))
+    assert [one.name for one in found.checks if one.outcome is Outcome.FAILED] == ["layer bytes"]
+
+
+def test_a_flipped_byte_in_a_configuration(world):
+    digest = world.sealed.arch[ARM].config
+    world.flip_blob(world.place.registry.blobs[NAME, digest])
+    assert set(world.failed()) == {"manifest"}
+
+
+def test_a_flipped_byte_in_a_manifest(world):
+    data, kind = world.place.registry.manifests[NAME, world.arm.digest]
+    flipped = data.replace(b'"schemaVersion":2', b'"schemaVersion":3')
+    world.place.registry.manifests[NAME, world.arm.digest] = (flipped, kind)
+    assert set(world.failed()) == {"manifest"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "check"),
+    [
+        (cyclonedx.MEDIA_TYPE, "sbom.cdx.json", "SBOM CycloneDX arm64"),
+        (spdx.MEDIA_TYPE, "sbom.spdx.json", "SBOM SPDX arm64"),
+    ],
+)
+def test_a_flipped_byte_in_an_sbom(world, kind, name, check):
+    world.flip(world.arm, kind, name)
+    assert set(world.failed()) == {check}
+    assert set(world.failed(key=None)) == {check}
+
+
+def test_a_flipped_byte_in_a_provenance(world):
+    world.flip(world.top, provenance.MEDIA_TYPE, "provenance.json")
+    assert set(world.failed(key=None)) == {"provenance"}
+    assert "provenance" in world.failed()
+
+
+@pytest.mark.parametrize("name", ["lock.json", "digests.json", "packages.json", "sources.json"])
+def test_a_flipped_byte_in_a_lock(world, name):
+    world.flip(world.top, carried.ARTIFACT_TYPE, name)
+    assert set(world.failed()) == {"lock"}
+    assert set(world.failed(key=None)) == {"lock"}
+
+
+def test_a_flipped_byte_in_a_signature(world):
+    claim = forms.claim(str(world.repository), world.top.digest)
+    world.flip_blob(claim)
+    assert named(claim) in world.failed()["signature"]
+    world.restore(world.signed)
+    for data in list(world.place.registry.blobs.values()):
+        if b'"verificationMaterial"' in data and _about(data) == (world.top.digest,):
+            world.flip_blob(data)
+    assert set(world.failed()) == {"signature"}
+
+
+def _about(data: bytes) -> tuple[str, ...]:
+    bundle = codec.decode(data, forms.Bundle, file="bundle")
+    assert bundle.dsse_envelope is not None
+    return bundle.dsse_envelope.statement("bundle").digests
+
+
+# -- rewritten, with digests that fit
+
+
+def test_a_signature_that_is_rewritten_fits_no_key(world):
+    """The envelope's signature is changed by a bit, and the artifact is put anew."""
+    beside = world.client.referrers(world.repository, world.top.digest, forms.BUNDLE)
+    for one in beside:
+        if one.annotations["dev.sigstore.bundle.predicateType"] != statements.SIGNATURE:
+            continue
+        world.client.delete(world.repository, one.digest)
+        envelope = statements.seal(forms.about_image(world.top.digest), world.key)
+        sig = bytearray(envelope.signatures[0].sig)
+        sig[-1] ^= 1
+        forged = msgspec.structs.replace(envelope, signatures=(statements.Sealed(sig=bytes(sig)),))
+        data = forms.bundle(forged, world.key.public.hint)
+        kept.put_bundle(world.client, world.repository, world.top, data, statements.SIGNATURE)
+    assert "names the key" in world.failed()["signature"]
+
+
+def test_an_sbom_that_is_rewritten(world):
+    (one,) = world.artifacts(world.arm, cyclonedx.MEDIA_TYPE)
+    data = one.files["sbom.cdx.json"].data
+    other = data.replace(b'"torch"', b'"t0rch"')
+    assert other != data
+    world.replace(world.arm, cyclonedx.MEDIA_TYPE, {"sbom.cdx.json": other})
+    for key in (world.key.public, None):
+        found = world.failed(key=key)
+        assert set(found) == {"SBOM CycloneDX arm64"}
+        assert "not what follows from the lock" in found["SBOM CycloneDX arm64"]
+
+
+def test_the_sbom_of_another_architecture(world):
+    other = inside.subjects(world.lock, world.sealed, tuple(Arch))[2]
+    (one,) = world.artifacts(other, spdx.MEDIA_TYPE)
+    world.replace(world.arm, spdx.MEDIA_TYPE, {"sbom.spdx.json": one.files["sbom.spdx.json"].data})
+    assert set(world.failed()) == {"SBOM SPDX arm64"}
+
+
+def _statement(world: World, **changed: Any) -> bytes:
+    found = provenance.circumstances(world.place.work().project, BOTH)
+    made = provenance.statement(
+        world.lock, world.sealed, tuple(Arch), msgspec.structs.replace(found, **changed)
+    )
+    assert isinstance(made, bytes)
+    return made
+
+
+def test_a_provenance_of_another_lock_is_refused(world):
+    world.restore(world.unsigned)
+    other = _statement(world, lock="0" * 64)
+    world.replace(world.top, provenance.MEDIA_TYPE, {"provenance.json": other})
+    assert f"names the lock {'0' * 64}" in world.failed(key=None)["provenance"]
+
+
+def test_a_provenance_of_another_image_is_refused_though_the_key_signed_it(world):
+    place = world.place
+    place.push()
+    lock, sealed = place.world.lock, place.world.seal
+    found = provenance.circumstances(place.work().project, lock.target)
+    other = provenance.statement(lock, sealed, tuple(lock.arch), found)
+    world.unsign(world.top, kinds=(statements.PROVENANCE,))
+    data = forms.bundle(statements.seal(other, world.key), world.key.public.hint)
+    kept.put_bundle(world.client, world.repository, world.top, data, statements.PROVENANCE)
+    found = world.failed()
+    assert set(found) == {"lock", "provenance"}
+    assert "about another image" in found["provenance"]
+
+
+def test_a_provenance_that_is_rewritten_is_refused_where_none_is_signed(world):
+    world.unsign(world.top, kinds=(statements.PROVENANCE,))
+    other = _statement(world, builder="https://evil.example/")
+    world.replace(world.top, provenance.MEDIA_TYPE, {"provenance.json": other})
+    assert set(world.failed()) == {"lock", "provenance"}
+
+
+def test_the_builder_is_held_to(world):
+    assert world.failed(builder=provenance.LOCAL_BUILDER) == {}
+    found = world.failed(builder="https://ci.example/")
+    assert "https://ci.example/ is asked for" in found["provenance"]
+
+
+# -- locks
+
+
+def _files(lock: Lock, sealed: Seal, world: World) -> dict[str, bytes]:
+    (one,) = world.artifacts(world.top, carried.ARTIFACT_TYPE)
+    held = {name: part.data for name, part in one.files.items()}
+    return held | {"lock.json": codec.encode(lock), "digests.json": codec.encode(sealed)}
+
+
+def test_an_older_lock_of_the_same_target_is_refused(world):
+    """It is whole and was true once, of the image of then."""
+    labels = {**world.lock.settings.labels, "version": "older"}
+    settings = msgspec.structs.replace(world.lock.settings, labels=labels)
+    older = msgspec.structs.replace(world.lock, settings=settings)
+    sealed = seals.seal(older, seals.sealed_records(world.sealed))
+    assert sealed.digest != world.sealed.digest
+    files = _files(older, sealed, world)
+    for key in (world.key.public, None):
+        world.restore(world.signed)
+        world.replace(world.top, carried.ARTIFACT_TYPE, files)
+        found = world.failed(key=key)
+        assert set(found) == {"lock"}
+        assert f"is of another image: {BOTH} {sealed.digest}" in found["lock"]
+    assert set(world.failed(own=own(world))) == {"lock"}
+
+
+def test_another_lock_of_the_same_image_is_refused_by_the_key(world):
+    """What an image does not show, its digest does not tell: the signed provenance does."""
+    other = msgspec.structs.replace(world.lock, requirements={"torch": "==9"})
+    sealed = seals.seal(other, seals.sealed_records(world.sealed))
+    assert sealed.digest == world.sealed.digest
+    world.replace(world.top, carried.ARTIFACT_TYPE, _files(other, sealed, world))
+    found = world.failed()
+    assert {"lock", "provenance"} <= set(found)
+    assert "no provenance that the key signed names" in found["lock"]
+    assert sha256(codec.encode(other)) in found["provenance"]
+
+
+def test_a_seal_that_does_not_follow_from_its_lock_is_refused(world):
+    files = _files(world.lock, msgspec.structs.replace(world.sealed, target="other"), world)
+    world.replace(world.top, carried.ARTIFACT_TYPE, files)
+    assert set(world.failed()) == {"lock"}
+
+
+def test_an_absent_lock_leaves_nothing_to_hold_the_image_against(world):
+    world.remove(carried.ARTIFACT_TYPE, world.top)
+    found = world.verify()
+    assert found["lock"] == (
+        Outcome.UNCHECKED,
+        "none is attached; name one with --target or --lock",
+    )
+
+
+# -- signatures
+
+
+def test_another_key_is_refused(world):
+    other = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
+    found = world.failed(key=other.public)
+    assert "none by the key" in found["signature"]
+    world.sign(other)
+    assert world.verify(key=other.public) == {}
+    assert world.verify() == {}
+
+
+def test_a_signature_of_another_image_is_refused(world):
+    place = world.place
+    place.push()
+    other = place.plan().top
+    signer.sign(
+        world.client,
+        world.repository,
+        Descriptor(media_type=MANIFEST, digest=other.digest, size=len(other.data)),
+        world.key,
+    )
+    world.unsign(world.top, kinds=(statements.SIGNATURE,))
+    tags = place.registry.tags
+    tags[NAME, forms.tag(world.top.digest, forms.SIGNATURES)] = tags[
+        NAME, forms.tag(other.digest, forms.SIGNATURES)
+    ]
+    found = world.failed()
+    assert f"of another image: {other.digest}" in found["signature"]
+
+
+def test_a_statement_alone_is_no_signature_of_the_image(world):
+    world.unsign(world.top, kinds=(statements.SIGNATURE,))
+    place = world.place
+    del place.registry.tags[NAME, forms.tag(world.top.digest, forms.SIGNATURES)]
+    assert world.failed()["signature"] == "it is not signed"
+
+
+def test_what_is_listed_and_absent_is_refused(world):
+    for one in world.client.referrers(world.repository, world.top.digest, forms.BUNDLE):
+        manifest = json.loads(world.place.registry.manifests[NAME, one.digest][0])
+        del world.place.registry.blobs[NAME, manifest["layers"][0]["digest"]]
+    assert "signature" in world.failed()
