@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -218,7 +218,7 @@ class Place:
         self.client.upload(self.repository, bytes_source(data))
         return {"mediaType": kind, "digest": f"sha256:{sha256(data)}", "size": len(data)}
 
-    def put(self, document: dict[str, object], kind: str, *tags: str) -> str:
+    def put(self, document: Mapping[str, object], kind: str, *tags: str) -> str:
         data = json.dumps({"schemaVersion": 2, "mediaType": kind, **document}).encode()
         for tag in tags or (None,):
             self.client.put_manifest(self.repository, data, kind, tag=tag)

@@ -6,15 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
 
-from imgbuild import mirror
+from imgbuild import mirror, sdists
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.fetch import Http
+from imgbuild.inputs import Inputs
+from imgbuild.lock import make_lock
 from imgbuild.mirror import Mirror, Origin
 from imgbuild.mirrored import Input
 from imgbuild.registry.client import Client
+from imgbuild.resolution import Built, Deb, Locked, Resolution, Wheel
 from imgbuild.store import Store
-from imgbuild.values import sha256
-from tests import registries
+from imgbuild.values import Arch, sha256
+from tests import registries, samples
 from tests.registries import Registry
 from tests.registry_words import Fault
 
@@ -220,3 +225,52 @@ def test_a_mirror_that_fails_after_some_files_has_given_these(registry):
     have = mirror_of(registry).bring([large], store, title="small")
     found = mirror_of(registry, attempts=1).bring([large, small], store, title="small")
     assert found == have == {large.digest}
+
+
+# -- what a build asks it for
+
+
+def named(name: str, registry: Registry, *, there: bool = True) -> Locked:
+    """A file as a lock has it; `there` says whether the mirror has it."""
+    data = f"bytes of {name}".encode()
+    item = given(registry, name, data) if there else wanted(name, data)
+    return Locked(file=name, size=item.size, sha256=item.sha256)
+
+
+def test_what_builds_a_wheel_is_asked_for_only_if_the_wheel_is_not_there(registry):
+    """The debs are those of this machine's architecture: the wheel is built under them."""
+    host, matrix = sdists.host_arch(), samples.matrix()
+    for there in (True, False):
+        word = f"{there}".lower()
+        deb = named(f"pool/main/p/python3/python3-{word}.deb", registry)
+        tool = named(f"setuptools-{word}-py3-none-any.whl", registry)
+        built = Built(
+            package="antlr", version="4.9", index="pypi", env={},
+            sdist=named(f"antlr-{word}.tar.gz", registry),
+            requires=(
+                Wheel(**asdict(tool), package="setuptools", version="80", index="pypi"),
+            ),
+            wheel=named(f"antlr-{word}-py3-none-any.whl", registry, there=there),
+        )  # fmt: skip
+        debs = (Deb(**asdict(deb), package="python3", version="3", arch="amd64"),)
+        resolution = Resolution(wheels=(), built=(built,), debs=debs)
+        lock = make_lock(matrix, "small", {host: resolution})
+        store = Store.open()
+        inputs = Inputs(matrix, store, Http(), offline=False, mirror=mirror_of(registry))
+        assert inputs.mirror is not None
+        brought = inputs._from_mirror(inputs.mirror, lock, {built.wheel.sha256})
+        assert brought == ({built.wheel.sha256} if there else set())
+        parts = (built.sdist, tool, deb)
+        assert [store.file(part.sha256) is not None for part in parts] == [not there] * 3
+
+
+def test_offline_asks_no_mirror(registry):
+    lock = samples.lock()
+    inputs = Inputs(
+        samples.matrix(), Store.open(), Http(offline=True), offline=True,
+        mirror=mirror_of(registry),
+    )  # fmt: skip
+    with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:
+        inputs.download(lock, {lock.arch[Arch.X86_64].wheels[0].sha256})
+    assert caught.value.hint == "run once without --offline"
+    assert registry.requests == []

@@ -12,10 +12,12 @@ import typer
 from imgbuild.cli import options
 from imgbuild.cli.cache import size_text
 from imgbuild.console import console
-from imgbuild.errors import InputError
+from imgbuild.errors import FetchFailed, InputError
 
 if TYPE_CHECKING:
     from imgbuild.gc import Garbage, Sweep
+    from imgbuild.registry.client import Client
+    from imgbuild.registry.reference import Repository
 
 HEAD = ("kind", "target", "size", "unnamed since", "tags", "digest")
 NUMBERS = frozenset({2})
@@ -63,8 +65,8 @@ KeepTags = Annotated[
     typer.Option(
         "--keep-tags",
         metavar="PATTERN",
-        help="Keep what has a tag of this shell pattern, such as 'cu124-vllm-2026*'; repeatable. The tags"
-        " TARGET, TARGET-ARCH and TARGET-base of locked targets are always kept.",
+        help="Keep what has a tag of this shell pattern, such as 'cu124-vllm-2026*'; repeatable."
+        " The tags TARGET, TARGET-ARCH and TARGET-base of locked targets are always kept.",
         rich_help_panel=options.WORK,
         show_default=False,
     ),
@@ -120,7 +122,6 @@ def gc(
     """
     from imgbuild import claims, gc, holdings, project
     from imgbuild.registry.client import Client
-    from imgbuild.registry.reference import Repository, parse_repository
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     refs = ref or ["HEAD"]
@@ -130,12 +131,8 @@ def gc(
     since = None if older_than is None else int(now) - older_than
     policy = gc.Policy(keep_tags=tuple(keep_tags or ()), since=since)
     client = Client(plain_http=plain_http or (), origin=True)
-    if "/" in place:
-        repositories = [parse_repository(place)]
-    else:
-        repositories = [Repository(place, name) for name in sorted(client.repositories(place))]
     sweeps = []
-    for repository in repositories:
+    for repository in _repositories(place, client):
         held = holdings.scan(repository, client, known.ever)
         sweep = gc.judge(repository, held, known, policy)
         if delete:
@@ -148,6 +145,19 @@ def gc(
     rows: list[Sequence[str]] = [HEAD, *(_row(entry) for entry in found)]
     lines = options.aligned(rows, right=NUMBERS) if found else []
     options.answer(sweeps, lines, json=json)
+
+
+def _repositories(place: str, client: Client) -> list[Repository]:
+    """The repository that is named, or all of a host; FetchFailed if it does not list them."""
+    from imgbuild.registry.reference import Repository, parse_repository
+
+    if "/" in place:
+        return [parse_repository(place)]
+    try:
+        return [Repository(place, name) for name in sorted(client.repositories(place))]
+    except FetchFailed as error:
+        message = f"{place} does not list its repositories: {error.message}"
+        raise FetchFailed(message, hint=f"name one: imgbuild gc {place}/REPOSITORY") from error
 
 
 def _refuse(place: str, refs: Sequence[str], *, delete: bool) -> None:
