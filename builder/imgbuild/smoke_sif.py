@@ -33,13 +33,32 @@ def smoke_sif(
 
     ToolMissing if there is no Apptainer or no mksquashfs, WorkFailed if the tests could not run.
     """
-    expected = smoke.expectation(lock, arch)
-    program = apptainer.require()
-    reports = []
+    apptainer.require()
     with store.scratch() as scratch:
         image = scratch / "image.sif"
         with console.step(f"making a SIF of {layout.path.name}"):
             convert.convert(layout, arch, image, convert.Options())
+        return smoke_file(lock, image, arch, tiers, store=store, patience=patience, model=model)
+
+
+def smoke_file(
+    lock: Lock,
+    image: Path,
+    arch: Arch,
+    tiers: Sequence[smoke.Tier],
+    *,
+    store: Store,
+    patience: float = 1.0,
+    model: Path | None = None,
+) -> list[Report]:
+    """Run `tiers` in the SIF `image` of the target of `lock`, on `arch`: a report for each.
+
+    ToolMissing if there is no Apptainer, WorkFailed if the tests could not run.
+    """
+    expected = smoke.expectation(lock, arch)
+    program = apptainer.require()
+    reports = []
+    with store.scratch() as scratch:
         binds = {smoke.PLACE: smoke.write(expected, scratch)}
         if model is not None:
             binds[smoke.MODEL] = model

@@ -11,7 +11,7 @@ import pytest
 
 from imgbuild import run
 from imgbuild.cli import sif as verb
-from imgbuild.errors import IntegrityError, ToolMissing
+from imgbuild.errors import InputError, IntegrityError, ToolMissing
 from imgbuild.oci import layout
 from imgbuild.oci.documents import Descriptor
 from imgbuild.oci.merged import Merged
@@ -74,6 +74,17 @@ def test_a_sif_is_a_header_descriptors_and_objects_at_their_places(tmp_path):
     assert data[start : start + 4] == b"hsqs"
     assert sum(row[7] for row in rows[:3]) == length
     assert rows[3][:3] == (0, False, 0)
+
+
+def test_the_architecture_of_a_sif_is_read(tmp_path):
+    made(tmp_path, [])
+    assert container.arch_of(tmp_path / "x.sif") is Arch.ARM64
+    for data in (b"", b"no SIF" * 99, (tmp_path / "x.sif").read_bytes().replace(b"04\0", b"05\0")):
+        (tmp_path / "other").write_bytes(data)
+        with pytest.raises(InputError, match="is no SIF for x86_64 or arm64"):
+            container.arch_of(tmp_path / "other")
+    with pytest.raises(InputError, match="No such file"):
+        container.arch_of(tmp_path / "absent")
 
 
 def test_the_same_parts_give_the_same_sif(tmp_path):

@@ -95,6 +95,16 @@ Model = Annotated[
         show_default=False,
     ),
 ]
+Sif = Annotated[
+    Path | None,
+    typer.Option(
+        "--sif",
+        metavar="FILE",
+        help="A SIF of the target, tested through apptainer; no layout is needed then.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
 JUnit = Annotated[
     Path | None,
     typer.Option(
@@ -133,6 +143,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     patience: float
     model: Path | None
     stranger: bool
+    sif: Path | None
 
 
 def smoke(
@@ -142,6 +153,7 @@ def smoke(
     tier: Tiers = None,
     arch: options.OneArch = None,
     layout: LayoutFolder = None,
+    sif: Sif = None,
     through: Way = None,
     stranger: Stranger = False,
     model: Model = None,
@@ -171,12 +183,17 @@ def smoke(
     if stranger and through is Place.HERE:
         message = "--stranger: the active environment is no image, and its user is you"
         raise InputError(message, hint="leave --stranger out, or test an image")
+    if sif is not None and (layout is not None or through not in (None, Place.APPTAINER)):
+        message = f"--sif {sif}: a SIF is tested through apptainer, and needs no layout"
+        raise InputError(message, hint="leave --layout and --through out")
+    through = Place.APPTAINER if sif is not None else through
     asked = _Asked(
         tiers=_tiers(tier, through),
         through=through,
         patience=patience,
         model=_model(model),
         stranger=stranger,
+        sif=sif,
     )
     reports = _smoke(wanted, matrix, layout, arch, asked, everything=everything)
     if junit is not None:
@@ -220,19 +237,24 @@ def _smoke(
     """A report for each target and tier, each shown as soon as it is there."""
     from imgbuild import lock, pipeline, smoke_sif
     from imgbuild import smoke as tests
+    from imgbuild.sif import container
     from imgbuild.store import Store
 
     session = pipeline.open_session(matrix, pipeline.Options())
     store = Store.open()
     reports = []
     selected = session.select(wanted, everything=everything, arches=[])
-    same_image(selected, layout)
+    same_image(selected, layout or asked.sif)
     for item in selected:
         images = session.project.images
         how = _How(store=store, patience=asked.patience, model=asked.model)
         if asked.through is Place.HERE:
             locked = lock.read_lock(images, item.name)
             found = tests.smoke_here(locked, _here(arch), asked.tiers, **how)
+        elif asked.sif is not None:
+            locked = lock.read_lock(images, item.name)
+            own = container.arch_of(asked.sif)
+            found = smoke_sif.smoke_file(locked, asked.sif, own, asked.tiers, **how)
         else:
             built = pipeline.built_layout(session, item.name, layout)
             locked = lock.read_lock(images, item.name)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from imgbuild.errors import InputError
 from imgbuild.values import Arch, Bytes
 
 LAUNCH = b"#!/usr/bin/env run-singularity\n"
@@ -80,6 +81,22 @@ def finish(path: Path, objects: Sequence[Object], arch: Arch, time: int) -> None
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def arch_of(path: Path) -> Arch:
+    """The architecture of the SIF at `path`; InputError if it is none."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEADER.size).ljust(HEADER.size, b"\0")
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise InputError(message, hint="name a SIF: imgbuild sif TARGET makes one") from error
+    _, magic, _, number, *_ = HEADER.unpack(head)
+    for arch, known in ARCHES.items():
+        if (magic.rstrip(b"\0"), number.rstrip(b"\0")) == (MAGIC, known):
+            return arch
+    message = f"{path} is no SIF for {' or '.join(ARCHES)}"
+    raise InputError(message, hint="name a SIF: imgbuild sif TARGET makes one")
 
 
 def _descriptor(
