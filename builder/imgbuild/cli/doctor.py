@@ -1,22 +1,98 @@
-"""`imgbuild doctor` says which target fits this machine, and why the others do not."""
+"""`imgbuild doctor`: which target fits this machine; whether an image can work where it runs."""
 
 from __future__ import annotations
 
+import enum
+import platform
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from imgbuild.cli import options
+from imgbuild.cli.image import LayoutFolder, one_arch
+from imgbuild.errors import InputError, WorkFailed
+from imgbuild.values import Arch
 
 if TYPE_CHECKING:
+    from imgbuild.checkup import Asked
     from imgbuild.doctor import Diagnosis
     from imgbuild.host import Host
+
+
+class Way(enum.StrEnum):
+    """What an image is looked at from within."""
+
+    DOCKER = "docker"
+    PODMAN = "podman"
+    APPTAINER = "apptainer"
+    ROOT = "root"
+
+
+Through = Annotated[
+    Way | None,
+    typer.Option(
+        "--through",
+        help="Look from within the built image of one target instead: packages of the home or of"
+        " PYTHONPATH, folders, limits, shared memory, driver. apptainer: as a user runs it, with"
+        " this machine's home and environment.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Sif = Annotated[
+    Path | None,
+    typer.Option(
+        "--sif",
+        metavar="FILE",
+        help="With --through apptainer: this SIF, instead of one made for the purpose.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Gpus = Annotated[
+    int,
+    typer.Option(
+        "--gpus",
+        metavar="N",
+        min=0,
+        help="With --through: GPUs that must be seen.",
+        rich_help_panel=options.WORK,
+    ),
+]
+Shared = Annotated[
+    int,
+    typer.Option(
+        "--shared",
+        metavar="MB",
+        min=0,
+        help="With --through: shared memory that must be free.",
+        rich_help_panel=options.WORK,
+    ),
+]
+Words = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--apptainer",
+        metavar="OPTION",
+        help="With --through apptainer: an option for it, such as --apptainer=--cleanenv;"
+        " repeatable.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
 
 
 def doctor(
     names: options.Names = None,
     target: options.Targets = None,
+    through: Through = None,
+    sif: Sif = None,
+    gpus: Gpus = 0,
+    shared: Shared = 1024,
+    apptainer: Words = None,
+    layout: LayoutFolder = None,
     matrix: options.MatrixFile = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -29,6 +105,9 @@ def doctor(
     exit status is 1 if one of them does not fit. An image brings its own glibc: that of the machine
     counts where its wheels are installed without it, and is only remarked on.
 
+    With --through, looks from within an image at what surrounds it, in seconds: exit status 1 if
+    something there would break its stack.
+
     Examples:
 
         imgbuild doctor
@@ -36,15 +115,24 @@ def doctor(
         imgbuild doctor cu130-vllm
 
         imgbuild doctor --json
+
+        imgbuild doctor cu124-vllm --through apptainer --sif build/cu124-vllm.sif --gpus 1
     """
+    from imgbuild import checkup
     from imgbuild import doctor as judging
     from imgbuild.cli.locked import choose
-    from imgbuild.errors import WorkFailed
     from imgbuild.project import find
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    project = find(matrix)
     wanted = options.wanted(names, target)
+    if through is not None:
+        needs = checkup.Asked(gpus=gpus, shared=shared, words=tuple(apptainer or ()))
+        _look(wanted, matrix, layout, sif, through, needs, json=json)
+        return
+    if sif is not None or layout is not None or apptainer:
+        message = "--sif, --layout and --apptainer go with --through"
+        raise InputError(message, hint="add --through apptainer")
+    project = find(matrix)
     chosen = choose(project, wanted, everything=not wanted, arches=[])
     every = choose(project, [], everything=True, arches=[]) if wanted else chosen
     host = _read()
@@ -59,6 +147,42 @@ def doctor(
         message = f"{', '.join(unfit)} does not fit this machine"
         hint = f"the newest target that does is {found.best}" if found.best else None
         raise WorkFailed(message, hint=hint)
+
+
+def _look(
+    wanted: list[str],
+    matrix: Path | None,
+    layout: Path | None,
+    sif: Path | None,
+    through: Way,
+    asked: Asked,
+    *,
+    json: bool,
+) -> None:
+    """Tell what is found from within the image of the one target; Exit 1 if an error is."""
+    from imgbuild import checkup, lock, pipeline
+    from imgbuild.cli.image import single
+    from imgbuild.store import Store
+
+    if through is not Way.APPTAINER and (sif is not None or asked.words):
+        message = f"--sif and --apptainer do not go with --through {through}"
+        raise InputError(message, hint="leave them out, or say --through apptainer")
+    if sif is not None and not sif.exists():
+        message = f"--sif {sif}: it is not there"
+        raise InputError(message, hint="make one with: imgbuild sif")
+    session = pipeline.open_session(matrix, pipeline.Options())
+    name = single(session.select(wanted))
+    locked = lock.read_lock(session.project.images, name)
+    if sif is not None:
+        report = checkup.in_sif(locked, Arch.parse(platform.machine()), sif, asked)
+    else:
+        built = pipeline.built_layout(session, name, layout)
+        report = checkup.in_image(
+            locked, built, one_arch(built, None), asked, through=through.value, store=Store.open()
+        )
+    options.answer(report, checkup.lines(report), json=json)
+    if not report.ok:
+        raise typer.Exit(WorkFailed.exit_code)
 
 
 def _read() -> Host:

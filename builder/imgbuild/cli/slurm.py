@@ -1,0 +1,310 @@
+"""`imgbuild slurm`: job scripts for an image."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from imgbuild.cli import allocation, options
+from imgbuild.console import console
+from imgbuild.errors import InputError
+
+if TYPE_CHECKING:
+    from imgbuild.project import Project
+    from imgbuild.render.slurm import Container, JobScript
+
+
+class Kind(enum.StrEnum):
+    """What a job does."""
+
+    SINGLE = "single"
+    RAY = "ray"
+    TRL_SERVER = "trl-server"
+    VERL = "verl"
+
+
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """A job script, where it lies, and the job's number once it is submitted."""
+
+    target: str
+    name: str
+    script: str
+    place: Path | None = None
+    job: str = ""
+    status: int | None = None
+    log: str = ""
+
+
+Job = Annotated[
+    Kind,
+    typer.Option(
+        "--job",
+        help="single: the command on one node. ray: on a Ray cluster of the nodes. trl-server:"
+        " accelerate on all nodes but the last, which serves vLLM. verl: on Ray, with verl told of"
+        " nodes and GPUs.",
+        rich_help_panel=options.WORK,
+    ),
+]
+Sif = Annotated[
+    Path | None,
+    typer.Option(
+        "--sif",
+        metavar="PATH",
+        help="The SIF (or an unpacked one); by default build/TARGET.sif beside the matrix.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Pyxis = Annotated[
+    str | None,
+    typer.Option(
+        "--pyxis",
+        metavar="IMAGE",
+        help="srun with pyxis in place of Apptainer: a squashfs (imgbuild sif --format squashfs),"
+        " or HOST#NAME:TAG as enroot writes images of a registry.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Binds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bind",
+        metavar="SOURCE[:PLACE]",
+        help="A folder that the image sees; the current one and the model cache it sees anyhow."
+        " Repeatable.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Stage = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stage",
+        metavar="FOLDER",
+        help="Copy it to each node's own disk first, and show the copy in its place: models on a"
+        " slow network disk. Repeatable.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Scratch = Annotated[
+    str,
+    typer.Option(
+        "--scratch",
+        metavar="FOLDER",
+        help="A folder of each node's own disk; by default SLURM_TMPDIR, TMPDIR, or /tmp.",
+        rich_help_panel=options.WORK,
+    ),
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME[=VALUE]",
+        help="A variable for every process of the job, Ray's workers too. Without a value it is"
+        " that of the shell which submits. Repeatable.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Words = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--apptainer",
+        metavar="OPTION",
+        help="Another option of apptainer exec, such as --apptainer=--nvccli; repeatable.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+
+
+def slurm(
+    name: options.One,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND", help="What the job runs.", show_default=False),
+    ] = None,
+    job: Job = Kind.SINGLE,
+    nodes: allocation.Nodes = 1,
+    gpus: allocation.Gpus = 0,
+    cpus: allocation.Cpus = 0,
+    memory: allocation.Memory = "",
+    time: allocation.Time = "",
+    account: allocation.Account = "",
+    partition: allocation.Partition = "",
+    sbatch: allocation.More = None,
+    sif: Sif = None,
+    pyxis: Pyxis = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            metavar="NAME",
+            help="With trl-server: the model that vLLM serves.",
+            rich_help_panel=options.WORK,
+        ),
+    ] = "",
+    bind: Binds = None,
+    stage: Stage = None,
+    scratch: Scratch = "",
+    env: Env = None,
+    apptainer: Words = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Instead of the work, try for two minutes what it will need: GPUs, all-reduce"
+            " between the nodes, shared memory, folders, limits.",
+            rich_help_panel=options.WORK,
+        ),
+    ] = False,
+    shared: Annotated[
+        int,
+        typer.Option(
+            "--shared",
+            metavar="MB",
+            min=0,
+            help="With --check: shared memory that must be free.",
+            rich_help_panel=options.WORK,
+        ),
+    ] = 1024,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where the script goes; by default to stdout.",
+            rich_help_panel=options.WORK,
+            show_default=False,
+        ),
+    ] = None,
+    submit: Annotated[
+        bool,
+        typer.Option(
+            "--submit",
+            help="Give it to sbatch too, and print the job's number. With --check, wait for its"
+            " end and print what it found; exit status 1 if something stands in the way.",
+            rich_help_panel=options.WORK,
+        ),
+    ] = False,
+    matrix: options.MatrixFile = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Write a job script for the image of one target, to read, change and keep.
+
+    What follows -- is the command. The script needs nothing of imgbuild: a SIF and Apptainer on
+    the nodes, or pyxis. docs/slurm.md says which line is there for which trouble.
+
+    Examples:
+
+        imgbuild slurm cu124-vllm --gpus 1 --check --submit
+
+        imgbuild slurm cu124-vllm --gpus 1 -- python train.py > job.sh
+
+        imgbuild slurm cu124-vllm --job ray --nodes 2 --gpus 8 --submit -- python train.py
+
+        imgbuild slurm cu130-vllm --job verl --nodes 2 --gpus 8 -- python -m verl.trainer.main_ppo
+    """
+    from imgbuild import project as projects
+    from imgbuild import seal
+    from imgbuild.cli import locked
+    from imgbuild.codec import write_bytes
+    from imgbuild.render import slurm as jobs
+
+    options.configure(json=json, quiet=quiet, verbose=verbose)
+    found = projects.find(matrix)
+    [chosen] = locked.choose(found, [single_name(found, name)], everything=False, arches=[])
+    if sif is not None and pyxis is not None:
+        message = "--sif and --pyxis are two ways to run the image"
+        raise InputError(message, hint="leave one of them out")
+    environment, passed = jobs.variables(env or ())
+    words = list(command or [])
+    made = jobs.script(
+        chosen.lock,
+        seal.read_seal(found.images, chosen.lock).digest,
+        jobs.Job.CHECK if check else jobs.Job(job.value),
+        jobs.Allocation(
+            nodes=nodes, gpus=gpus, cpus=cpus, memory=memory, time=time, account=account,
+            partition=partition, more=tuple(sbatch or ()),
+        ),
+        _container(found, chosen.lock.target, sif, pyxis, bind or [], apptainer or [], check=check),
+        command=tuple(words[1:] if words[:1] == ["--"] else words),
+        model=model,
+        stage=tuple(stage or ()),
+        scratch=scratch,
+        environment=environment,
+        passed=passed,
+        shared=shared,
+    )  # fmt: skip
+    text = jobs.text(made, found.images)
+    if output is not None:
+        write_bytes(output, text.encode())
+    _tell(made, text, output, submit=submit, json=json)
+
+
+def single_name(found: Project, name: str) -> str:
+    """The one sealed target that `name` means."""
+    from imgbuild.cli import locked
+
+    chosen = locked.choose(found, [name], everything=False, arches=[])
+    if len(chosen) > 1:
+        message = f"several targets match: {', '.join(one.lock.target for one in chosen)}"
+        raise InputError(message, hint="name one of them")
+    return chosen[0].lock.target
+
+
+def _container(
+    found: Project,
+    target: str,
+    sif: Path | None,
+    pyxis: str | None,
+    binds: list[str],
+    words: list[str],
+    *,
+    check: bool,
+) -> Container:
+    """What runs the image; a check is shown the scripts that it runs."""
+    from imgbuild import smoke
+    from imgbuild.render.slurm import Container
+
+    if check:
+        binds = [*binds, f"{smoke.TESTS.resolve()}:/smoke_tests:ro"]
+    if pyxis is not None:
+        return Container(image=pyxis, pyxis=True, binds=tuple(binds), words=tuple(words))
+    image = (sif or found.output(target).with_name(f"{target}.sif")).absolute()
+    if not image.exists():
+        console.warn(f"{image} is not there yet: imgbuild sif {target}")
+    return Container(image=str(image), binds=tuple(binds), words=tuple(words))
+
+
+def _tell(made: JobScript, text: str, output: Path | None, *, submit: bool, json: bool) -> None:
+    """The script on stdout, or what became of it."""
+    from imgbuild import slurm as door
+    from imgbuild.render.slurm import Job as Jobs
+
+    answer = Made(target=made.target, name=made.name, script=text, place=output)
+    if not submit:
+        options.answer(answer, [str(output) if output else text], json=json)
+        return
+    here = Path.cwd()
+    if made.job is not Jobs.CHECK:
+        number = door.submit(text, here)
+        options.answer(msgspec.structs.replace(answer, job=number), [number], json=json)
+        return
+    with console.step(f"{made.name}: waiting for Slurm to run it"):
+        number, status = door.wait(text, here)
+    log = here / made.log.replace("%x", made.name).replace("%j", number)
+    said = log.read_text("utf-8", "replace") if log.exists() else ""
+    answer = msgspec.structs.replace(answer, job=number, status=status, log=said)
+    options.answer(answer, [said or f"{log} was not written"], json=json)
+    if status != 0:
+        raise typer.Exit(1)

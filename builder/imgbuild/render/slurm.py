@@ -1,0 +1,241 @@
+"""Job scripts for Slurm: what a script holds, and its text from images/templates/slurm.
+
+Comes in: a lock, its seal, an allocation, a container, a command. Goes out: a `JobScript` and the
+text of a bash script that needs nothing of imgbuild. Words that would not mean the same in a line
+of #SBATCH, in a list of mounts or in a shell are refused here, not quoted in the hope of the best.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild.errors import InputError
+from imgbuild.lock import Lock
+from imgbuild.render import templates
+from imgbuild.values import Digest
+
+LOG = "%x-%j.log"
+SERVER_WAIT = 3600  # seconds that vLLM has to load its model: network disks are slow
+RAY_WAIT = 600
+CHECK_TIME = "00:02:00"
+OLDEST_SERVER = Version("0.16.0")  # the first trl whose trainers ask a server of its own
+TIME = r"\d+(:\d\d){0,2}|\d+-\d\d?(:\d\d){0,2}"
+MEMORY = r"\d+[KMGT]?"
+NAME = r"[\w.+@-]+(,[\w.+@-]+)*"
+VARIABLE = r"[A-Za-z_]\w*"
+
+
+class Job(enum.StrEnum):
+    """What kind of work a script does."""
+
+    SINGLE = "single"
+    RAY = "ray"
+    TRL_SERVER = "trl-server"
+    VERL = "verl"
+    CHECK = "check"
+
+
+class Allocation(msgspec.Struct, frozen=True, kw_only=True):
+    """What Slurm is asked for; "" and 0 leave it to the site. `more` are options of sbatch."""
+
+    nodes: int = 1
+    gpus: int = 0  # of each node
+    cpus: int = 0  # of each task
+    memory: str = ""  # of each node
+    time: str = ""
+    account: str = ""
+    partition: str = ""
+    more: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of sbatch but for nodes and tasks."""
+        named = {
+            "--cpus-per-task": str(self.cpus or ""),
+            "--gpus-per-node": str(self.gpus or ""),
+            "--mem": self.memory,
+            "--time": self.time,
+            "--account": self.account,
+            "--partition": self.partition,
+        }
+        return (*(f"{name}={value}" for name, value in named.items() if value), *self.more)
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs the image: Apptainer with a SIF, or pyxis with what enroot imports.
+
+    `binds` as the runtime has them (SOURCE[:PLACE[:ro]]), `words` more options for Apptainer.
+    """
+
+    image: str
+    pyxis: bool = False
+    binds: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+class Variable(msgspec.Struct, frozen=True):
+    """A variable that the script sets."""
+
+    name: str
+    value: str
+
+
+class JobScript(msgspec.Struct, frozen=True, kw_only=True):
+    """What the templates take."""
+
+    target: str
+    digest: Digest
+    cache: str
+    name: str
+    job: Job
+    allocation: Allocation
+    container: Container
+    command: tuple[str, ...] = ()
+    model: str = ""
+    stage: tuple[str, ...] = ()
+    environment: tuple[Variable, ...] = ()
+    passed: tuple[str, ...] = ()
+    scratch: str = ""
+    log: str = LOG
+    shared: int = 1024
+
+    @property
+    def title(self) -> str:
+        """What the script does, in words."""
+        nodes = self.allocation.nodes
+        several = f"{nodes} nodes" if nodes > 1 else "one node"
+        return {
+            Job.SINGLE: "a command on one node",
+            Job.RAY: f"a command on a Ray cluster of {several}",
+            Job.TRL_SERVER: f"TRL with its vLLM server on one node, trainers on {nodes - 1}",
+            Job.VERL: f"verl on a Ray cluster of {several}",
+            Job.CHECK: f"what {several} would give a job, tried in two minutes",
+        }[self.job]
+
+    @property
+    def wait(self) -> int:
+        """Seconds that what the command needs has to start."""
+        return SERVER_WAIT if self.job is Job.TRL_SERVER else RAY_WAIT
+
+    @property
+    def processes(self) -> int:
+        """How many processes train."""
+        return max(self.allocation.gpus, 1) * (self.allocation.nodes - 1)
+
+
+def script(
+    lock: Lock,
+    digest: Digest,
+    job: Job,
+    allocation: Allocation,
+    container: Container,
+    **more: object,
+) -> JobScript:
+    """The script of `job` in the image of `lock`; InputError with all that cannot be done."""
+    made = JobScript(
+        target=lock.target,
+        digest=digest,
+        cache=lock.settings.cache,
+        name=f"{lock.target}-{job}",
+        job=job,
+        allocation=_timed(allocation, job),
+        container=container,
+        **more,  # type: ignore[arg-type]  # fields of JobScript, checked by its callers' types
+    )
+    wrong = [*_fits(made, lock), *_words(made)]
+    if wrong:
+        raise InputError("\n".join(wrong), hint="see: imgbuild slurm --help")
+    return made
+
+
+def text(made: JobScript, images: Path | None) -> str:
+    """The text of the script."""
+    name = "ray-job" if made.job is Job.RAY else made.job.value
+    return templates.render(f"slurm/{name}.j2", made, images=images)
+
+
+def variables(words: Sequence[str]) -> tuple[tuple[Variable, ...], tuple[str, ...]]:
+    """`--env` as variables that are set (NAME=VALUE) and names that are passed on (NAME)."""
+    pairs = [word.partition("=") for word in words]
+    wrong = [name for name, _, _ in pairs if not re.fullmatch(VARIABLE, name, re.ASCII)]
+    if wrong:
+        message = f"--env {wrong[0]!r} is no name of a variable"
+        raise InputError(message, hint="write --env NAME=VALUE, or --env NAME to pass it on")
+    return (
+        tuple(Variable(name, value) for name, sign, value in pairs if sign),
+        tuple(name for name, sign, _ in pairs if not sign),
+    )
+
+
+def _timed(allocation: Allocation, job: Job) -> Allocation:
+    """A check has two minutes unless it is given others."""
+    if job is Job.CHECK and not allocation.time:
+        return msgspec.structs.replace(allocation, time=CHECK_TIME)
+    return allocation
+
+
+def _fits(made: JobScript, lock: Lock) -> list[str]:
+    """What the job needs and is not given, or what the image lacks for it."""
+    job, asked = made.job, made.allocation
+    versions = [resolution.versions for resolution in lock.arch.values()]
+    needed = {Job.RAY: ("ray",), Job.VERL: ("ray", "verl"), Job.TRL_SERVER: ("trl", "vllm")}
+    wrong = [
+        f"--job {job}: {lock.target} has no {package}"
+        for package in needed.get(job, ())
+        if not all(package in each for each in versions)
+    ]
+    if job is Job.TRL_SERVER and not wrong:
+        old = [each["trl"] for each in versions if Version(each["trl"]) < OLDEST_SERVER]
+        wrong += [f"--job {job}: trl {old[0]} has no server; 0.16 is the first"] if old else []
+    if job is not Job.CHECK and not made.command:
+        wrong.append(f"--job {job}: what is to run stands behind --, as in: -- python train.py")
+    if job is Job.SINGLE and asked.nodes != 1:
+        wrong.append(f"--job single with --nodes {asked.nodes}: one node; for several: --job ray")
+    if job is Job.TRL_SERVER and asked.nodes < 2:
+        wrong.append(f"--job {job} needs --nodes 2 or more: one for the server, others to train")
+    if (job is Job.TRL_SERVER) != bool(made.model):
+        wrong.append("--model goes with --job trl-server, which needs it for vllm-serve")
+    if job in (Job.TRL_SERVER, Job.VERL) and not asked.gpus:
+        wrong.append(f"--job {job} needs GPUs: --gpus N for each node")
+    if made.container.pyxis and made.container.words:
+        wrong.append("--apptainer does not go with --pyxis")
+    return wrong
+
+
+def _words(made: JobScript) -> list[str]:
+    """Values that do not have the form that Slurm or a container's runtime reads."""
+    asked = made.allocation
+    forms = {
+        "--time": (asked.time, TIME, "minutes, H:MM:SS or D-HH"),
+        "--mem": (asked.memory, MEMORY, "a number with K, M, G or T"),
+        "--account": (asked.account, NAME, "a name"),
+        "--partition": (asked.partition, NAME, "a name"),
+    }
+    wrong = [
+        f"{option} {value!r}: expected {expected}"
+        for option, (value, form, expected) in forms.items()
+        if value and not re.fullmatch(form, value, re.ASCII)
+    ]
+    wrong += [
+        f"--sbatch {word!r}: expected an option with its value, as in --sbatch=--qos=high"
+        for word in asked.more
+        if not re.fullmatch(r"--?[a-zA-Z][\w-]*(=\S+)?", word, re.ASCII)
+    ]
+    paths = {"--stage": made.stage, "--scratch": (made.scratch,) if made.scratch else ()}
+    wrong += [
+        f"{option} {path!r}: expected an absolute path without commas and colons"
+        for option, given in paths.items()
+        for path in given
+        if not re.fullmatch(r"/[^,:\n\0]*", path)
+    ]
+    return wrong + [
+        f"--bind {bind!r}: expected SOURCE or SOURCE:PLACE, absolute, without commas"
+        for bind in made.container.binds
+        if not re.fullmatch(r"/[^,:\n\0]*(:/[^,:\n\0]*)?(:r[ow])?", bind)
+    ]

@@ -1,0 +1,85 @@
+"""All-reduce between the tasks of a Slurm job, on the image's own torch: part of `slurm --check`.
+
+Comes in: the address and port of the first task, and the GPUs of each node. Goes out: a line that
+says what was proven and what was not. Each node has one task; it starts a process for each GPU, or
+one where there is none (gloo).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import sys
+import time
+
+SIZE = 1 << 24  # numbers of four bytes: 64 MB
+PATIENCE = 60
+
+
+def work(local: int, options: argparse.Namespace) -> None:
+    """One process: its sum must be the one that all ranks make."""
+    import torch
+    import torch.distributed as dist
+
+    each = max(options.gpus, 1)
+    node, nodes = int(os.environ["SLURM_NODEID"]), int(os.environ["SLURM_NNODES"])
+    rank, world = node * each + local, nodes * each
+    device = torch.device("cpu")
+    if options.gpus:
+        torch.cuda.set_device(local)
+        device = torch.device("cuda", local)
+    dist.init_process_group(
+        "nccl" if options.gpus else "gloo",
+        init_method=f"tcp://{options.address}:{options.port}",
+        rank=rank,
+        world_size=world,
+        timeout=datetime.timedelta(seconds=PATIENCE),
+    )
+    due = torch.arange(SIZE, dtype=torch.float32, device=device) % 1024 * (world * (world + 1) // 2)
+    seconds = 0.0
+    for _ in range(2):  # the first one makes the connections
+        numbers = torch.arange(SIZE, dtype=torch.float32, device=device) % 1024 * (rank + 1)
+        started = time.monotonic()
+        dist.all_reduce(numbers)
+        if options.gpus:
+            torch.cuda.synchronize()
+        seconds = time.monotonic() - started
+        if not torch.equal(numbers, due):
+            message = f"rank {rank}: the all-reduce is wrong"
+            raise ValueError(message)
+    if rank == 0:
+        by = "NCCL" if options.gpus else "gloo"
+        print(
+            f"proven: all-reduce of {SIZE * 4 >> 20} MB over {world} processes on {nodes} nodes"
+            f" by {by}, {seconds:.3f} s"
+        )
+        if not options.gpus:
+            print("not proven: GPUs and NCCL, since the job has no GPU")
+        if nodes == 1:
+            print("not proven: the network between nodes, since the job has one")
+    dist.destroy_process_group()
+
+
+def main(arguments: list[str]) -> int:
+    """Start this node's processes; 0 if every sum was right."""
+    parser = argparse.ArgumentParser(description="All-reduce between the tasks of a job.")
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--gpus", type=int, default=0, help="of each node")
+    options = parser.parse_args(arguments)
+    try:
+        import torch.multiprocessing as processes
+    except ImportError:
+        if os.environ.get("SLURM_NODEID") == "0":
+            print("not proven: the interconnect, since the image has no torch")
+        return 0
+    if options.gpus > 1:
+        processes.spawn(work, args=(options,), nprocs=options.gpus)
+    else:
+        work(0, options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,431 @@
+"""Says in seconds whether what surrounds an image lets its stack work.
+
+`imgbuild doctor TARGET --through WAY` runs it in the image, as `imgbuild slurm --check` does.
+
+Comes in: the container that this runs in, as a cluster set it up. Goes out: findings, each with
+what to do; with --json one document on stdout. Exit status 1 if one is an error. It imports nothing
+of the image, makes no GPU context, and no check waits longer than a few seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import getpass
+import importlib.util
+import json
+import os
+import resource
+import shutil
+import site
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+FORMAT = 1
+STACK = ("torch", "vllm", "ray", "trl", "transformers", "verl", "numpy")
+# Variables that name a folder which must take files; compiled kernels are loaded from the first.
+COMPILED = ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE")
+WRITTEN = (
+    "HOME",
+    "HF_HOME",
+    "VLLM_CACHE_ROOT",
+    "NUMBA_CACHE_DIR",
+    "PYTHONPYCACHEPREFIX",
+    *COMPILED,
+)
+LEAST_SHARED = 1 << 30
+LEAST_TEMPORARY = 4 << 30
+LEAST_FILES = 65_536  # Ray and vLLM hold a few for each worker and each connection
+LEAST_THREADS = 4_096
+SOCKET_PATH = 107  # bytes of the path of a socket, by the kernel
+RAY_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
+NETWORK_PATIENCE = 2.0
+NETWORK_DISKS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "9p", "cifs"}
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at; `severity` is note, warning or error."""
+
+    check: str
+    severity: str
+    message: str
+    remedy: str = ""
+
+
+def packages() -> Iterator[Finding]:
+    """Every package of the stack must be the image's: not ~/.local's, not PYTHONPATH's."""
+    inside = tuple({f"{path}/" for path in sysconfig.get_paths().values()})
+    strange = [
+        path
+        for path in sys.path[1:]
+        if path and not f"{path}/".startswith(inside) and not path.endswith(".zip")
+    ]
+    leaked = {}
+    for name in STACK:
+        found = importlib.util.find_spec(name)
+        place = found.origin if found else None
+        if place and not place.startswith(inside):
+            leaked[name] = place
+    for name, place in leaked.items():
+        yield Finding(
+            "packages", "error", f"{name} is imported from {place}, not from {sys.prefix}",
+            _leak_remedy(place),
+        )  # fmt: skip
+    if strange and not leaked:
+        yield Finding(
+            "packages", "warning", f"Python also looks in {', '.join(strange)}",
+            "unset PYTHONPATH, or start with apptainer --cleanenv",
+        )  # fmt: skip
+    if site.ENABLE_USER_SITE:
+        yield Finding(
+            "packages", "warning", f"packages of {site.getusersitepackages()} win over the image's",
+            "set PYTHONNOUSERSITE=1, as the image does",
+        )  # fmt: skip
+    if not leaked and not strange and not site.ENABLE_USER_SITE:
+        yield Finding("packages", "note", f"all come from {sys.prefix}")
+
+
+def _leak_remedy(place: str) -> str:
+    if site.ENABLE_USER_SITE and place.startswith(str(site.getusersitepackages())):
+        return "set PYTHONNOUSERSITE=1 (apptainer: --env PYTHONNOUSERSITE=1)"
+    return "unset PYTHONPATH, or start with apptainer --cleanenv"
+
+
+def user() -> Iterator[Finding]:
+    """torch and vLLM ask for the user's name, and a random user id has none."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        yield Finding(
+            "user", "error", f"user id {os.getuid()} has no name, and torch asks for one",
+            "start through /opt/imgbuild/entrypoint, or set USER and LOGNAME",
+        )  # fmt: skip
+        return
+    yield Finding("user", "note", f"{name}, id {os.getuid()}")
+
+
+def folders() -> Iterator[Finding]:
+    """Folders that must take files, and those in which compiled code is loaded."""
+    asked = {name: os.environ[name] for name in WRITTEN if os.environ.get(name)}
+    asked["/tmp"] = tempfile.gettempdir() if os.access(tempfile.gettempdir(), os.W_OK) else "/tmp"
+    good = 0
+    for name, folder in sorted(asked.items()):
+        problem = _unwritable(folder)
+        if problem:
+            yield Finding(
+                "folders", "error", f"{name}: cannot write to {folder}: {problem}",
+                "start through /opt/imgbuild/entrypoint, or bind a folder there"
+                " (apptainer: --bind SCRATCH:/var/cache/imgbuild)",
+            )  # fmt: skip
+            continue
+        if name in (*COMPILED, "/tmp") and os.statvfs(folder).f_flag & os.ST_NOEXEC:
+            yield Finding(
+                "folders", "error",
+                f"{name}: {folder} is mounted noexec, and kernels are compiled and loaded there",
+                f"set {'TMPDIR' if name == '/tmp' else name} to a folder on another disk",
+            )  # fmt: skip
+            continue
+        good += 1
+    read_only = bool(os.statvfs("/").f_flag & os.ST_RDONLY)
+    root = "the root is read-only" if read_only else "the root can be written"
+    yield Finding("folders", "note", f"{good} of {len(asked)} take files; {root}")
+
+
+def _unwritable(folder: str) -> str:
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as stream:
+            stream.write(b"x")
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def temporary() -> Iterator[Finding]:
+    """Room in /tmp, and the length of its name: Ray makes sockets below it."""
+    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    length = len(folder.encode()) + len(RAY_SOCKET)
+    if length > SOCKET_PATH:
+        yield Finding(
+            "temporary files", "warning",
+            f"{folder} is too long a name: Ray's sockets below it have {length} bytes of"
+            f" {SOCKET_PATH}",
+            "bind a folder to /tmp and leave TMPDIR unset, or: ray start --temp-dir /tmp/ray",
+        )  # fmt: skip
+    if free < LEAST_TEMPORARY:
+        yield Finding(
+            "temporary files", "warning",
+            f"{folder} has {free >> 20} MB free; Ray spills and compilers write there",
+            "bind a folder of the node's disk: apptainer --bind SCRATCH:/tmp",
+        )  # fmt: skip
+    else:
+        yield Finding("temporary files", "note", f"{folder} has {free >> 30} GB free")
+
+
+def shared_memory(least: int) -> Iterator[Finding]:
+    """NCCL, data loaders and Ray's object store meet in /dev/shm."""
+    try:
+        free = shutil.disk_usage("/dev/shm").free
+    except OSError as error:
+        yield Finding(
+            "shared memory", "error", f"/dev/shm: {error.strerror}", "mount a tmpfs there"
+        )
+        return
+    if free < least:
+        yield Finding(
+            "shared memory", "warning",
+            f"{free >> 20} MB are free in /dev/shm, {least >> 20} MB are wanted: NCCL and data"
+            " loaders end with a bus error",
+            "docker: --shm-size 16g or --ipc host; a cluster: ask for more memory, or its admin",
+        )  # fmt: skip
+    else:
+        yield Finding("shared memory", "note", f"{free >> 20} MB free in /dev/shm")
+
+
+def limits() -> Iterator[Finding]:
+    """Processes, threads and files. Threads are really started: a control group may forbid more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
+        raise_it = "ulimit -n $(ulimit -Hn)" if hard > soft else "ask for a higher hard limit"
+        yield Finding("limits", "warning", f"{soft} open files are allowed (ulimit -n)", raise_it)
+    threads = _thread_limit()
+    started = _start_threads(min(threads, 512) if threads else 512)
+    if started < 512:
+        yield Finding(
+            "limits", "error",
+            f"only {started} threads can be started here: pthread_create fails in Ray and BLAS",
+            "ulimit -u $(ulimit -Hu) in the job, OMP_NUM_THREADS=1, or ask for more processes",
+        )  # fmt: skip
+    elif threads and threads < LEAST_THREADS:
+        yield Finding(
+            "limits", "warning", f"{threads} threads are allowed (ulimit -u, pids.max)",
+            "ulimit -u $(ulimit -Hu) in the job, and OMP_NUM_THREADS=1",
+        )  # fmt: skip
+    else:
+        files = "any number of" if soft == resource.RLIM_INFINITY else soft
+        yield Finding("limits", "note", f"{files} open files, {threads or 'any number of'} threads")
+
+
+def _thread_limit() -> int:
+    """The least limit on processes and threads that is known; 0 if there is none."""
+    found = [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
+    for path in ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"):
+        try:
+            text = Path(path).read_text("ascii").strip()
+        except OSError:
+            continue
+        if text.isdecimal():
+            found.append(int(text))
+    return min((each for each in found if each != resource.RLIM_INFINITY), default=0)
+
+
+def _start_threads(count: int) -> int:
+    """How many of `count` threads start; they end at once when told to."""
+    done = threading.Event()
+    running = []
+    before = threading.stack_size(64 * 1024)
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=done.wait, daemon=True)
+            thread.start()
+            running.append(thread)
+    except RuntimeError:
+        pass
+    finally:
+        threading.stack_size(before)
+        done.set()
+        for thread in running:
+            thread.join()
+    return len(running)
+
+
+def cores() -> Iterator[Finding]:
+    """Libraries count the machine's cores; what was granted may be less."""
+    machine = os.cpu_count() or 1
+    granted = len(os.sched_getaffinity(0))
+    slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    if slurm.isdecimal():
+        granted = min(granted, int(slurm))
+    if granted < machine:
+        yield Finding(
+            "cores", "warning",
+            f"{granted} of the machine's {machine} cores are granted: Ray by itself starts a worker"
+            " for each core, and they fail to register with the raylet",
+            f"ray start --num-cpus={granted}, OMP_NUM_THREADS={granted} or less",
+        )  # fmt: skip
+    else:
+        yield Finding("cores", "note", f"{granted} cores, all of the machine's")
+
+
+def driver(gpus: int) -> Iterator[Finding]:
+    """The driver's library: whether it loads, whose it is, how many GPUs it has, and its link."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        if gpus:
+            yield Finding(
+                "driver", "error", f"libcuda.so.1 cannot be loaded: {error}",
+                "apptainer: --nv; docker: --gpus all; else bind the folder that holds it, and name"
+                " it in LD_LIBRARY_PATH and TRITON_LIBCUDA_PATH",
+            )  # fmt: skip
+        else:
+            yield Finding("driver", "note", "there is none, and no GPU was asked for")
+        return
+    place = _loaded("libcuda.so")
+    if "/stubs/" in place or library.cuInit(0) == 34:  # CUDA_ERROR_STUB_LIBRARY
+        yield Finding(
+            "driver", "error", f"{place} is a stub that is there to link with, not the driver",
+            "take the stubs folder out of LD_LIBRARY_PATH; LIBRARY_PATH is the one for linking",
+        )  # fmt: skip
+        return
+    count = ctypes.c_int(0)
+    status = library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count))
+    if status or count.value < gpus:
+        why = f" (CUDA error {status})" if status else ""
+        yield Finding(
+            "driver", "error", f"{place} sees {count.value} GPUs{why}, {gpus} were asked for",
+            "look at CUDA_VISIBLE_DEVICES and at nvidia-smi on the node; Slurm: --gpus-per-node",
+        )  # fmt: skip
+    else:
+        yield Finding("driver", "note", f"{place} sees {count.value} GPUs")
+    yield from _link(Path(place).parent)
+
+
+def _loaded(name: str) -> str:
+    """The path of the loaded library whose file begins with `name`."""
+    rows = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
+    return next((row.split()[-1] for row in rows if f"/{name}" in row), name)
+
+
+def _link(folder: Path) -> Iterator[Finding]:
+    """Whether `gcc -lcuda` finds what Triton and FlashInfer link with."""
+    compiler = shutil.which(os.environ.get("CC", "gcc"))
+    if compiler is None:
+        return
+    with tempfile.TemporaryDirectory() as work:
+        source = Path(work, "empty.c")
+        source.write_text("int nothing(void) { return 0; }\n", "ascii")
+        command = [compiler, "-shared", str(source), "-o", str(Path(work, "empty.so")), "-lcuda"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode:
+        yield Finding(
+            "link with -lcuda", "warning", f"cannot find -lcuda; the driver lies in {folder}",
+            f"set LIBRARY_PATH and TRITON_LIBCUDA_PATH to {folder}; if it has libcuda.so.1 alone,"
+            " to a folder of yours with a link libcuda.so to it",
+        )  # fmt: skip
+
+
+def model_disk() -> Iterator[Finding]:
+    """Weights on a network disk are read slowly, once for each process."""
+    folder = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
+    kind = _disk(os.path.realpath(folder))
+    if kind in NETWORK_DISKS:
+        yield Finding(
+            "model disk", "warning", f"{folder} is on a network disk ({kind}): models load slowly",
+            "copy the model to the node first (imgbuild slurm --stage), load_format=safetensors",
+        )  # fmt: skip
+    else:
+        yield Finding("model disk", "note", f"{folder} is on {kind or 'an unknown file system'}")
+
+
+def _disk(folder: str) -> str:
+    """The kind of file system that holds `folder`."""
+    best, kind = "", ""
+    for row in Path("/proc/mounts").read_text("utf-8", "replace").splitlines():
+        _, place, name, *_ = row.split()
+        holds = folder == place or folder.startswith(place.rstrip("/") + "/")
+        if holds and len(place) >= len(best):
+            best, kind = place, name
+    return kind
+
+
+def network() -> Iterator[Finding]:
+    """Without a network each look-up of a model waits for its time limit."""
+    if os.environ.get("HF_HUB_OFFLINE") == "1":
+        yield Finding("network", "note", "HF_HUB_OFFLINE is set: none is used")
+        return
+    host = "huggingface.co"
+    if os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy"):
+        yield Finding("network", "note", "a proxy is set; it was not asked")
+        return
+    answers: list[object] = []
+
+    def _ask() -> None:
+        try:
+            answers.append(socket.getaddrinfo(host, 443))
+        except OSError:
+            answers.append(None)
+
+    asking = threading.Thread(target=_ask, daemon=True)
+    asking.start()
+    asking.join(NETWORK_PATIENCE)
+    if answers and answers[0]:
+        yield Finding("network", "note", f"{host} has an address here")
+    else:
+        yield Finding(
+            "network", "warning", f"{host} has no address here: downloads wait, then fail",
+            "download first, and set HF_HUB_OFFLINE=1",
+        )  # fmt: skip
+
+
+def examine(gpus: int, shared: int) -> list[Finding]:
+    """All checks; one that cannot be made is a warning, and ends none of the others."""
+    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        packages,
+        user,
+        folders,
+        temporary,
+        lambda: shared_memory(shared),
+        limits,
+        cores,
+        lambda: driver(gpus),
+        model_disk,
+        network,
+    )
+    found: list[Finding] = []
+    for check in checks:
+        try:
+            found += check()
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            name = getattr(check, "__name__", "check").strip("<>")
+            found.append(Finding(name, "warning", f"could not be looked at: {error!r}"))
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Look, tell, and say by the status whether an error was found."""
+    parser = argparse.ArgumentParser(description="Whether this container lets its stack work.")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs that must be seen")
+    parser.add_argument(
+        "--shared", type=int, default=LEAST_SHARED >> 20, help="MB wanted in /dev/shm"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
+    found = examine(options.gpus, options.shared << 20)
+    if options.json:
+        print(json.dumps({
+            "format": FORMAT,
+            "seconds": round(time.monotonic() - started, 3),
+            "findings": [finding._asdict() for finding in found],
+        }))  # fmt: skip
+    else:
+        place = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        for finding in found:
+            print(f"{place}: {finding.severity:8} {finding.check}: {finding.message}")
+            if finding.remedy:
+                print(f"{place}:          remedy: {finding.remedy}")
+    return int(any(finding.severity == "error" for finding in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
