@@ -236,7 +236,8 @@ def _table(found: Verified) -> list[str]:
 def _judge(found: Verified) -> None:
     from imgbuild.verifying.checks import Outcome
 
-    count = {one: sum(each.outcome is one for each in found.checks) for one in Outcome}
+    order = (Outcome.FAILED, Outcome.PASSED, Outcome.UNCHECKED)
+    count = {one: sum(each.outcome is one for each in found.checks) for one in order}
     told = ", ".join(f"{number} {outcome}" for outcome, number in count.items() if number)
     if found.ok:
         console.info(f"{found.reference} is {found.digest}: {told}")

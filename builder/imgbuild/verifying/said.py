@@ -48,7 +48,7 @@ def signature(digest: Digest, beside: Beside, key: PublicKey | None) -> str:
     if not right:
         message = f"{ours[0].place} is the key's, and of another image: {ours[0].digests[0]}"
         raise Failed(message)
-    return f"{len(right)} by the key, of this digest"
+    return f"the key signed this digest ({len(right)} signatures)"
 
 
 def words(plain: Sequence[Word], beside: Beside, about: str, key: PublicKey | None) -> list[Word]:

@@ -1,0 +1,186 @@
+"""`imgbuild sign` and `verify` as a shell runs them: exit statuses, lines, JSON, refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization as forms
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from imgbuild import building, carried, inside, push
+from imgbuild.values import Arch
+from imgbuild.verifying import known
+from tests.unit import registry_project
+from tests.unit.cli_project import Command, json_of
+from tests.unit.registry_project import BOTH, NAME, Place
+
+MARK = "sha256:"
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    for place in registry_project.place(tmp_path, monkeypatch):
+        plan, work = place.both(), place.work()
+        push.push(work, plan)
+        inside.attach_all(work.client, place.repository, plan.lock, plan.sealed, work.project)
+        yield place
+
+
+@pytest.fixture(name="imgbuild")
+def _imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+@pytest.fixture(name="pair")
+def _pair(tmp_path: Path) -> tuple[str, str]:
+    """A private and a public key file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    private, public = tmp_path / "key.pem", tmp_path / "key.pub"
+    private.write_bytes(
+        key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
+    )
+    spki = forms.PublicFormat.SubjectPublicKeyInfo
+    public.write_bytes(key.public_key().public_bytes(forms.Encoding.PEM, spki))
+    return str(private), str(public)
+
+
+def outcomes(answer) -> dict[str, str]:
+    """Check → outcome, of JSON."""
+    found = json.loads(answer.stdout)
+    return {
+        " ".join(filter(None, (one["name"], one["arch"]))): one["outcome"]
+        for one in found["checks"]
+    }
+
+
+def ref(place: Place) -> str:
+    return str(place.reference(BOTH))
+
+
+def test_what_sign_signs_verify_verifies_anywhere(place, imgbuild, pair, tmp_path, monkeypatch):
+    signed = imgbuild("sign", ref(place), "--key", pair[0], "--json")
+    assert len(json_of(signed)) == 3  # the index and two manifests
+    away = tmp_path / "away"
+    away.mkdir()
+    monkeypatch.chdir(away)
+    found = imgbuild("verify", ref(place), "--key", pair[1], "--blobs", "--json")
+    assert found.status == 0, found.stdout + found.stderr
+    assert json.loads(found.stdout)["ok"] is True
+    assert set(outcomes(found).values()) == {"passed", "not checked"}
+    assert [name for name, how in outcomes(found).items() if how == "not checked"] == ["rebuild"]
+    told = imgbuild("verify", ref(place), "--key", pair[1])
+    assert told.stdout.splitlines()[0].split() == [
+        "check",
+        "arch",
+        "outcome",
+        "what",
+        "was",
+        "found",
+    ]
+    assert ": 15 passed, 2 not checked" in told.stderr
+
+
+def test_signing_again_writes_nothing(place, imgbuild, pair):
+    first = json_of(imgbuild("sign", ref(place), "--key", pair[0], "--json"))
+    written = len(place.writes())
+    held = dict(place.registry.manifests)
+    assert json_of(imgbuild("sign", ref(place), "--key", pair[0], "--json")) == first
+    assert place.registry.manifests == held
+    assert not [one for one in place.writes()[written:] if one.method == "PATCH"]
+
+
+def test_what_is_wrong_is_told_and_has_its_status(place, imgbuild, pair):
+    found = imgbuild("verify", ref(place), "--key", pair[1])
+    assert found.status == 9
+    assert "it is not signed" in found.stdout
+    assert "is not what it should be: 7 failed" in found.stderr
+
+
+def test_an_image_that_is_not_its_locks_is_not_signed(place, imgbuild, pair):
+    due = known.of_project(place.work().project, BOTH).due
+    digest = due.manifest(Arch.ARM64)
+    data, kind = place.registry.manifests[NAME, digest]
+    place.registry.manifests[NAME, digest] = (
+        data.replace(b'"schemaVersion":2', b'"schemaVersion":3'),
+        kind,
+    )
+    held = dict(place.registry.manifests)
+    answer = imgbuild("sign", ref(place), "--key", pair[0])
+    assert answer.status == 9
+    assert digest in answer.stderr
+    assert "is not signed, since it is not what it should be" in answer.stderr
+    assert place.registry.manifests == held
+
+
+def test_an_image_without_a_lock_is_signed_by_its_digest(place, imgbuild, pair):
+    place.push()
+    other = str(place.reference(registry_project.TAGS[0]))
+    answer = imgbuild("sign", other, "--key", pair[0], "--json")
+    assert "carries no lock: only its digest is signed" in answer.stderr
+    (one,) = json_of(answer)
+    assert one["statements"] == []
+    found = imgbuild("verify", other, "--key", pair[1], "--json")
+    assert (found.status, outcomes(found)["signature"]) == (0, "passed")
+
+
+def test_ones_own_lock_by_target_or_file(place, imgbuild, tmp_path, monkeypatch):
+    found = imgbuild("verify", ref(place), "--target", BOTH, "--json")
+    assert (found.status, outcomes(found)["lock"]) == (0, "passed")
+    folder = tmp_path / "pulled"
+    folder.mkdir()
+    for name, part in carried.parts(known.of_project(place.work().project, BOTH).carried).items():
+        (folder / name).write_bytes(part.data)
+    monkeypatch.chdir(tmp_path)
+    for path in (folder, folder / "lock.json", place.world.folder / "images" / BOTH / "lock.json"):
+        found = imgbuild("verify", ref(place), "--lock", str(path), "--json")
+        assert (found.status, outcomes(found)["lock"]) == (0, "passed")
+    (folder / "digests.json").unlink()
+    assert imgbuild("verify", ref(place), "--lock", str(folder)).status == 2
+
+
+def test_a_layout_is_verified_by_a_lock(place, imgbuild, tmp_path):
+    plan = place.both()
+    out = tmp_path / "layout"
+    building.build(
+        plan.lock, plan.sealed, tuple(Arch), out, place.work().inputs, processes=1, verify=False
+    )
+    found = imgbuild("verify", str(out), "--target", BOTH, "--blobs", "--json")
+    assert found.status == 0
+    assert outcomes(found)["layer bytes"] == "passed"
+    assert outcomes(found)["signature"] == "not checked"
+    layer = out / "blobs/sha256" / plan.sealed.arch[Arch.ARM64].layers[1].digest[len(MARK) :]
+    data = layer.read_bytes()
+    layer.unlink()
+    layer.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert imgbuild("verify", str(out), "--target", BOTH, "--blobs").status == 9
+    assert outcomes(imgbuild("verify", str(out), "--json"))["lock"] == "not checked"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("sign", "REF"), 2, "name a key"),
+        (("sign", "REF", "--key", "PRIVATE", "--keyless"), 2, "not both"),
+        (("sign", "REF", "--key", "PUBLIC"), 2, "no private key"),
+        (("sign", "REF", "--keyless"), 6, "cosign is not installed"),
+        (("verify", "REF", "--key", "PRIVATE"), 2, "is a private key"),
+        (("verify", "REF", "--target", BOTH, "--lock", "lock.json"), 2, "name a lock both"),
+        (("verify", "REF", "--target", "cu999"), 5, "no lock for target cu999"),
+        (("verify", "REF-absent"), 7, "absent"),
+        (("verify", "Not a reference"), 2, "Not a reference"),
+    ],
+)
+def test_what_cannot_be_done_says_why(place, imgbuild, pair, words, status, said):
+    names = {"PRIVATE": pair[0], "PUBLIC": pair[1]}
+    answer = imgbuild(*(names.get(word, word.replace("REF", ref(place))) for word in words))
+    assert answer.status == status, answer.stderr
+    assert said in answer.stderr
+
+
+def test_offline_asks_no_registry(place, imgbuild):
+    before = len(place.registry.requests)
+    assert imgbuild("verify", ref(place), "--offline").status == 7
+    assert len(place.registry.requests) == before
