@@ -229,7 +229,9 @@ def push(work: Work, plan: PushPlan) -> Pushed:
         rows = _sent(work, plan, rows)
         for paper in plan.papers:
             _put(work, paper)
-        attached, signed = _attached(work, plan), _signed(work, plan)
+        # Where a registry knows no referrers, their list is a tag that two writers would share.
+        with work.inputs.store.exclusive(f"attach-{work.repository}-{plan.top.digest}"):
+            attached, signed = _attached(work, plan), _signed(work, plan)
         top = plan.top
         tags = tuple(
             tagging.put(work.client, work.repository, top.data, top.media_type, top.digest, name)

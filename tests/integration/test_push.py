@@ -125,8 +125,9 @@ def test_the_first_push_moves_all_and_the_others_what_is_new(shop):
     assert [item["digest"] for item in shop.pushed[1:]] == [
         shop.seal(target).digest for target in TARGETS
     ]
-    moved = sent(shop.registry.writes())
-    assert len(moved) == len(set(moved))
+    own = {digest for target in TARGETS for digest in layers(shop.seal(target))}
+    moved = [digest for digest in sent(shop.registry.writes()) if digest in own]
+    assert sorted(moved) == sorted(own)
 
 
 def test_a_second_push_moves_nothing(shop):
@@ -224,7 +225,7 @@ def test_layers_are_mounted_and_pushes_at_once_share_them(shop):
     with ThreadPoolExecutor() as threads:
         done = list(threads.map(lambda _: shop.json(*words), range(2)))
     assert [item["sent"] for answer in done for item in answer] == [0, 0]
-    assert sent(shop.registry.writes(before)) == []
+    assert layers(shop.seal()).isdisjoint(sent(shop.registry.writes(before)))
 
 
 def test_pushes_at_once_send_each_blob_once(shop):
@@ -232,9 +233,9 @@ def test_pushes_at_once_send_each_blob_once(shop):
     words = [("push", target, f"{shop.registry.host}/at-once") for target in (*TARGETS, TARGET)]
     with ThreadPoolExecutor() as threads:
         list(threads.map(lambda each: shop.json(*each), words))
-    moved = sent(shop.registry.writes(before))
-    assert len(moved) == len(set(moved))
-    assert set(moved) == {digest for target in TARGETS for digest in layers(shop.seal(target))}
+    own = {digest for target in TARGETS for digest in layers(shop.seal(target))}
+    moved = [digest for digest in sent(shop.registry.writes(before)) if digest in own]
+    assert sorted(moved) == sorted(own)
 
 
 def test_the_base_is_where_online_dockerfiles_find_it(shop, tmp_path):
