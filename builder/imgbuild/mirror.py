@@ -128,12 +128,18 @@ class Mirror:
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, named: Named | None, *, any_source: bool = False) -> Mirror | None:
+    def of(
+        cls,
+        named: Named | None,
+        *,
+        any_source: bool = False,
+        plain_http: Collection[str] = (),
+    ) -> Mirror | None:
         """The mirror that a setting names, None without one; with `any_source` never the only."""
         if named is None:
             return None
         repository, setting = parse_repository(named.setting.mirror), named.setting
-        plain = [repository.host] if setting.plain_http else []
+        plain = {*plain_http, *([repository.host] if setting.plain_http else [])}
         return cls(repository, only=setting.only and not any_source, plain_http=plain)
 
     @property

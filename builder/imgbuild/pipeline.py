@@ -48,6 +48,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How to work: processes, whether the network may be asked, whether to check it all again.
 
     `mirror` names one for this run, `mirror_only` asks no other server; both are else as set.
+    `plain_http` are registries that are spoken to without TLS.
     """
 
     jobs: int = 1
@@ -55,6 +56,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool = False
     mirror: str | None = None
     mirror_only: bool = False
+    plain_http: tuple[str, ...] = ()
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +84,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         """
         offline = self.options.offline
         named = mirror.find(self.project.root, self.options.mirror, only=self.options.mirror_only)
-        own = mirror.Mirror.of(named, any_source=locking)
+        own = mirror.Mirror.of(named, any_source=locking, plain_http=self.options.plain_http)
         return Inputs(self.matrix, Store.open(), Http(offline=offline), offline=offline, mirror=own)
 
 

@@ -128,6 +128,16 @@ def test_for_a_lock_no_mirror_is_the_only_source(alone):
     assert Mirror.of(None) is None
 
 
+def test_a_registry_without_tls_is_one_that_somebody_named(alone):
+    write(alone / "mirror.json", '{"mirror": "a.example/x", "plain_http": true}')
+    assert Mirror.of(mirror.find(alone))._plain_http == ("a.example",)  # type: ignore[union-attr]
+    named = mirror.find(alone, "b.example/x")
+    assert Mirror.of(named)._plain_http == ()  # type: ignore[union-attr]
+    found = Mirror.of(named, plain_http=["b.example"])
+    assert found is not None
+    assert found._plain_http == ("b.example",)
+
+
 # -- what it gives
 
 

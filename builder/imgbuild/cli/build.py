@@ -15,6 +15,7 @@ from imgbuild.errors import InputError
 from imgbuild.values import Arch, Digest
 
 if TYPE_CHECKING:
+    from imgbuild.foreign import Choice
     from imgbuild.pipeline import Options
     from imgbuild.plan import Plan, Recipe
     from imgbuild.seal import Seal, SealedImage
@@ -144,6 +145,7 @@ def build(
         verify=verify,
         mirror=mirror,
         mirror_only=mirror_only,
+        plain_http=tuple(plain_http or ()),
     )
     choice = elsewhere.choice(builder, buildx_builder, cache_from, cache_to, secret, ca)
     if origin is not None:
@@ -157,9 +159,7 @@ def build(
     selected = session.select(
         options.wanted(names, target), everything=everything, arches=arch or []
     )
-    if only is not None and (choice is not None or (only is Only.WHEELS and form != Format.OCI)):
-        message = f"--only {only} goes with neither another builder nor, for wheels, a --format"
-        raise InputError(message, hint="leave out --builder and --format")
+    _refuse_only(only, choice, form)
     if only is Only.WHEELS:
         folders = elsewhere.wheels(session, selected, output)
         lines = [f"{item.target} {item.files} {item.output}" for item in folders]
@@ -173,6 +173,12 @@ def build(
         )
     lines = [f"{item.target} {item.digest} {item.output}" for item in made]
     options.answer(made, lines, json=json)
+
+
+def _refuse_only(only: Only | None, choice: Choice | None, form: Format) -> None:
+    if only is not None and (choice is not None or (only is Only.WHEELS and form != Format.OCI)):
+        message = f"--only {only} goes with neither another builder nor, for wheels, a --format"
+        raise InputError(message, hint="leave out --builder and --format")
 
 
 def _again(
