@@ -169,6 +169,17 @@ def test_a_broken_piece_goes_on_from_what_arrived(client, registry, cut):
     assert arrived == len(DATA) + (1 if cut == 1 else 0)
 
 
+def test_after_a_break_later_blobs_go_in_chunks(client, registry):
+    registry.faults.append(Fault(PUT, cut_request=1000))
+    push(client, registry)
+    del registry.requests[:]
+    other = bytes_source(bytes(250_000))
+    push(client, registry, other)
+    assert sizes(registry, PATCH) == [100_000, 100_000, 50_000]
+    push(Client(), registry, bytes_source(b"another client"))
+    assert len(registry.asked(PATCH)) == 3
+
+
 def test_a_registry_that_forgets_broken_parts_is_sent_chunks(client, registry):
     registry.keeps_parts = False
     registry.faults.append(Fault(PUT, cut_request=200_000))

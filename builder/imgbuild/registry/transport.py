@@ -81,6 +81,9 @@ class RegistryHttp(Http):
     ) -> None:
         super().__init__(attempts=attempts, first_wait=first_wait, timeout=timeout, offline=offline)
         self._plain_http = frozenset(plain_http)
+        self.fragile: set[str] = (
+            set()
+        )  # registries to which a blob in one piece did not come through
         self._origin = origin
         self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
         self._grants: dict[tuple[str, tuple[str, ...]], Grant] = {}

@@ -4,7 +4,8 @@ Comes in: a source that can be read from any byte on. Goes out: how the blob cam
 the registry has said that it has it, with its size. Never more than a piece of it is in memory.
 
 First in one PUT; where that breaks or is refused for its size, the registry is asked how far it is
-and the rest follows in chunks. A registry whose word about that is impossible gets a new upload.
+and the rest follows in chunks, as do all later blobs for it: docker-registry, for one, forgets what
+a broken request brought. A registry whose word is impossible gets a new upload.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class _Upload:
         self._repository = repository
         self._source = source
         self._tell = advance
-        self._chunk = chunk
+        self._chunk = CHUNK if chunk is None and repository.host in http.fragile else chunk
         self._location: str | None = None
         self._sent = 0
         self._counted = 0
@@ -311,6 +312,7 @@ class _Upload:
         from imgbuild.fetch_session import Transient
 
         self._chunk = self._chunk or CHUNK
+        self._http.fragile.add(self._repository.host)
         if self._location is None:
             return
         request = self._request("GET", self._location, {})

@@ -1,0 +1,278 @@
+"""The client against real registries: Debian's docker-registry, and the one that crane serves.
+
+What the specification's conformance tests ask of a registry, asked of the client: push, pull,
+content discovery, content management; and what a line that breaks, a login and TLS do to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.oci import documents, layout
+from imgbuild.oci.documents import Descriptor
+from imgbuild.registry import uploads
+from imgbuild.registry.client import Client, NotFound, Outcome, bytes_source, file_source
+from imgbuild.registry.reference import Reference, Repository, parse
+from imgbuild.values import Arch
+from tests import breakingline, images, needs, ownregistry, registries
+
+pytestmark = pytest.mark.engine
+
+LARGE = bytes_source(random.Random(9).randbytes(6_000_000))
+WHOLE = Descriptor(media_type="x", digest=LARGE.digest, size=LARGE.size)
+EMPTY = bytes_source(b"{}")
+SBOM = "application/vnd.cyclonedx+json"
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = os.environ["PATH"]
+    registries.alone(monkeypatch, tmp_path)
+    monkeypatch.setenv("PATH", path)
+
+
+@pytest.fixture(name="host", scope="module", params=["docker-registry", "crane"])
+def _host(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("registry") / "data"
+    serve = crane if request.param == "crane" else dockers
+    with serve(folder) as host:
+        yield host
+
+
+@contextlib.contextmanager
+def dockers(folder: Path) -> Iterator[str]:
+    with ownregistry.serve(folder) as registry:
+        yield registry.host
+
+
+@contextlib.contextmanager
+def crane(folder: Path) -> Iterator[str]:
+    """The registry of go-containerregistry, another implementation."""
+    folder.mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [needs.tool("crane"), "registry", "serve", "--address", f"127.0.0.1:{port}",
+               "--disk", str(folder)]  # fmt: skip
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(command, stdout=log, stderr=log) as running,
+    ):
+        try:
+            for _ in range(300):
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.1)
+            yield f"127.0.0.1:{port}"
+        finally:
+            running.terminate()
+
+
+@pytest.fixture(name="repository")
+def _repository(host: str, request: pytest.FixtureRequest) -> Repository:
+    """A repository of this test alone."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name.lower())
+    return Repository(host, f"client/{name.strip('-')}".replace("--", "-"))
+
+
+@pytest.fixture(name="client")
+def _client() -> Client:
+    return Client(first_wait=0.01)
+
+
+def image(**more: object) -> bytes:
+    config = {"mediaType": documents.CONFIG, "digest": EMPTY.digest, "size": EMPTY.size}
+    layer = {"mediaType": documents.LAYER, "digest": LARGE.digest, "size": LARGE.size}
+    return json.dumps(
+        {"schemaVersion": 2, "mediaType": documents.MANIFEST, "config": config, "layers": [layer],
+         **more}
+    ).encode()  # fmt: skip
+
+
+def push(client: Client, repository: Repository, tag: str | None, **more: object) -> Descriptor:
+    for source in (LARGE, EMPTY):
+        client.upload(repository, source)
+    data = image(**more)
+    digest = client.put_manifest(repository, data, documents.MANIFEST, tag=tag)
+    return Descriptor(documents.MANIFEST, digest, len(data))
+
+
+def named(repository: Repository, target: str) -> Reference:
+    return parse(f"{repository}{'@' if ':' in target else ':'}{target}")
+
+
+# -- pull
+
+
+def test_pull(client, repository, tmp_path):
+    pushed = push(client, repository, "one")
+    for target in ("one", pushed.digest):
+        assert client.resolve(named(repository, target)) == pushed
+        assert client.manifest(named(repository, target)).data == image()
+    assert client.has(repository, LARGE.digest) == LARGE.size
+    assert client.blob(repository, WHOLE) == LARGE.open(0).read()
+    (tmp_path / "blob").write_bytes(LARGE.open(0).read(1_000_000))
+    client.download(repository, WHOLE, tmp_path / "blob")
+    assert (tmp_path / "blob").read_bytes() == LARGE.open(0).read()
+
+
+def test_what_is_not_there(client, repository):
+    push(client, repository, "one")
+    other = Repository(repository.host, "client/nobody")
+    zeros = f"sha256:{'0' * 64}"
+    for place, target in ((repository, "two"), (repository, zeros), (other, "one")):
+        assert client.resolve(named(place, target)) is None
+        with pytest.raises(NotFound):
+            client.manifest(named(place, target))
+    assert client.has(repository, zeros) is None
+    with pytest.raises(FetchFailed, match="404"):
+        client.blob(repository, Descriptor(media_type="x", digest=zeros, size=1))
+
+
+# -- push
+
+
+@pytest.mark.parametrize("chunk", [None, 1_000_000, 6_000_000])
+def test_push_in_one_piece_and_in_chunks(repository, chunk):
+    blob = bytes_source(random.Random(chunk).randbytes(5_500_000))
+    counted: list[int] = []
+    outcome = Client(chunk=chunk).upload(repository, blob, advance=counted.append)
+    assert (outcome, sum(counted)) == (Outcome.UPLOADED, blob.size)
+    found = Descriptor(media_type="x", digest=blob.digest, size=blob.size)
+    assert Client().blob(repository, found) == blob.open(0).read()
+    assert Client().upload(repository, blob) is Outcome.PRESENT
+
+
+def test_a_blob_is_mounted(client, repository):
+    blob = bytes_source(random.Random(str(repository)).randbytes(1000))
+    other = Repository(repository.host, f"{repository.name}/other")
+    client.upload(other, blob)
+    counted: list[int] = []
+    outcome = client.upload(repository, blob, mounts=[other], advance=counted.append)
+    # crane keeps all blobs in one place: they are present everywhere.
+    assert outcome in (Outcome.MOUNTED, Outcome.PRESENT)
+    assert sum(counted) == blob.size
+    assert client.has(repository, blob.digest) == blob.size
+
+
+def test_an_image_that_skopeo_reads(client, repository, tmp_path):
+    made = [images.layer(tmp_path / "b", [images.text("word", word)]) for word in ("a", "b")]
+    arches = (Arch.X86_64, Arch.ARM64)
+    layout.write(tmp_path / "l", {arch: images.picture(made, arch) for arch in arches}, "base")
+    stored = layout.read(tmp_path / "l")
+    for arch in arches:
+        one = stored.image(arch)
+        for blob in (*one.layers, one.config):
+            source = file_source(stored.blob(blob.digest), blob.digest, blob.size)
+            client.upload(repository, source)
+        data = stored.blob(one.manifest.digest).read_bytes()
+        client.put_manifest(repository, data, documents.MANIFEST)
+    data = stored.blob(stored.digest).read_bytes()
+    assert client.put_manifest(repository, data, documents.INDEX, tag="one") == stored.digest
+    command = [needs.tool("skopeo"), "copy", "--quiet", "--all", "--src-tls-verify=false"]
+    place = f"oci:{tmp_path / 'copy'}:one"
+    subprocess.run([*command, f"docker://{repository}:one", place], check=True)
+    copied = {path.name for path in (tmp_path / "copy/blobs/sha256").iterdir()}
+    assert copied == {path.name for path in (tmp_path / "l/blobs/sha256").iterdir()}
+
+
+@pytest.mark.parametrize("host", ["docker-registry"], indirect=True)
+def test_a_manifest_without_its_blobs_is_refused(client, repository):
+    with pytest.raises(FetchFailed, match="MANIFEST_BLOB_UNKNOWN"):
+        client.put_manifest(repository, image(), documents.MANIFEST, tag="one")
+    assert client.resolve(named(repository, "one")) is None
+
+
+def test_other_bytes_are_refused(client, repository):
+    wrong = uploads.Source(f"sha256:{'1' * 64}", EMPTY.size, EMPTY.open)
+    with pytest.raises(IntegrityError, match=f"{wrong.digest} .*DIGEST_INVALID"):
+        client.upload(repository, wrong)
+    assert client.has(repository, wrong.digest) is None
+
+
+@pytest.mark.parametrize("cuts", [[1_000_000], [2_000_000, 500_000], [100_000] * 3])
+def test_a_line_that_breaks(repository, monkeypatch, cuts):
+    monkeypatch.setattr(uploads, "CHUNK", 2_000_000)
+    blob = bytes_source(random.Random(str(cuts)).randbytes(5_000_000))
+    with breakingline.line_to(repository.host) as line:
+        line.cuts += cuts
+        counted: list[int] = []
+        far = Repository(line.host, repository.name)
+        outcome = Client(first_wait=0.01).upload(far, blob, advance=counted.append)
+        assert (outcome, sum(counted), line.broken) == (Outcome.UPLOADED, blob.size, len(cuts))
+    assert Client().has(repository, blob.digest) == blob.size
+    found = Descriptor(media_type="x", digest=blob.digest, size=blob.size)
+    assert Client().blob(repository, found) == blob.open(0).read()
+
+
+# -- content discovery
+
+
+def test_tags_and_referrers(client, repository):
+    pushed = [push(client, repository, tag) for tag in ("one", "two", "three")][0]
+    assert sorted(client.tags(repository)) == ["one", "three", "two"]
+    subject = {"mediaType": pushed.media_type, "digest": pushed.digest, "size": pushed.size}
+    first = push(client, repository, None, subject=subject, artifactType=SBOM,
+                 annotations={"name": "sbom"})  # fmt: skip
+    second = push(client, repository, None, subject=subject, artifactType="text/plain")
+    found = client.referrers(repository, pushed.digest)
+    assert {one.digest for one in found} == {first.digest, second.digest}
+    (one,) = client.referrers(repository, pushed.digest, SBOM)
+    assert (one.digest, one.size, one.annotations) == (first.digest, first.size, {"name": "sbom"})
+    assert client.referrers(repository, first.digest) == ()
+    assert client.delete(repository, first.digest)
+    assert [each.digest for each in client.referrers(repository, pushed.digest)] == [second.digest]
+
+
+def test_the_tags_of_nobody(client, host):
+    with pytest.raises(NotFound, match="client/nobody"):
+        list(client.tags(Repository(host, "client/nobody")))
+
+
+def test_a_catalog_of_more_than_one_page(client, tmp_path):
+    names = [f"catalog/{number:03}" for number in range(101)]  # one more than a page of its own
+    with ownregistry.serve(tmp_path / "registry") as registry:
+        for name in names:
+            folder = registry.storage / "docker/registry/v2/repositories" / name
+            (folder / "_layers").mkdir(parents=True)
+        assert list(client.repositories(registry.host)) == names
+        assert len([one for one in registry.asked() if "_catalog" in one.path]) == 2
+
+
+# -- content management
+
+
+@pytest.mark.parametrize("host", ["docker-registry"], indirect=True)
+def test_deleting(client, repository):
+    pushed = push(client, repository, "one")
+    assert client.delete(repository, pushed.digest)
+    assert not client.delete(repository, pushed.digest)
+    assert client.resolve(named(repository, "one")) is None
+    assert client.delete_blob(repository, LARGE.digest)
+    assert not client.delete_blob(repository, LARGE.digest)
+    assert client.has(repository, LARGE.digest) is None
+
+
+def test_a_tag_is_deleted_or_the_refusal_is_told(client, repository, request):
+    """crane deletes tags; docker-registry 2.8 takes only digests."""
+    pushed = push(client, repository, "one")
+    if "docker-registry" in request.node.name:
+        with pytest.raises(FetchFailed, match=r"40[05] .*(UNSUPPORTED|DIGEST_INVALID)"):
+            client.delete(repository, "one")
+    else:
+        assert client.delete(repository, "one")
+        assert client.resolve(named(repository, "one")) is None
+    assert client.resolve(named(repository, pushed.digest)) == pushed
