@@ -1,0 +1,239 @@
+"""What is attached to images in a real registry, by others' tools; an image built again from it.
+
+A small project in a git repository is pushed to Debian's docker-registry, which has no referrers
+API: what is attached is found by the tag that the specification gives for such registries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imgbuild import provenance
+from imgbuild.oci import layout
+from imgbuild.project import find
+from imgbuild.provenance import Commit
+from imgbuild.sbom import packages
+from imgbuild.values import Arch
+from tests import images, needs, ownregistry, smallproject
+from tests.ownregistry import OwnRegistry
+from tests.servers import Site, serve
+from tests.smallproject import TARGET, Project
+from tests.unit.test_provenance import valid as valid_provenance
+from tests.unit.test_sbom import valid_cyclonedx, valid_spdx
+
+ROOT = Path(__file__).parents[2]
+CYCLONEDX, SPDX = "application/vnd.cyclonedx+json", "application/spdx+json"
+STATEMENT, LOCK = "application/vnd.in-toto+json", "application/vnd.imgbuild.lock.v1+json"
+
+pytestmark = pytest.mark.engine
+
+
+@dataclass
+class Shop:
+    """The project, the registry that it was pushed to, and what the push said."""
+
+    project: Project
+    registry: OwnRegistry
+    pushed: dict[str, Any]
+
+    @property
+    def place(self) -> str:
+        """The repository."""
+        return f"{self.registry.host}/rl"
+
+    def raw(self, what: str) -> bytes:
+        """A manifest as skopeo reads it."""
+        command = ("inspect", "--raw", "--tls-verify=false", f"docker://{self.place}{what}")
+        return run(needs.tool("skopeo"), *command).stdout
+
+    def referrers(self, digest: str) -> dict[str, dict[str, Any]]:
+        """Artifact type → descriptor of what is attached to `digest`."""
+        found = json.loads(self.raw(f":{digest.replace(':', '-')}"))["manifests"]
+        assert len({item["artifactType"] for item in found}) == len(found)
+        return {item["artifactType"]: item for item in found}
+
+    def files(self, digest: str, kind: str, folder: Path) -> dict[str, bytes]:
+        """The files of what is attached, each by the name that `oras pull` would give it."""
+        artifact = self.referrers(digest)[kind]["digest"]
+        place = f"docker://{self.place}@{artifact}"
+        run(needs.tool("skopeo"), "copy", "--src-tls-verify=false", place, f"dir:{folder}")
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        assert manifest["artifactType"] == kind
+        assert manifest["subject"]["digest"] == digest
+        return {
+            layer["annotations"]["org.opencontainers.image.title"]: (
+                folder / layer["digest"].removeprefix("sha256:")
+            ).read_bytes()
+            for layer in manifest["layers"]
+        }
+
+
+def run(*command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[bytes]:
+    """Run a command that must succeed."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done
+
+
+def git(folder: Path, *words: str) -> str:
+    """What git says, in a repository of a person of its own."""
+    own = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    return run(needs.tool("git"), *own, *words, cwd=folder).stdout.decode().strip()
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    folder = tmp_path_factory.mktemp("inside")
+    members = [
+        images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
+        images.text("etc/group", "root:x:0:\n"),
+        images.text("usr/bin/python3.11", "", mode=0o755),
+    ]
+    picture = {
+        arch: images.picture([images.layer(folder / "blobs", members)], arch) for arch in Arch
+    }
+    layout.write(folder / "base", picture, "base")
+    with (
+        serve(Site(files=smallproject.index().site_files())) as site,
+        ownregistry.serve(folder / "registry") as registry,
+    ):
+        base = {
+            "kind": "registry", "python": "3.11", "glibc": "2.36",
+            "image": smallproject.serve_image(site, folder / "base", "base"),
+            "interpreter": "/usr/bin/python3.11",
+        }  # fmt: skip
+        project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
+        project.write(base, arches=("x86_64", "arm64"))
+        project.run("lock", TARGET)
+        git(project.folder, "init", "--quiet")
+        git(project.folder, "remote", "add", "origin", "https://me:secret@host.example/me/it.git")
+        git(project.folder, "add", ".")
+        git(project.folder, "commit", "--quiet", "--message", "locked")
+        place = f"{registry.host}/rl"
+        (pushed,) = json.loads(project.run("push", TARGET, place, "--json").stdout)
+        yield Shop(project, registry, pushed)
+
+
+def test_all_is_attached_where_tools_look_for_it(shop):
+    assert set(shop.referrers(shop.pushed["digest"])) == {STATEMENT, LOCK}
+    for digest in shop.pushed["arch"].values():
+        assert set(shop.referrers(digest)) == {CYCLONEDX, SPDX, STATEMENT, LOCK}
+
+
+@pytest.mark.parametrize("arch", list(Arch))
+def test_bills_are_valid_and_name_what_is_in_the_image(shop, tmp_path, arch: Arch):
+    digest = shop.pushed["arch"][arch]
+    (data,) = shop.files(digest, CYCLONEDX, tmp_path / "one").values()
+    valid_cyclonedx(data)
+    found = json.loads(data)
+    assert found["metadata"]["component"]["version"] == digest
+    listed = {item["name"]: item["version"] for item in found["components"]
+              if item.get("purl", "").startswith("pkg:pypi/")}  # fmt: skip
+    locked = shop.project.read(f"{TARGET}/lock.json")["arch"][arch]["wheels"]
+    assert listed == {wheel["package"]: wheel["version"] for wheel in locked}
+    needed = {item["ref"]: item.get("dependsOn", []) for item in found["dependencies"]}
+    assert needed["wheel/thewheel"] == ["wheel/helper"]
+    (data,) = shop.files(digest, SPDX, tmp_path / "other").values()
+    valid_spdx(data)
+
+
+def test_provenance_names_the_commit_and_no_secret(shop, tmp_path):
+    (data,) = shop.files(shop.pushed["digest"], STATEMENT, tmp_path / "one").values()
+    predicate = valid_provenance(data)
+    head = git(shop.project.folder, "rev-parse", "HEAD")
+    needed = {one["name"]: one for one in predicate["buildDefinition"]["resolvedDependencies"]}
+    assert needed["repository"] == {
+        "name": "repository",
+        "uri": "git+https://host.example/me/it.git",
+        "digest": {"gitCommit": head},
+    }
+    lock = (shop.project.folder / "images" / TARGET / "lock.json").read_bytes()
+    assert needed["lock.json"]["digest"]["sha256"] == hashlib.sha256(lock).hexdigest()
+    said = {one["digest"]["sha256"] for one in json.loads(data)["subject"]}
+    assert said == {
+        digest.removeprefix("sha256:")
+        for digest in (shop.pushed["digest"], *shop.pushed["arch"].values())
+    }
+
+
+def test_second_push_writes_nothing_also_at_another_commit(shop):
+    (shop.project.folder / "README").write_text("words")
+    git(shop.project.folder, "add", ".")
+    git(shop.project.folder, "commit", "--quiet", "--message", "words")
+    before = len(shop.registry.asked())
+    shop.project.run("push", TARGET, shop.place)
+    assert shop.registry.writes(before) == []
+    assert len(shop.registry.asked()) > before
+
+
+def test_image_is_built_again_from_nothing_but_inputs(shop, tmp_path):
+    """No checkout and an empty cache: the reference, the index and the base's registry."""
+    here = Project(tmp_path / "here", shop.project.index_url, cache=tmp_path / "cache")
+    here.folder.mkdir()
+    reference = f"{shop.place}:{TARGET}"
+    (made,) = json.loads(here.run("build", "--from", reference, "--json").stdout)
+    assert made["digest"] == shop.pushed["digest"]
+    assert made["arch"] == shop.pushed["arch"]
+    assert layout.read(here.folder / "build" / TARGET).digest == shop.pushed["digest"]
+    # What `oras pull` leaves in a folder does as well, and needs no registry.
+    for name, data in shop.files(shop.pushed["digest"], LOCK, tmp_path / "lock").items():
+        (here.folder / name).write_bytes(data)
+    shutil.rmtree(here.folder / "build")
+    (made,) = json.loads(here.run("build", "--from", ".", "--offline", "--json").stdout)
+    assert made["digest"] == shop.pushed["digest"]
+
+
+def test_lock_that_is_not_committed_claims_no_commit(shop, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(shop.project.folder, folder)
+    head = git(folder, "rev-parse", "HEAD")
+    known = provenance.circumstances(find(folder), TARGET, {}).commit
+    assert known == Commit(id=head, uri="git+https://host.example/me/it.git")
+    (folder / "README").write_text("what no image is made of")
+    assert provenance.circumstances(find(folder), TARGET, {}).commit == known
+    with (folder / "matrix.yaml").open("a") as file:
+        file.write("# a thought\n")
+    assert provenance.circumstances(find(folder), TARGET, {}).commit is None
+    git(folder, "add", "matrix.yaml")  # staged is not committed
+    assert provenance.circumstances(find(folder), TARGET, {}).commit is None
+    shutil.rmtree(folder / ".git")
+    assert provenance.circumstances(find(folder), TARGET, {}).commit is None
+
+
+# -- the images of this repository
+
+
+def test_bills_of_a_target_here_are_valid(tmp_path: Path):
+    own = Project(ROOT, "", cache=tmp_path / "cache")
+    for form, check in (("cyclonedx", valid_cyclonedx), ("spdx", valid_spdx)):
+        folder = tmp_path / form
+        made = json.loads(
+            own.run(
+                "sbom", "cu130-sglang", "--format", form, "--output", str(folder), "--json"
+            ).stdout
+        )
+        for item in made:
+            check(Path(item["output"]).read_bytes())
+
+
+def test_every_locked_file_says_something_of_itself():
+    """A bill says "nothing is known" of a file that was never read; none of ours is such a one."""
+    project = find(ROOT / "matrix.yaml")
+    known = packages.read_packages(project.images).packages
+    unknown = set()
+    for target in project.sealed():
+        lock = json.loads((project.images / target / "lock.json").read_bytes())
+        for found in lock["arch"].values():
+            items = [*found["wheels"], *found.get("debs", ())]
+            items += [{**one["wheel"]} for one in found.get("built", ())]
+            unknown |= {item["file"] for item in items if item["sha256"] not in known}
+    assert unknown == set()
