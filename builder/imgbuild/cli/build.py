@@ -149,10 +149,7 @@ def build(
     )
     choice = elsewhere.choice(builder, buildx_builder, cache_from, cache_to, secret, ca)
     if origin is not None:
-        if names or target or everything or matrix or only or choice is not None:
-            message = f"--from {origin} says what is built and by what"
-            hint = "leave out targets, --all, --matrix, --only and --builder"
-            raise InputError(message, hint=hint)
+        _refuse_beside(origin, [names, target, everything, matrix, only, choice])
         _again(origin, arch or [], output, form, how, plain_http or [], json=json)
         return
     session = pipeline.open_session(matrix, how)
@@ -173,6 +170,12 @@ def build(
         )
     lines = [f"{item.target} {item.digest} {item.output}" for item in made]
     options.answer(made, lines, json=json)
+
+
+def _refuse_beside(origin: str, given: Sequence[object]) -> None:
+    if any(given):
+        message = f"--from {origin} says what is built and by what"
+        raise InputError(message, hint="leave out targets, --all, --matrix, --only and --builder")
 
 
 def _refuse_only(only: Only | None, choice: Choice | None, form: Format) -> None:
