@@ -96,6 +96,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
         "foreign",
     ),
     ("verifying.*",),
+    ("ci.*",),
     ("cli.*", "__main__"),
 )
 

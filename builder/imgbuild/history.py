@@ -40,6 +40,12 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     shallow: bool
 
 
+class _Digest(msgspec.Struct, frozen=True):
+    """What is read of a seal to know whether it changed."""
+
+    digest: Digest
+
+
 class LockText(msgspec.Struct, frozen=True, kw_only=True):
     """A lock.json of some revision, as bytes, and where it stands."""
 
@@ -110,6 +116,20 @@ def _git(project: Project, *words: str, empty: int = 0) -> str:
             message, hint="it needs a checkout with its history: git fetch --unshallow"
         )
     return done.stdout
+
+
+def digests_at(project: Project, revision: str) -> dict[str, Digest]:
+    """The digest of each target that was sealed at `revision`; InputError if it is unknown."""
+    commit = _git(project, "rev-parse", "--verify", f"{revision}^{{commit}}").strip()
+    found: dict[str, Digest] = {}
+    for line in _git(project, "ls-tree", "-r", commit, "--", "images").splitlines():
+        about, _, path = line.partition("\t")
+        target, _, name = path.removeprefix("images/").partition("/")
+        if name == SEAL:
+            data = _git(project, "cat-file", "blob", about.split()[2]).encode()
+            place = f"{revision}:{path}"
+            found[target] = codec.decode(data, _Digest, file=place, what="seal").digest
+    return found
 
 
 def sealed_at(project: Project, target: str, revision: str) -> tuple[Lock, Seal] | None:

@@ -99,11 +99,13 @@ def follow(
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    answer: IO[bytes] | None = None,
 ) -> int:
     """Run `command`, each line that it writes given to `line` as it comes; its status.
 
-    An interrupt is passed on once, so that the command can clean up, and then goes on as it came;
-    what would end this process (SIGTERM) is one meanwhile.
+    With `answer` its stdout goes into that file, and only its talk to `line`. An interrupt is
+    passed on once, so that the command can clean up, and then goes on as it came; what would end
+    this process (SIGTERM) is one meanwhile.
     """
     console.detail(f"$ {pasted(command)}")
     with (
@@ -113,13 +115,13 @@ def follow(
             env={**os.environ, **env} if env else None,
             cwd=cwd,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdout=subprocess.PIPE if answer is None else answer,
+            stderr=subprocess.STDOUT if answer is None else subprocess.PIPE,
             start_new_session=True,  # else the terminal interrupts it too, and twice means at once
         ) as process,
     ):
         try:
-            for raw in process.stdout or ():
+            for raw in process.stdout or process.stderr or ():
                 line(raw.decode(errors="replace").rstrip("\n"))
             return process.wait()
         except BaseException:

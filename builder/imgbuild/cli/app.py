@@ -15,6 +15,7 @@ from imgbuild.cli import (
     audit,
     build,
     cache,
+    ci,
     compare,
     difference,
     doctor,
@@ -26,6 +27,7 @@ from imgbuild.cli import (
     lock,
     matrix,
     mirror,
+    nightly,
     options,
     pull,
     push,
@@ -130,6 +132,8 @@ app.command("diff", rich_help_panel=SHARE)(difference.diff)
 app.command("sign", rich_help_panel=SHARE)(verify.sign)
 app.command("verify", rich_help_panel=SHARE)(verify.verify)
 app.add_typer(cache.app, name="cache", rich_help_panel=KEEP)
+app.add_typer(ci.app, name="ci", rich_help_panel=KEEP)
+app.command("nightly", rich_help_panel=KEEP)(nightly.nightly)
 app.add_typer(mirror.app, name="mirror", rich_help_panel=KEEP)
 app.command("gc", rich_help_panel=KEEP)(gc.gc)
 

@@ -1,0 +1,137 @@
+"""A night without a CI: the jobs of several targets, one after another, on machines of one's own.
+
+    image jobs → GPU jobs → publish, for each target; here, or what needs a GPU through Slurm
+
+Comes in: targets with their jobs, a `Way`. Goes out: what became of each. A target that fails does
+not stop the others, and a night that is stopped goes on where it was: results are on disk.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import run, slurm
+from imgbuild.ci import report, results, running
+from imgbuild.ci.choosing import Chosen
+from imgbuild.ci.jobs import Job, Jobs
+from imgbuild.ci.report import Overview, Verdict
+from imgbuild.ci.results import JobResult, StepResult
+from imgbuild.ci.running import Way
+from imgbuild.console import console
+from imgbuild.errors import ImgbuildError, Interrupted
+from imgbuild.values import Arch
+
+
+class Machines(msgspec.Struct, frozen=True, kw_only=True):
+    """Where jobs run: here, and what needs a GPU through Slurm, with these options of sbatch.
+
+    `drop`: an image's folder is removed when its target is through, unless it was there before.
+    """
+
+    slurm: bool = False
+    options: tuple[str, ...] = ()
+    drop: bool = False
+
+
+def night(way: Way, chosen: Chosen, machines: Machines) -> Overview:
+    """Do the jobs of all targets of `chosen` that are not done yet: what became of each."""
+    raised: dict[str, ImgbuildError] = {}
+    for number, own in enumerate(chosen.targets, start=1):
+        console.info(f"{own.target} ({number} of {len(chosen.targets)})")
+        folder = way.project.output(own.target)
+        there = folder.exists()
+        try:
+            _target(way, own, machines)
+        except Interrupted:
+            raise
+        except ImgbuildError as error:
+            console.error(f"{own.target}: {error.message}", hint=error.hint)
+            raised[own.target] = error
+        if machines.drop and not there and (folder / "oci-layout").exists():
+            shutil.rmtree(folder)
+    found = report.overview(way.results, chosen)
+    return Overview(targets=tuple(_judged(one, raised.get(one.target)) for one in found.targets))
+
+
+def _judged(one: Verdict, error: ImgbuildError | None) -> Verdict:
+    if error is None or one.outcome == "failed":
+        return one
+    return msgspec.structs.replace(
+        one,
+        outcome="failed",
+        exit_code=error.exit_code,
+        error=error.message,
+        hint=error.hint or "",
+    )
+
+
+def _target(way: Way, own: Jobs, machines: Machines) -> None:
+    """The jobs of one target; those that cannot be done here must have been done elsewhere."""
+    known = running.known(way, own)
+    here = Arch.parse(platform.machine())
+    for job in (known[job.id] for job in own.all):
+        if results.read_job(way.results, job).passed:
+            console.info(f"{job.id} has passed before")
+        elif job.gpus and machines.slurm:
+            if not _through_slurm(way, job, known, machines.options).passed:
+                return
+        elif job.arch is not here and job not in own.publish:
+            console.warn(f"{job.id} is for another machine: imgbuild ci run {job.id} on {job.arch}")
+        elif not running.run_job(way, job, known).passed:
+            return
+
+
+def _through_slurm(way: Way, job: Job, known: dict[str, Job], options: Sequence[str]) -> JobResult:
+    """Do `job` on a node of Slurm's, which sees the same folders, and wait for its end."""
+    results.require(way.results, job, known)
+    folder = way.results.resolve() / job.id
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "slurm-%j.log"
+    words = [f"--job-name={job.id}", f"--output={log}", f"--gpus-per-node={job.gpus}", *options]
+    script = f"#!/bin/sh\nexec {run.pasted(run_command(way, job))}\n"
+    with console.step(f"{job.id}: waiting for Slurm"):
+        number, status = slurm.wait(script, way.project.root, words)
+    done = results.read_job(way.results, job)
+    if status != 0 and done.failed is None:
+        results.write(way.results, _lost(job, done, number, status, log))
+        done = results.read_job(way.results, job)
+    return done
+
+
+def _lost(job: Job, done: JobResult, number: str, status: int, log: Path) -> StepResult:
+    """The result of a job of Slurm's that ended and left none: its node failed, or its time."""
+    path = Path(str(log).replace("%j", number))
+    said = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    found = results.first_error(b"", said, status)
+    step = next(step for step in job.steps if step not in {one.step for one in done.steps})
+    return StepResult(
+        job=job.id,
+        target=job.target,
+        step=step,
+        digest=job.digest,
+        outcome="failed",
+        exit_code=1,
+        error=f"job {number} of Slurm ended with status {status}: {found.error}",
+        hint=found.hint,
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        seconds=0.0,
+        command=(),
+    )
+
+
+def run_command(way: Way, job: Job) -> list[str]:
+    """The command line that does `job` on another machine as it would be done here."""
+    words = [sys.executable, "-m", "imgbuild", "ci", "run", job.id]
+    words += ["--matrix", str(way.project.matrix), "--results", str(way.results.resolve())]
+    words += ["--registry", way.registry, "--date", way.date.isoformat()]
+    words += [word for tier in way.settings.gate for word in ("--gate", tier)]
+    words += ["--through", way.through] if way.through else []
+    words += ["--patience", str(way.patience)] if way.patience != 1.0 else []
+    return [*words, *(word for host in way.plain_http for word in ("--plain-http", host))]

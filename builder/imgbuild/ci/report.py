@@ -1,0 +1,152 @@
+"""What became of each target, from the results on disk: for people, and for issues.
+
+Comes in: jobs and a folder of results. Goes out: a `Verdict` for each target, as a table, as
+Markdown, and as the text of an issue for each that failed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from imgbuild.ci import results
+from imgbuild.ci.choosing import Chosen
+from imgbuild.ci.jobs import Jobs
+from imgbuild.ci.results import JobResult
+
+Word = Literal["published", "proven", "failed", "unfinished", "unchanged", "impossible"]
+HEAD = ("target", "outcome", "job", "step", "minutes", "first error")
+MARKS: dict[Word, str] = {"failed": "❌", "impossible": "❌", "unfinished": "⏳"}
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one target. `error` is the first real one; `log` is where it stands.
+
+    published: its tags name this digest. proven: all jobs passed but those that publish. unchanged:
+    there was nothing to do. unfinished: jobs have not been done, and none failed. impossible: it
+    has no job that could be done.
+    """
+
+    target: str
+    digest: str
+    outcome: Word
+    job: str = ""
+    step: str = ""
+    exit_code: int = 0
+    error: str = ""
+    hint: str = ""
+    log: str = ""
+    seconds: float = 0.0
+
+    @property
+    def bad(self) -> bool:
+        """Somebody has to look at it."""
+        return self.outcome in ("failed", "impossible", "unfinished")
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """All targets of a night."""
+
+    targets: tuple[Verdict, ...]
+
+    @property
+    def bad(self) -> tuple[Verdict, ...]:
+        """Those that somebody has to look at."""
+        return tuple(one for one in self.targets if one.bad)
+
+
+def overview(folder: Path, chosen: Chosen) -> Overview:
+    """What the results in `folder` say of `chosen`."""
+    done = [verdict(folder, own) for own in chosen.targets]
+    passed = [
+        Verdict(
+            target=one.target,
+            digest=one.digest,
+            outcome="unchanged" if one.able else "impossible",
+            error="" if one.able else one.reason,
+        )
+        for one in chosen.passed
+    ]
+    return Overview(targets=tuple(sorted((*done, *passed), key=lambda one: one.target)))
+
+
+def verdict(folder: Path, own: Jobs) -> Verdict:
+    """What became of one target."""
+    jobs = [results.begun(folder, job) for job in own.all]
+    found = [results.read_job(folder, job) for job in jobs]
+    waited = {job.id for job in jobs if "gate" in job.steps}
+    publishing = {job.id for job in own.publish}
+    # A job that waits in vain for another one is not the first that failed.
+    real = [one for one in found if one.failed and not _waits(one, waited)]
+    seconds = round(sum(one.seconds for one in found), 3)
+    made = Verdict(target=own.target, digest=own.digest, outcome="published", seconds=seconds)
+    if real:
+        return _failed(folder, made, real[0])
+    unfinished = [one for one in found if not one.passed]
+    if not unfinished:
+        published = any(one.job.id in publishing for one in found)
+        return made if published else msgspec.structs.replace(made, outcome="proven")
+    if all(one.job.id in publishing and not one.steps for one in unfinished):
+        return msgspec.structs.replace(made, outcome="proven")
+    said = "; ".join(str(one) for one in unfinished if not _waits(one, waited))
+    return msgspec.structs.replace(made, outcome="unfinished", error=said)
+
+
+def _waits(one: JobResult, waited: set[str]) -> bool:
+    return one.failed is not None and one.job.id in waited and one.failed.step == "gate"
+
+
+def _failed(folder: Path, made: Verdict, one: JobResult) -> Verdict:
+    step = one.failed
+    if step is None:
+        return made
+    return msgspec.structs.replace(
+        made,
+        outcome="failed",
+        job=step.job,
+        step=step.step,
+        exit_code=step.exit_code,
+        error=step.error,
+        hint=step.hint,
+        log=str(results.place(folder, step.job, step.step, "log")),
+    )
+
+
+def rows(found: Overview) -> list[tuple[str, ...]]:
+    """The overview as a table."""
+    return [
+        (
+            one.target,
+            one.outcome,
+            one.job,
+            one.step,
+            f"{one.seconds / 60:.1f}",
+            " ".join(one.error.split())[:100],
+        )
+        for one in found.targets
+    ]
+
+
+def markdown(found: Overview) -> str:
+    """The overview for the page of a run."""
+    lines = ["| target | outcome | where | first error |", "| --- | --- | --- | --- |"]
+    for one in found.targets:
+        mark = MARKS.get(one.outcome, "✅")
+        where = f"`{one.job}` {one.step}" if one.job else ""
+        error = " ".join(one.error.split())[:200].replace("|", "\\|")
+        lines.append(f"| {one.target} | {mark} {one.outcome} | {where} | {error} |")
+    return "\n".join((*lines, ""))
+
+
+def issue(one: Verdict) -> str:
+    """The text of the issue about a target that is not published."""
+    digest = one.digest or "none: it is not sealed"
+    lines = [f"`{one.target}` is {one.outcome}; its digest is `{digest}`.", ""]
+    if one.job:
+        lines += [f"Job `{one.job}`, step `{one.step}`, exit status {one.exit_code}:", ""]
+    lines += [f"    {line}" for line in one.error.splitlines()] + [""]
+    lines += [f"What to do: {one.hint}", ""] if one.hint else []
+    lines += [f"To repeat it on any machine: `imgbuild ci run {one.job}`", ""] if one.job else []
+    return "\n".join(lines)

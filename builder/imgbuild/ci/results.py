@@ -1,0 +1,205 @@
+"""What came of a job, as files: one result for each step, beside its log and its verb's answer.
+
+    FOLDER/JOB/job.json    the job           FOLDER/JOB/STEP.log   what the step said
+    FOLDER/JOB/STEP.json   the result        FOLDER/JOB/STEP.answer.json   its verb's `--json`
+
+A result is written in one piece when its step has ended, so a run that is killed leaves none, and
+the next one does that step again. A result of another digest or of another imgbuild is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+import imgbuild
+from imgbuild import codec
+from imgbuild.ci.jobs import Job, Step
+from imgbuild.errors import InputError, WorkFailed
+
+FORMAT = 1
+JOB = "job.json"
+Outcome = Literal["passed", "failed"]
+# A line of a log that says what went wrong first: imgbuild's own, a Python traceback's last.
+FIRST = re.compile(r"^\s*error: (.+)|^((?:[\w.]+\.)?\w*(?:Error|Exception): .+)$")
+HINT = re.compile(r"^\s*hint: (.+)")
+LONGEST = 2000  # letters of an error that are kept in a result; the log has all of it
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """The first real error of a step, and what to do about it."""
+
+    error: str
+    hint: str = ""
+
+
+class StepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How one step ended. `exit_code` is that of its verb; `started` is in UTC."""
+
+    format: int = FORMAT
+    tool: str = imgbuild.__version__
+    job: str
+    target: str
+    step: Step
+    digest: str
+    outcome: Outcome
+    exit_code: int
+    error: str = ""
+    hint: str = ""
+    started: str
+    seconds: float
+    command: tuple[str, ...]
+
+
+class JobResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job stands: its results in the order of its steps, without those not yet done."""
+
+    job: Job
+    steps: tuple[StepResult, ...]
+
+    @property
+    def failed(self) -> StepResult | None:
+        """The step that failed, if one did."""
+        return next((step for step in self.steps if step.outcome == "failed"), None)
+
+    @property
+    def passed(self) -> bool:
+        """Every step is done, and none failed."""
+        return not self.failed and len(self.steps) == len(self.job.steps)
+
+    @property
+    def seconds(self) -> float:
+        """How long its steps took."""
+        return sum(step.seconds for step in self.steps)
+
+    def __str__(self) -> str:
+        if self.failed is not None:
+            return f"{self.job.id} failed at {self.failed.step}: {self.failed.error}"
+        if self.passed:
+            return f"{self.job.id} passed"
+        due = [step for step in self.job.steps if step not in {done.step for done in self.steps}]
+        return f"{self.job.id} has not done {', '.join(due)}"
+
+
+def place(folder: Path, job: str, step: str, suffix: str) -> Path:
+    """A file of a step."""
+    return folder / job / f"{step}.{suffix}"
+
+
+def read_step(folder: Path, job: Job, step: Step) -> StepResult | None:
+    """The result of `step` for the digest of `job`; None if there is none, or it is damaged."""
+    path = place(folder, job.id, step, "json")
+    if not path.exists():
+        return None
+    try:
+        found = codec.read(path, StepResult)
+    except InputError:
+        return None
+    same = (found.format, found.tool, found.digest) == (FORMAT, imgbuild.__version__, job.digest)
+    return found if same else None
+
+
+def read_job(folder: Path, job: Job) -> JobResult:
+    """The results of `job` so far, up to the first that failed."""
+    found = (read_step(folder, job, step) for step in job.steps)
+    return JobResult(job=job, steps=tuple(step for step in found if step is not None))
+
+
+def write(folder: Path, result: StepResult) -> None:
+    """Keep `result`, in one piece."""
+    codec.write(place(folder, result.job, result.step, "json"), result)
+
+
+def begin(folder: Path, job: Job) -> None:
+    """Keep the job as it is done here: with these steps."""
+    codec.write(folder / job.id / JOB, job)
+
+
+def begun(folder: Path, job: Job) -> Job:
+    """`job` as it was begun for its digest, with the steps that it had there; else as it is."""
+    path = folder / job.id / JOB
+    if path.exists():
+        with contextlib.suppress(InputError):
+            found = codec.read(path, Job)
+            if (found.id, found.digest) == (job.id, job.digest):
+                return found
+    return job
+
+
+def open_needs(folder: Path, needed: Iterable[Job]) -> list[JobResult]:
+    """Those of the `needed` jobs that have not passed for the digest that they are of."""
+    return [found for job in needed if not (found := read_job(folder, job)).passed]
+
+
+def require(folder: Path, job: Job, known: Mapping[str, Job]) -> None:
+    """WorkFailed unless every job that `job` needs has passed for the same digest."""
+    lacking = open_needs(folder, [known[name] for name in job.needs])
+    if lacking:
+        message = f"{job.id} has to wait: {'; '.join(str(one) for one in lacking)}"
+        raise WorkFailed(message, hint=f"run it first: imgbuild ci run {lacking[0].job.id}")
+
+
+def first_error(answer: bytes, log: str, status: int) -> Said:
+    """The first real error of a step that ended with `status`.
+
+    From the verb's own answer where there is one: its error, the first test that failed, the first
+    finding of an audit. Else from the log: its first error, at worst its last line.
+    """
+    try:
+        document = msgspec.json.decode(answer)
+    except msgspec.DecodeError:
+        document = None
+    said = _of_document(document) or _of_log(log)
+    if status < 0:
+        name = signal.Signals(-status).name
+        before = f"; its last line: {said.error}" if said.error else ""
+        hint = "a kernel short of memory kills so" if name == "SIGKILL" else ""
+        return Said(error=f"killed by {name}{before}", hint=hint)
+    return said if said.error else Said(error=f"it ended with status {status} and said nothing")
+
+
+def _of_document(document: Any) -> Said | None:
+    if isinstance(document, dict) and isinstance(document.get("message"), str):
+        return Said(error=_cut(document["message"]), hint=_cut(document.get("hint") or ""))
+    for report in document if isinstance(document, list) else ():
+        if not isinstance(report, dict):
+            continue
+        where = f"{report.get('arch', '')} {report.get('tier', '')}".strip()
+        for case in _dicts(report.get("cases")):
+            if case.get("outcome") == "failed":
+                text = f"{where}: {case.get('name')}: {case.get('message')}"
+                return Said(error=_cut(text), hint=_cut(_last(case.get("log") or "")))
+        for finding in _dicts(report.get("findings")):
+            if finding.get("severity") == "error":
+                text = f"{where}: {finding.get('message')} ({finding.get('where')})"
+                return Said(error=_cut(text), hint=_cut(finding.get("remedy") or ""))
+    return None
+
+
+def _dicts(found: Any) -> Sequence[dict[str, Any]]:
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _of_log(log: str) -> Said:
+    lines = log.splitlines()
+    for number, line in enumerate(lines):
+        if (found := FIRST.match(line)) is not None:
+            hints = (HINT.match(below) for below in lines[number + 1 :])
+            hint = next((one[1] for one in hints if one is not None), "")
+            return Said(error=_cut(found[1] or found[2]), hint=_cut(hint))
+    return Said(error=_cut(_last(log)))
+
+
+def _last(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

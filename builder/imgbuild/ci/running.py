@@ -1,0 +1,226 @@
+"""One job's real steps, here and now: each is a verb of imgbuild in a process of its own.
+
+Comes in: a job and a `Way`. Goes out: a result for each step, on disk as soon as the step ends. A
+step that has passed for the same digest is not done again; the first that fails ends the job.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import run
+from imgbuild.ci import results
+from imgbuild.ci.choosing import read_seal
+from imgbuild.ci.jobs import Job, Jobs, Step
+from imgbuild.ci.results import JobResult, Said, StepResult
+from imgbuild.ci.settings import FILE, Settings
+from imgbuild.console import console
+from imgbuild.errors import ImgbuildError, InputError, Interrupted, WorkFailed
+from imgbuild.oci import layout
+from imgbuild.project import Project
+from imgbuild.store import Store
+from imgbuild.values import sha256
+
+# Steps that look at what lies there now, in well under a second: done anew each time.
+CHEAP: frozenset[Step] = frozenset({"check", "size", "gate"})
+IN_REGISTRY: frozenset[Step] = frozenset({"push", "pull", "sign", "tag"})
+# Steps that leave an image in a folder for the smoke tests that follow.
+MAKES: frozenset[Step] = frozenset({"build", "pull"})
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """How jobs are done: where results lie, which registry is meant, and what verbs are told.
+
+    `registry` is HOST/REPOSITORY, "" if nothing is to leave this machine. `patience` and `through`
+    are those of `smoke`, `key` and `keyless` those of `sign`; `jobs` are processes.
+    """
+
+    project: Project
+    settings: Settings
+    results: Path
+    registry: str
+    date: datetime.date
+    key: Path | None = None
+    keyless: bool = False
+    through: str = ""
+    patience: float = 1.0
+    jobs: int = 0
+    offline: bool = False
+    plain_http: tuple[str, ...] = ()
+
+    def fitted(self, job: Job) -> Job:
+        """`job` with the steps that this way has: nothing is signed without a key, for example."""
+        left_out: set[Step] = set()
+        if not self.registry:
+            left_out.add("push")
+        if not self.key and not self.keyless:
+            left_out.add("sign")
+        return msgspec.structs.replace(
+            job, steps=tuple(step for step in job.steps if step not in left_out)
+        )
+
+
+def known(way: Way, found: Jobs) -> dict[str, Job]:
+    """The jobs of a target by their ids, with the steps that they have on this way."""
+    return {job.id: way.fitted(job) for job in found.all}
+
+
+def run_job(way: Way, job: Job, others: Mapping[str, Job]) -> JobResult:
+    """Do the steps of `job` that are not done yet; `others` are the jobs of its target.
+
+    A step that fails is in the result, not raised. Interrupted if the user stops it: steps that
+    ended are kept. InputError if the job needs a registry and none is named.
+    """
+    if IN_REGISTRY & set(job.steps) and not way.registry:
+        message = f"{job.id} has steps in a registry, and none is named"
+        raise InputError(message, hint="--registry HOST/REPOSITORY")
+    folder = str(way.results.resolve()).encode()
+    with Store.open().exclusive(f"ci-{sha256(folder)[:16]}-{job.id}"):
+        results.begin(way.results, job)
+        due = due_steps(way, job)
+        for step in job.steps:
+            if step not in due:
+                console.info(f"{job.id}: {step} has passed before")
+                continue
+            result = _step(way, job, step, others)
+            results.write(way.results, result)
+            if result.outcome == "failed":
+                hint = result.hint or None
+                console.error(f"{job.id}: {step} failed: {result.error}", hint=hint)
+                break
+    return results.read_job(way.results, job)
+
+
+def due_steps(way: Way, job: Job) -> set[Step]:
+    """The steps of `job` that are to be done; an image that was tested and is gone is not."""
+    due: set[Step] = set()
+    for step in job.steps:
+        found = results.read_step(way.results, job, step)
+        if step in CHEAP or found is None or found.outcome != "passed":
+            due.add(step)
+    if "smoke" in due and not layout.check(way.project.output(job.target), job.digest):
+        due |= MAKES & set(job.steps)
+    return due
+
+
+def command(way: Way, job: Job, step: Step) -> tuple[str, ...]:
+    """The verb that does `step`, with its options; () for one that is done in this process."""
+    words: dict[Step, tuple[str, ...]] = {
+        "check": ("lock", "--check", job.target),
+        "audit": ("audit", job.target, "--arch", job.arch, "--keep"),
+        "build": ("build", job.target, *(("--verify",) if "smoke" not in job.steps else ())),
+        "smoke": ("smoke", job.target, "--arch", job.arch, *_smoke(way, job)),
+        "push": ("push", job.target, way.registry, "--digest-only"),
+        "pull": ("pull", _reference(way, job), "--output", str(way.project.output(job.target))),
+        "sign": ("sign", _reference(way, job), "--target", job.target, *_signer(way)),
+        "tag": ("tag", _reference(way, job), job.target, f"{job.target}-{way.date:%Y%m%d}"),
+    }
+    if step not in words:
+        return ()
+    shared: list[str] = []
+    if step not in ("pull", "tag"):
+        shared += ["--matrix", str(way.project.matrix)]
+    if step in ("audit", "build", "push") and way.offline:
+        shared += ["--offline"]
+    if step in ("build", "push") and way.jobs:
+        shared += ["--jobs", str(way.jobs)]
+    if step in IN_REGISTRY:
+        shared += [word for host in way.plain_http for word in ("--plain-http", host)]
+    return (*words[step], *shared, "--json")
+
+
+def _smoke(way: Way, job: Job) -> list[str]:
+    words = [word for tier in job.tiers for word in ("--tier", tier)]
+    words += ["--through", way.through] if way.through else []
+    return [*words, "--patience", str(way.patience)] if way.patience != 1.0 else words
+
+
+def _signer(way: Way) -> list[str]:
+    return ["--keyless"] if way.keyless else ["--key", str(way.key)]
+
+
+def _reference(way: Way, job: Job) -> str:
+    return f"{way.registry}@{job.digest}"
+
+
+def _step(way: Way, job: Job, step: Step, others: Mapping[str, Job]) -> StepResult:
+    words = command(way, job, step)
+    started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
+    results.place(way.results, job.id, step, "log").parent.mkdir(parents=True, exist_ok=True)
+    console.info(f"{job.id}: {step} …")
+    if step == "pull" and layout.check(way.project.output(job.target), job.digest):
+        status, said = 0, Said(error="")  # built here, or on a disk that machines share
+    elif words:
+        status, said = _verb(way, job, step, words)
+    else:
+        status, said = _here({"gate": _gate, "size": _size}[step], way, job, others)
+    return StepResult(
+        job=job.id,
+        target=job.target,
+        step=step,
+        digest=job.digest,
+        outcome="failed" if status else "passed",
+        exit_code=status if status >= 0 else WorkFailed.exit_code,
+        error=said.error,
+        hint=said.hint,
+        started=started.isoformat(timespec="seconds"),
+        seconds=round(time.monotonic() - clock, 3),
+        command=words,
+    )
+
+
+def _verb(way: Way, job: Job, step: Step, words: tuple[str, ...]) -> tuple[int, Said]:
+    """Run a verb: its status, and what it said was wrong. Interrupted if it was stopped."""
+    answer = results.place(way.results, job.id, step, "answer.json")
+    log = results.place(way.results, job.id, step, "log")
+    program = (sys.executable, "-m", "imgbuild")
+    with answer.open("wb") as data, log.open("w", encoding="utf-8") as text:
+
+        def _line(line: str) -> None:
+            text.write(f"{line}\n")
+            text.flush()
+            console.info(f"  {line}")
+
+        status = run.follow((*program, *words), _line, answer=data, env={"NO_COLOR": "1"})
+    if status == 0:
+        return 0, Said(error="")
+    if status == Interrupted.exit_code:
+        message = f"{job.id}: {step} was stopped"
+        raise Interrupted(message, hint=f"to go on: imgbuild ci run {job.id}")
+    said = log.read_text(encoding="utf-8")
+    return status, results.first_error(answer.read_bytes(), said, status)
+
+
+def _here(
+    work: Callable[[Way, Job, Mapping[str, Job]], None],
+    way: Way,
+    job: Job,
+    others: Mapping[str, Job],
+) -> tuple[int, Said]:
+    try:
+        work(way, job, others)
+    except ImgbuildError as error:
+        return error.exit_code, Said(error=error.message, hint=error.hint or "")
+    return 0, Said(error="")
+
+
+def _gate(way: Way, job: Job, others: Mapping[str, Job]) -> None:
+    """WorkFailed unless all that this job needs has passed for the same digest."""
+    results.require(way.results, job, others)
+
+
+def _size(way: Way, job: Job, _: Mapping[str, Job]) -> None:
+    """WorkFailed if a pull of the image moves more than its budget, by its seal."""
+    limit, sealed = way.settings.limit(job.target), read_seal(way.project, job.target)
+    if limit is None or sealed is None or job.arch not in sealed.arch:
+        return
+    size = sealed.arch[job.arch].size / 1e9
+    if size > limit:
+        message = f"{job.target} on {job.arch} is {size:.2f} GB to pull; its budget is {limit} GB"
+        raise WorkFailed(message, hint=f"see imgbuild plan {job.target}; budget: is in {FILE}")

@@ -1,0 +1,109 @@
+"""`ci.yaml`: which machines there are, what an image must pass, how large it may be.
+
+Comes in: the file beside `matrix.yaml`, if there is one. Goes out: `Settings`, in which what the
+file leaves out is what imgbuild brings along (data/ci.yaml).
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from importlib import resources
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import inspect
+
+from imgbuild.errors import InputError
+from imgbuild.matrix.document import parse
+from imgbuild.matrix.load import refusal
+from imgbuild.matrix.model import Strict
+from imgbuild.matrix.walk import walk
+from imgbuild.project import Project
+from imgbuild.smoke import GPU_TIERS, Tier
+from imgbuild.values import Arch
+
+FILE = "ci.yaml"
+DEFAULTS = "data/ci.yaml"
+TIERS: tuple[Tier, ...] = ("static", "cpu", "gpu", "multi-gpu")
+
+
+class Runner(Strict, frozen=True):
+    """A kind of machine, by the labels that it has in the CI."""
+
+    labels: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    arch: Arch
+    disk: Annotated[int, msgspec.Meta(ge=1, description="GB that a job can fill")]
+    gpus: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class Settings(Strict, frozen=True):
+    """The whole of `ci.yaml`, with nothing left out."""
+
+    version: Literal[1]
+    gate: Annotated[tuple[Tier, ...], msgspec.Meta(min_length=1)]
+    runners: tuple[Runner, ...]
+    budget: dict[str, Annotated[float, msgspec.Meta(gt=0)]]
+
+    @property
+    def gpu_arches(self) -> tuple[Arch, ...]:
+        """The architectures on which a machine with a GPU is named, in the order of `Arch`."""
+        return tuple(
+            arch for arch in Arch if any(one.gpus and one.arch is arch for one in self.runners)
+        )
+
+    def gated(self, tiers: tuple[Tier, ...]) -> Settings:
+        """These settings with other tiers to pass; none: those of the file."""
+        return msgspec.structs.replace(self, gate=ordered(tiers)) if tiers else self
+
+    def limit(self, target: str) -> float | None:
+        """The GB that a pull of `target` may move; None if nobody minds."""
+        found = (gb for pattern, gb in self.budget.items() if fnmatchcase(target, pattern))
+        return next(found, None)
+
+
+class Given(Strict, frozen=True):
+    """`ci.yaml` as people write it."""
+
+    version: Literal[1]
+    gate: Annotated[tuple[Tier, ...] | None, msgspec.Meta(description="smoke tiers to pass")] = None
+    runners: tuple[Runner, ...] | None = None
+    budget: dict[str, Annotated[float, msgspec.Meta(gt=0)]] | None = None
+
+
+def read(project: Project) -> Settings:
+    """The settings of `project`; InputError with every problem of its `ci.yaml`."""
+    text = resources.files("imgbuild").joinpath(DEFAULTS).read_bytes()
+    settings = msgspec.convert(_given(text, DEFAULTS), Settings, from_attributes=True)
+    path = project.root / FILE
+    if not path.exists():
+        return settings
+    try:
+        own = _given(path.read_bytes(), str(path))
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise InputError(message) from error
+    said = {
+        key: value for key in Given.__struct_fields__ if (value := getattr(own, key)) is not None
+    }
+    settings = msgspec.structs.replace(settings, **said)
+    return msgspec.structs.replace(settings, gate=ordered(settings.gate))
+
+
+def ordered(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
+    """`tiers`, each once, in the order in which they are run."""
+    return tuple(tier for tier in TIERS if tier in tiers)
+
+
+def without_gpu(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
+    """Those of `tiers` that every machine can run."""
+    return tuple(tier for tier in tiers if tier not in GPU_TIERS)
+
+
+def _given(data: bytes, file: str) -> Given:
+    document = parse(data, file)
+    if document.root is None:
+        raise refusal(file, document.problems)
+    walked = walk(document.root, inspect.type_info(Given), file)
+    if document.problems or walked.problems:
+        raise refusal(file, (*document.problems, *walked.problems))
+    return msgspec.convert(walked.value, Given)

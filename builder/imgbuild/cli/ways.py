@@ -1,0 +1,191 @@
+"""Options of how jobs are done, which `ci` and `nightly` share, and what they come to."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from imgbuild.cli import options
+from imgbuild.cli import push as pushes
+from imgbuild.cli import smoke as smokes
+from imgbuild.cli.smoke import Place, Tier
+from imgbuild.errors import InputError
+from imgbuild.values import Arch
+
+if TYPE_CHECKING:
+    from imgbuild.ci.choosing import Asked, Chosen
+    from imgbuild.ci.jobs import Jobs
+    from imgbuild.ci.running import Way
+    from imgbuild.ci.settings import Settings
+    from imgbuild.pipeline import Session
+
+Date = pushes.Date
+Patience = smokes.Patience
+Gate = Annotated[
+    list[Tier] | None,
+    typer.Option(
+        "--gate",
+        metavar="TIER",
+        help="A tier of smoke tests that an image must pass before a tag names it; repeatable. By"
+        " default what ci.yaml says.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Registry = Annotated[
+    str | None,
+    typer.Option(
+        "--registry",
+        metavar="HOST/REPOSITORY",
+        help="Where images go; by default the `registry` of the matrix.",
+        rich_help_panel=options.REGISTRY,
+        show_default=False,
+    ),
+]
+NoPush = Annotated[
+    bool,
+    typer.Option(
+        "--no-push",
+        help="Nothing leaves this machine: the steps before a push, for a change that is under"
+        " review.",
+        rich_help_panel=options.REGISTRY,
+    ),
+]
+Results = Annotated[
+    Path | None,
+    typer.Option(
+        "--results",
+        metavar="FOLDER",
+        help="Where results lie; by default build/ci beside the matrix. Jobs on several machines"
+        " share this folder, or a copy of it.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Key = Annotated[
+    Path | None,
+    typer.Option(
+        "--key",
+        metavar="FILE",
+        help="Sign what is published with this private key (see `imgbuild sign`).",
+        rich_help_panel=options.REGISTRY,
+        show_default=False,
+    ),
+]
+Keyless = Annotated[
+    bool,
+    typer.Option(
+        "--keyless",
+        help="Sign with the identity that the CI gives its jobs, by the cosign program.",
+        rich_help_panel=options.REGISTRY,
+    ),
+]
+Through = Annotated[
+    Place | None,
+    typer.Option(
+        "--through",
+        help="What smoke tests run in (see `imgbuild smoke`).",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+
+
+def way(
+    matrix: Path | None,
+    registry: str | None,
+    results: Path | None,
+    gate: Sequence[Tier],
+    date: datetime.date,
+    plain_http: Sequence[str],
+    *,
+    no_push: bool,
+    key: Path | None,
+    keyless: bool,
+    through: Place | None,
+    patience: float,
+    jobs: int,
+    offline: bool,
+) -> Way:
+    """How jobs are to be done; InputError if two options contradict each other."""
+    from imgbuild.ci import running
+    from imgbuild.registry.reference import parse_repository
+
+    session = _session(matrix)
+    named = registry or session.matrix.registry or ""
+    if no_push and (registry or key or keyless):
+        message = "--no-push: nothing goes to a registry, and nothing is signed"
+        raise InputError(message, hint="leave out --registry, --key and --keyless")
+    if key is not None and keyless:
+        message = "--key and --keyless are two ways to sign"
+        raise InputError(message, hint="leave one of them out")
+    return running.Way(
+        project=session.project,
+        settings=_settings(session, gate),
+        results=folder(matrix, results),
+        registry="" if no_push or not named else str(parse_repository(named)),
+        date=date,
+        key=key.absolute() if key else None,
+        keyless=keyless,
+        through=through.value if through else "",
+        patience=patience,
+        jobs=jobs,
+        offline=offline,
+        plain_http=tuple(plain_http),
+    )
+
+
+def chosen(
+    wanted: list[str],
+    matrix: Path | None,
+    gate: Sequence[Tier],
+    asked: Asked,
+    registry: str | None,
+    plain_http: Sequence[str],
+    *,
+    everything: bool,
+) -> Chosen:
+    """The targets that are wanted, and the jobs that they have; `registry` has published ones."""
+    from imgbuild.ci import choosing
+    from imgbuild.registry.client import Client
+    from imgbuild.registry.reference import parse_repository
+
+    session = _session(matrix)
+    selected = session.select(wanted, everything=everything, arches=[])
+    there = {}
+    if registry is not None:
+        client = Client(plain_http=plain_http, origin=True)
+        there = choosing.published(client, parse_repository(registry), selected)
+    return choosing.choose(session.project, selected, _settings(session, gate), asked, there)
+
+
+def jobs_of(way: Way, matrix: Path | None, target: str, arches: Sequence[Arch]) -> Jobs:
+    """All jobs of one target, wherever they may run."""
+    from imgbuild.ci import choosing
+
+    session = _session(matrix)
+    [item] = session.select([target], arches=[])
+    asked = choosing.Asked(arches=tuple(arches), labels=False, again=True)
+    sealed = choosing.read_seal(session.project, item.name)
+    return choosing.of_target(item, sealed, way.settings, asked)
+
+
+def folder(matrix: Path | None, results: Path | None) -> Path:
+    """Where results lie."""
+    return results or _session(matrix).project.root / "build" / "ci"
+
+
+def _settings(session: Session, gate: Sequence[Tier]) -> Settings:
+    from imgbuild.ci import settings
+
+    return settings.read(session.project).gated(tuple(tier.value for tier in gate))
+
+
+def _session(matrix: Path | None) -> Session:
+    from imgbuild import pipeline
+
+    return pipeline.open_session(matrix, pipeline.Options())
