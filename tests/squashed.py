@@ -10,7 +10,11 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
+from imgbuild.oci.layout import Layout
 from imgbuild.oci.merged import Merged
+from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.sif import container
+from imgbuild.values import Arch
 from tests import needs
 
 KINDS = {"D": "folder", "S": "symlink", "R": "file", "I": "pipe", "C": "character device",
@@ -35,6 +39,26 @@ def read(path: Path, offset: int = 0) -> dict[str, Facts]:
             found = _parsed(stream)
         assert process.returncode == 0
     return found
+
+
+def start(sif: Path) -> int:
+    """Where the squashfs of a SIF begins, by the descriptor of its file system."""
+    with sif.open("rb") as file:
+        data = file.read(container.DATA_AT)
+    rows = [
+        container.DESCRIPTOR.unpack_from(data, container.DESCRIPTORS_AT + number * 585)
+        for number in range(container.DESCRIPTORS)
+    ]
+    return int(next(row[5] for row in rows if row[0] == container.FILE_SYSTEM))
+
+
+def tree(of: Layout, arch: Arch) -> Merged:
+    """The files of an image in a layout, with their content."""
+    merged = Merged()
+    for layer in of.image(arch).layers:
+        with inflated(of.blob(layer.digest)) as stream:
+            merged.add(Reader(stream, layer.digest))
+    return merged
 
 
 def expected(tree: Merged) -> dict[str, Facts]:

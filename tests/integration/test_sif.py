@@ -16,11 +16,11 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.oci import documents, layout
-from imgbuild.oci.merged import Merged
-from imgbuild.oci.unpack import Reader, inflated
-from imgbuild.sif import container, convert, files, image
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import parse, parse_repository
+from imgbuild.sif import convert, files, image
 from imgbuild.values import Arch, sha256
-from tests import needs, ordinary, smallworld, squashed
+from tests import needs, ordinary, ownregistry, smallworld, squashed
 from tests.unit.test_sif_flat import info, members
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -110,29 +110,9 @@ def make_layout(folder: Path, layers: Sequence[bytes]) -> layout.Layout:
     return layout.read(folder / "layout")
 
 
-def tree(of: layout.Layout) -> Merged:
-    """The image's files, with their content."""
-    merged = Merged()
-    for layer in of.image(ARCH).layers:
-        with inflated(of.blob(layer.digest)) as stream:
-            merged.add(Reader(stream, layer.digest))
-    return merged
-
-
-def start_of_file_system(sif: Path) -> int:
-    """Where the squashfs of a SIF begins, by its last descriptor."""
-    data = sif.read_bytes()[: container.DATA_AT]
-    rows = [
-        container.DESCRIPTOR.unpack_from(data, container.DESCRIPTORS_AT + n * 585)
-        for n in range(container.DESCRIPTORS)
-    ]
-    return int(next(row[5] for row in rows if row[0] == container.FILE_SYSTEM))
-
-
 def check_tree(of: layout.Layout, path: Path, offset: int) -> set[str]:
     """Every path of the image is in the squashfs as it is; what is there beside them."""
-    merged = tree(of)
-    wanted, found = squashed.expected(merged), squashed.read(path, offset)
+    wanted, found = squashed.expected(squashed.tree(of, ARCH)), squashed.read(path, offset)
     differing = {name: (wanted[name], found.get(name)) for name in wanted
                  if found.get(name) != wanted[name]}  # fmt: skip
     assert not differing
@@ -149,8 +129,8 @@ def test_a_sif_has_the_files_of_its_image(odd, tmp_path, compressor):
     needs.tool("mksquashfs", "squashfs-tools")
     out = tmp_path / "odd.sif"
     convert.convert(odd, ARCH, out, convert.Options(compressor=compressor))
-    beside = check_tree(odd, out, start_of_file_system(out))
-    added = files.members(image.read(odd, ARCH), tree(odd))
+    beside = check_tree(odd, out, squashed.start(out))
+    added = files.members(image.read(odd, ARCH), squashed.tree(odd, ARCH))
     assert beside == {f"/{member.path}" for member in added}
     assert [path.name for path in tmp_path.iterdir()] == ["odd.sif"]
 
@@ -355,7 +335,7 @@ def test_old_runtimes_find_their_actions(sif, tmp_path):
     root = tmp_path / "root"
     subprocess.run(
         [needs.tool("unsquashfs", "squashfs-tools"), "-quiet", "-no-progress", "-offset",
-         str(start_of_file_system(sif)), "-dest", root, sif],
+         str(squashed.start(sif)), "-dest", root, sif],
         check=True, capture_output=True,
     )  # fmt: skip
     for action, words in {"exec": ["env"], "run": ["env"]}.items():
@@ -382,8 +362,8 @@ def test_apptainer_makes_the_same_of_the_pushed_image(world, sif, tmp_path):
     apptainer("build", "--no-https", "--disable-cache", *fast, theirs, f"docker://{place}")
     assert apptainer("run", theirs, "python", "-c", "print(6 * 7)").stdout == "42\n"
     # All its files belong to the caller, who is root here: owners are left out, and so are times.
-    found = _without_owners(squashed.read(theirs, start_of_file_system(theirs)))
-    mine = _without_owners(squashed.read(sif, start_of_file_system(sif)))
+    found = _without_owners(squashed.read(theirs, squashed.start(theirs)))
+    mine = _without_owners(squashed.read(sif, squashed.start(sif)))
     differing = {name for name in found.keys() | mine.keys() if found.get(name) != mine.get(name)}
     differing = {name for name in differing if not name.startswith(f"/{files.HOME}/")}
     assert differing == {"/root", "/var/tmp"}  # which both add; Apptainer gives both mode 0755
@@ -391,3 +371,44 @@ def test_apptainer_makes_the_same_of_the_pushed_image(world, sif, tmp_path):
 
 def _without_owners(found: dict[str, squashed.Facts]) -> dict[str, tuple[object, ...]]:
     return {name: (kind, mode, what) for name, (kind, mode, _, what, _) in found.items()}
+
+
+@pytest.mark.apptainer
+def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(world, tmp_path):
+    with ownregistry.serve(tmp_path / "registry") as registry:
+        place = f"{registry.host}/team/small"
+        command = [sys.executable, "-m", "imgbuild", "sif", world.path, "--output",
+                   tmp_path / "small.sif", "--push", place, "--json"]  # fmt: skip
+        early = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert early.returncode == 2
+        assert f"does not have the image {world.digest}" in early.stderr
+        assert "imgbuild push small" in early.stderr
+        subprocess.run(
+            [needs.tool("skopeo"), "copy", "--quiet", "--dest-tls-verify=false",
+             f"oci:{world.path}:small", f"docker://{place}:small"],
+            check=True,
+        )  # fmt: skip
+        first, second = (
+            json.loads(subprocess.run(command, capture_output=True, check=True).stdout)[0]
+            for _ in range(2)
+        )
+        pushed = first["pushed"]
+        assert pushed["reference"] == f"{place}:small-x86_64-sif"
+        assert (pushed["moved"], second["pushed"]["moved"]) == (first["size"], 0)
+        assert second["pushed"]["digest"] == pushed["digest"]
+        client, repository = Client(), parse_repository(place)
+        [referrer] = client.referrers(repository, world.digest)
+        assert referrer.digest == pushed["digest"]
+        pulled = tmp_path / "pulled.sif"
+        apptainer("pull", "--no-https", "--disable-cache", pulled, f"oras://{pushed['reference']}")
+        assert pulled.read_bytes() == (tmp_path / "small.sif").read_bytes()
+        # What Apptainer itself pushes has the same shape.
+        apptainer("push", "--no-https", pulled, f"oras://{place}:theirs")
+        mine, theirs = (
+            json.loads(client.manifest(parse(f"{place}:{tag}")).data)
+            for tag in ("small-x86_64-sif", "theirs")
+        )
+    for document in (mine, theirs):
+        del document["layers"][0]["annotations"]
+    assert mine.pop("subject")["digest"] == world.digest
+    assert mine == theirs

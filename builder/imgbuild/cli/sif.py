@@ -6,6 +6,7 @@ import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from imgbuild.cli import options
@@ -15,6 +16,8 @@ from imgbuild.errors import InputError
 
 if TYPE_CHECKING:
     from imgbuild.oci.layout import Layout
+    from imgbuild.registry.reference import Repository
+    from imgbuild.sif.convert import Made
 
 
 class Form(enum.StrEnum):
@@ -70,6 +73,19 @@ CompressOption = Annotated[
 ]
 
 
+Push = Annotated[
+    str | None,
+    typer.Option(
+        "--push",
+        metavar="HOST/REPOSITORY",
+        help="Also push the SIF, beside the image that lies there and as a referrer of its digest,"
+        " under the tag TARGET-ARCH-sif: apptainer pull oras://… takes it.",
+        rich_help_panel=options.REGISTRY,
+        show_default=False,
+    ),
+]
+
+
 def sif(
     names: Images = None,
     target: options.Targets = None,
@@ -79,6 +95,8 @@ def sif(
     form: FormOption = Form.SIF,
     compress: CompressOption = Compress.ZSTD,
     output: Output = None,
+    push: Push = None,
+    plain_http: options.PlainHttp = None,
     jobs: options.Jobs = 0,
     matrix: options.MatrixFile = None,
     json: options.Json = False,
@@ -96,10 +114,16 @@ def sif(
         imgbuild sif cu124-vllm
 
         imgbuild sif cu124-vllm --format squashfs --output image.sqsh
+
+        imgbuild sif cu124-vllm --push registry.example/rl
     """
+    from imgbuild.registry.client import Client
     from imgbuild.sif import convert
+    from imgbuild.sif import push as pushing
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
+    repository = _repository(push, form)
+    client = Client(plain_http=plain_http or (), origin=True)
     chosen = _images(options.wanted(names, target), layout, matrix, everything=everything)
     how = convert.Options(
         format=form.value, compressor=compress.value, processors=options.processes(jobs)
@@ -108,10 +132,35 @@ def sif(
     for own, found, images in chosen:
         out = placed(own, output, convert.SUFFIXES[form.value], several=len(chosen) > 1)
         only = one_arch(found, arch)
+        if repository is not None:
+            name = found.name or own.name
+            pushing.subject(client, repository, name, found.image(only).manifest.digest)
         lock = convert.lock_of(images, own.name, found, only) if images else b""
         with console.step(f"making {out.name} of {found.path}"):
-            made.append(convert.convert(found, only, out, how, lock=lock))
-    options.answer(made, [f"{each.output} {each.digest}" for each in made], json=json)
+            file = convert.convert(found, only, out, how, lock=lock)
+        if repository is not None:
+            with console.step(f"pushing {out.name} to {repository}"):
+                sent = pushing.push(client, repository, file)
+            file = msgspec.structs.replace(file, pushed=sent)
+        made.append(file)
+    options.answer(made, [_line(each) for each in made], json=json)
+
+
+def _line(made: Made) -> str:
+    sent = f" oras://{made.pushed.reference}" if made.pushed else ""
+    return f"{made.output} {made.digest}{sent}"
+
+
+def _repository(place: str | None, form: Form) -> Repository | None:
+    """Where SIFs are pushed to, if they are; InputError for what is not pushed."""
+    from imgbuild.registry.reference import parse_repository
+
+    if place is None:
+        return None
+    if form is not Form.SIF:
+        message = f"--push {place}: only a SIF is pushed, and --format is {form}"
+        raise InputError(message, hint="leave --format out; enroot imports the image itself")
+    return parse_repository(place)
 
 
 def _images(

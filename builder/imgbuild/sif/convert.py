@@ -36,6 +36,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     processors: int | None = None
 
 
+class Pushed(msgspec.Struct, frozen=True, kw_only=True):
+    """A SIF in a registry. `image` is the manifest that it refers to."""
+
+    reference: str
+    digest: Digest
+    image: Digest
+    moved: int
+
+
 class Made(msgspec.Struct, frozen=True, kw_only=True):
     """A file that was made of an image. The version of mksquashfs, `tool`, decides its bytes."""
 
@@ -48,6 +57,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     tool: str
     size: Bytes
     digest: Digest
+    pushed: Pushed | None = None
 
 
 def convert(layout: Layout, arch: Arch, out: Path, options: Options, *, lock: bytes = b"") -> Made:
