@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import codec, history, lock, seal
+from imgbuild import claims, codec, history, lock, seal
 from imgbuild.errors import InputError
 from imgbuild.project import Project
 from tests import needs, samples
@@ -55,3 +55,88 @@ def test_a_revision_has_a_lock_none_or_a_damaged_one(project: Project) -> None:
     with pytest.raises(InputError, match=r"HEAD:images/small/lock\.json is not a valid lock"):
         history.sealed_at(project, TARGET, "HEAD")
     assert history.sealed_at(project, TARGET, "HEAD~1") == (made, sealed)
+
+
+def locked_as(project: Project, version: str) -> tuple[bytes, seal.Seal]:
+    """Write and commit a lock with torch at `version`; the lock's bytes, and its seal."""
+    made = samples.lock(samples.wheel("torch", version))
+    sealed = seal.seal(made, records(made))
+    codec.write(lock.lock_path(project.images, TARGET), made)
+    codec.write(seal.seal_path(project.images, TARGET), sealed)
+    git(project.root, "add", "images")
+    git(project.root, "commit", "--quiet", "--message", f"torch {version}")
+    return lock.lock_path(project.images, TARGET).read_bytes(), sealed
+
+
+def test_what_the_last_revisions_name_and_what_was_ever_named(project: Project) -> None:
+    git(project.root, "init", "--quiet")
+    made = [locked_as(project, version) for version in ("1.0", "2.0", "3.0")]
+    (project.root / "README").write_text("no lock")
+    git(project.root, "add", "README")
+    git(project.root, "commit", "--quiet", "--message", "this changes no lock")
+    past = history.past(project, 2, ["HEAD"])
+    assert not past.shallow
+    found = {text.data for text in history.locks_of(project, past.commits)}
+    assert found == {data for data, _ in made[1:]}
+    assert {text.target for text in history.locks_of(project, past.commits)} == {TARGET}
+    names = history.named(project, past.commits)
+    for number, (_, sealed) in enumerate(made):
+        (image,) = sealed.arch.values()
+        whole = {sealed.digest, image.manifest, image.config}
+        assert (whole <= names) is (number > 0)
+        assert {layer.digest for layer in image.layers} <= names or number == 0
+    ever = history.ever(project, ["HEAD"])
+    assert ever.targets == {TARGET}
+    assert ever.images.keys() == {sealed.digest for _, sealed in made}
+    moments = [ever.images[sealed.digest] for _, sealed in made]
+    assert moments[2] == 0
+    assert all(moment > 1_700_000_000 for moment in moments[:2])
+
+
+def test_each_branch_that_is_named_counts(project: Project) -> None:
+    git(project.root, "init", "--quiet", "--initial-branch", "main")
+    _, old = locked_as(project, "1.0")
+    git(project.root, "checkout", "--quiet", "-b", "release")
+    _, other = locked_as(project, "1.5")
+    git(project.root, "checkout", "--quiet", "main")
+    _, new = locked_as(project, "2.0")
+    commits = history.past(project, 1, ["main"]).commits
+    names = history.named(project, commits)
+    assert new.digest in names
+    assert not {old.digest, other.digest} & names
+    commits = history.past(project, 1, ["main", "release"]).commits
+    assert {new.digest, other.digest} <= history.named(project, commits)
+
+
+def test_a_removed_target_is_remembered(project: Project) -> None:
+    git(project.root, "init", "--quiet")
+    _, sealed = locked_as(project, "1.0")
+    git(project.root, "rm", "--quiet", "-r", "images")
+    git(project.root, "commit", "--quiet", "--message", "no target any more")
+    past = history.past(project, 1, ["HEAD"])
+    assert history.named(project, past.commits) == set()
+    assert list(history.locks_of(project, past.commits)) == []
+    ever = history.ever(project, ["HEAD"])
+    assert ever.targets == {TARGET}
+    assert ever.images[sealed.digest] > 1_700_000_000
+
+
+def test_an_unknown_revision_is_refused(project: Project) -> None:
+    git(project.root, "init", "--quiet")
+    locked_as(project, "1.0")
+    with pytest.raises(InputError, match="git cannot read the history"):
+        history.past(project, 1, ["absent"])
+
+
+def test_a_lock_that_cannot_be_read_is_told_and_keeps_its_target(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    git(project.root, "init", "--quiet")
+    locked_as(project, "1.0")
+    lock.lock_path(project.images, TARGET).write_text('{"format": 99}')
+    git(project.root, "commit", "--quiet", "--all", "--message", "of a later imgbuild")
+    _, sealed = locked_as(project, "2.0")
+    found = claims.named(project, 2, ["HEAD"], strict=True)
+    assert found.unread == {TARGET}
+    assert sealed.digest in found.digests
+    assert f"inputs of {TARGET} are kept" in capsys.readouterr().err
