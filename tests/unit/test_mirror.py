@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import asdict
 
-from imgbuild import mirror, sdists
+from imgbuild import extend_layers, mirror, sdists
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.fetch import Http
 from imgbuild.inputs import Inputs
 from imgbuild.lock import make_lock
 from imgbuild.mirror import Mirror, Origin
 from imgbuild.mirrored import Input
+from imgbuild.plan import plan
 from imgbuild.registry.client import Client
 from imgbuild.resolution import Built, Deb, Locked, Resolution, Wheel
 from imgbuild.store import Store
 from imgbuild.values import Arch, sha256
-from tests import registries, samples
+from tests import extended, registries, samples
 from tests.registries import Registry
 from tests.registry_words import Fault
 
@@ -284,3 +286,30 @@ def test_offline_asks_no_mirror(registry):
         inputs.download(lock, {lock.arch[Arch.X86_64].wheels[0].sha256})
     assert caught.value.hint == "run once without --offline"
     assert registry.requests == []
+
+
+def test_published_layers_are_asked_of_the_mirror_and_else_made_of_inputs(registry, tmp_path):
+    """Where it is the only source, no other registry is asked for what it lacks."""
+    matrix = extended.read(
+        extended.repository(
+            tmp_path / "ours",
+            extended.MATRIX.replace("    from: ../project", "    image: registry.example/small"),
+        )
+    )
+    planned = plan(extended.published(), Arch.X86_64)
+    known = extended.records([planned])
+    data = b"the first layer"
+    record = known[planned.layers[0].id]
+    known[planned.layers[0].id] = msgspec.structs.replace(
+        record, digest=f"sha256:{sha256(data)}", size=len(data)
+    )
+    store = Store.open()
+    only = mirror_of(registry, only=True)
+    inputs = Inputs(matrix, store, Http(), offline=False, mirror=only)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extend_layers, "records", lambda *_: known)
+        extend_layers.take(extended.OWN, planned.layers, known, inputs)
+        assert store.blob(f"sha256:{sha256(data)}") is None
+        registry.blobs[NAME, f"sha256:{sha256(data)}"] = data
+        extend_layers.take(extended.OWN, planned.layers, known, inputs)
+    assert store.blob(f"sha256:{sha256(data)}") is not None
