@@ -1,0 +1,268 @@
+"""A third party with the name of an image and a public key, and what it is spared.
+
+A small project is pushed to Debian's registry and signed with a key of cosign's. Then its image is
+verified with nothing else: another folder, an empty cache; by cosign too. What is changed on the
+registry's disk is refused, and an image whose lock lies is found out by building it again.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from imgbuild import attach, carried, codec, inside, provenance
+from imgbuild import seal as seals
+from imgbuild.oci import layout
+from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor
+from imgbuild.oci.image import index
+from imgbuild.plan import plan
+from imgbuild.registry.client import Client, bytes_source
+from imgbuild.registry.reference import Reference, Repository
+from imgbuild.sbom import cyclonedx
+from imgbuild.seal import Seal
+from imgbuild.signing import forms, statements
+from imgbuild.values import Arch, sha256
+from tests import images, needs, ownregistry, smallproject
+from tests.ownregistry import OwnRegistry
+from tests.servers import Site, serve
+from tests.smallproject import TARGET, Project
+
+pytestmark = pytest.mark.engine
+NAME = "rl"
+BOTH = ("x86_64", "arm64")
+
+
+@dataclass
+class World:
+    """The project that pushed, the registry, and a user who has neither checkout nor cache."""
+
+    project: Project
+    registry: OwnRegistry
+    stranger: Project
+    keys: Path
+    site: Site
+
+    @property
+    def reference(self) -> str:
+        return f"{self.registry.host}/{NAME}:{TARGET}"
+
+    @property
+    def repository(self) -> Repository:
+        return Repository(self.registry.host, NAME)
+
+    @property
+    def sealed(self) -> Seal:
+        return codec.read(self.project.folder / f"images/{TARGET}/digests.json", Seal)
+
+    def verify(self, *options: str, status: int = 0, reference: str = "") -> dict[str, str]:
+        """Check → outcome, as the stranger's imgbuild answers."""
+        done = self.stranger.run(
+            "verify", reference or self.reference, *options, "--json", status=status
+        )
+        return {
+            " ".join(filter(None, (one["name"], one["arch"]))): one["outcome"]
+            for one in json.loads(done.stdout)["checks"]
+        }
+
+    def signed(self, *options: str, status: int = 0) -> dict[str, str]:
+        """The same with the public key."""
+        return self.verify("--key", str(self.keys / "cosign.pub"), *options, status=status)
+
+    def file(self, digest: str) -> Path:
+        """Where the registry keeps a blob or a manifest."""
+        found = list(self.registry.storage.rglob(f"blobs/sha256/*/{digest[7:]}/data"))
+        assert len(found) == 1
+        return found[0]
+
+
+@pytest.fixture(name="world", scope="module")
+def _world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("verify")
+    cosign("generate-key-pair", cwd=folder)
+    with (
+        ownregistry.serve(folder / "registry") as registry,
+        serve(Site(files=smallproject.index().site_files())) as site,
+    ):
+        env = {"COSIGN_PASSWORD": "pw"}
+        project = Project(folder / "project", site.url("simple"), folder / "cache", env)
+        below = {"kind": "registry", "image": _base(folder, site), "python": "3.11",
+                 "glibc": "2.36", "interpreter": "/usr/bin/python3.11"}  # fmt: skip
+        project.write(below, arches=BOTH)
+        project.run("lock", TARGET)
+        project.run(
+            "push", TARGET, f"{registry.host}/{NAME}", "--sign-key", str(folder / "cosign.key")
+        )
+        stranger = Project(folder / "elsewhere", site.url("simple"), folder / "empty")
+        stranger.folder.mkdir()
+        yield World(project, registry, stranger, folder, site)
+
+
+def _base(folder: Path, site: Site) -> str:
+    members = [
+        *(images.text(f"etc/{name}", "root:x:0:0::/:/bin/sh\n") for name in ("passwd", "group")),
+        images.text("usr/bin/python3.11", "", mode=0o755),
+    ]
+    made = [images.layer(folder / "blobs", members)]
+    layout.write(folder / "base", {arch: images.picture(made, arch) for arch in Arch}, "base")
+    return smallproject.serve_image(site, folder / "base", "upstream/base")
+
+
+def cosign(*arguments: str, cwd: Path | None = None) -> str:
+    """What the real cosign answers; it must be content."""
+    done = subprocess.run(
+        [needs.tool("cosign"), *arguments],
+        cwd=cwd, env={**os.environ, "COSIGN_PASSWORD": "pw"},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_stranger_verifies_all_of_it_and_builds_it_again(world):
+    found = world.signed("--blobs", "--rebuild")
+    assert set(found.values()) == {"passed"}
+    assert {"signature", "lock", "provenance", "rebuild", "layer bytes"} <= found.keys()
+    assert {
+        f"SBOM {kind} {arch}" for kind in ("CycloneDX", "SPDX") for arch in BOTH
+    } <= found.keys()
+
+
+def test_cosign_accepts_signature_and_statements(world):
+    key = ("--key", str(world.keys / "cosign.pub"), "--insecure-ignore-tlog")
+    sealed = world.sealed
+    lock = sha256((world.project.folder / f"images/{TARGET}/lock.json").read_bytes())
+    for form in ((), ("--new-bundle-format=false",)):
+        for digest in (sealed.digest, *(one.manifest for one in sealed.arch.values())):
+            name = f"{world.registry.host}/{NAME}@{digest}"
+            assert digest in cosign("verify", *key, *form, name)
+            said = _statement(
+                cosign("verify-attestation", *key, *form, "--type", "slsaprovenance1", name)
+            )
+            assert provenance.basis(said) is not None
+            assert lock in said.decode()
+        for one in sealed.arch.values():
+            name = f"{world.registry.host}/{NAME}@{one.manifest}"
+            for kind in ("cyclonedx", "spdxjson"):
+                cosign("verify-attestation", *key, *form, "--type", kind, name)
+
+
+def _statement(answer: str) -> bytes:
+    payload = base64.b64decode(json.loads(answer.splitlines()[0])["payload"])
+    return codec.compact(json.loads(payload))
+
+
+def _stored(world: World) -> dict[str, tuple[str, str]]:
+    """What → its digest, and the check that refuses it when a byte of it is flipped."""
+    client, sealed = Client(), world.sealed
+    arm = sealed.arch[Arch.ARM64]
+
+    bill = (cyclonedx.MEDIA_TYPE, "sbom.cdx.json")
+
+    def _file(subject: str, kind: str, name: str) -> str:
+        (one,) = attach.find(client, world.repository, subject, kind)
+        return f"sha256:{sha256(one.files[name].data)}"
+
+    return {
+        "layer": (arm.layers[-1].digest, "layer bytes"),
+        "config": (arm.config, "manifest"),
+        "manifest": (arm.manifest, "manifest"),
+        "SBOM": (_file(arm.manifest, *bill), "SBOM CycloneDX arm64"),
+        "provenance": (
+            _file(sealed.digest, provenance.MEDIA_TYPE, "provenance.json"), "provenance",
+        ),
+        "lock": (_file(sealed.digest, carried.ARTIFACT_TYPE, "lock.json"), "lock"),
+        "seal": (_file(sealed.digest, carried.ARTIFACT_TYPE, "digests.json"), "lock"),
+        "signature": (
+            f"sha256:{sha256(forms.claim(str(world.repository), sealed.digest))}", "signature",
+        ),
+    }  # fmt: skip
+
+
+def test_a_byte_flipped_on_the_registrys_disk_is_refused(world):
+    for what, (digest, check) in _stored(world).items():
+        path = world.file(digest)
+        whole = path.read_bytes()
+        middle = len(whole) // 2
+        path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+        found = world.signed("--blobs", status=9)
+        assert found[check] == "failed", (what, found)
+        path.write_bytes(whole)
+    assert "failed" not in world.signed("--blobs").values()
+
+
+def test_a_lock_that_lies_is_found_out_by_building_it(world):
+    """Another layer, and lock, seal, documents and SBOMs that fit it: only a build can tell."""
+    here = world.project.folder / "images" / TARGET
+    honest = carried.read_folder(here)
+    client, repository = Client(), Repository(world.registry.host, "evil")
+    known = seals.sealed_records(honest.sealed)
+    victim = next(one for one in honest.sealed.arch[Arch.X86_64].layers if one.name == "thewheel")
+    record, path = images.layer(world.keys / "evil", [images.text("opt/evil", "evil\n")])
+    known[victim.id] = record
+    sealed = seals.seal(honest.lock, known)
+    assert sealed.digest != honest.sealed.digest
+    client.upload(repository, bytes_source(path.read_bytes()))
+    manifests = {}
+    for arch in Arch:
+        made = seals.documents(plan(honest.lock, arch), known, None)
+        manifests[arch] = made.manifest
+        client.upload(repository, bytes_source(made.config))
+        for layer in made.layers:
+            if layer.digest != record.digest:
+                client.upload(repository, bytes_source(world.file(layer.digest).read_bytes()))
+        client.put_manifest(repository, made.manifest, MANIFEST)
+    client.put_manifest(repository, index(manifests), INDEX, tag="one")
+    assert client.resolve(Reference(world.registry.host, "evil", "one")) == Descriptor(
+        media_type=INDEX, digest=sealed.digest, size=len(index(manifests))
+    )
+    evil = msgspec.structs.replace(
+        honest, sealed=sealed, data={**honest.data, "digests.json": codec.encode(sealed)}
+    )
+    for due in inside.artifacts(evil, tuple(Arch), _claimed(honest, sealed)):
+        attach.attach(client, repository, due.subject, due.artifact_type, due.files)
+    name = f"{world.registry.host}/evil:one"
+    assert "failed" not in world.verify("--blobs", reference=name).values()
+    found = world.verify("--rebuild", reference=name, status=9)
+    assert [check for check, how in found.items() if how == "failed"] == ["rebuild"]
+    own = ("--lock", str(here))
+    assert world.verify(*own, reference=name, status=9)["image"] == "failed"
+    assert (
+        world.verify("--key", str(world.keys / "cosign.pub"), reference=name, status=9)["signature"]
+        == "failed"
+    )
+
+
+def _claimed(honest: carried.Carried, sealed: Seal) -> bytes:
+    circumstances = provenance.Circumstances(lock=sha256(honest.data["lock.json"]), matrix="0" * 64)
+    return provenance.statement(honest.lock, sealed, tuple(Arch), circumstances)
+
+
+def test_keyless_asks_cosign_and_tells_its_refusal(world):
+    """The rest of that way needs a CI's identity and sigstore's servers: a workflow runs it."""
+    nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    alone = Project(world.stranger.folder, world.stranger.index_url, world.stranger.cache, nowhere)
+    done = alone.run("sign", world.reference, "--keyless", status=1)
+    assert "cosign sign --yes" in done.stderr
+    assert "TUF" in done.stderr
+
+
+def test_statements_are_what_was_attached(world):
+    """cosign's view of the SBOM's statement is the SBOM itself."""
+    arm = world.sealed.arch[Arch.ARM64].manifest
+    (one,) = attach.find(Client(), world.repository, arm, cyclonedx.MEDIA_TYPE)
+    answer = cosign(
+        "verify-attestation", "--key", str(world.keys / "cosign.pub"), "--insecure-ignore-tlog",
+        "--type", "cyclonedx", f"{world.registry.host}/{NAME}@{arm}",
+    )  # fmt: skip
+    said: Any = json.loads(_statement(answer))
+    assert said["predicateType"] == statements.CYCLONEDX
+    assert said["predicate"] == json.loads(one.files["sbom.cdx.json"].data)
