@@ -80,7 +80,7 @@ def of(lock: Lock, sealed: Seal, project: Project) -> Carried:
         raise LockStale(message, hint="run the same command again")
     known = packages.of_lock(packages.read_packages(project.images), lock)
     sources = _sources(lock, matrix, project.root)
-    data |= {PACKAGES: codec.encode(known), SOURCES: codec.encode(sources)}
+    data |= {PACKAGES: codec.compact(known), SOURCES: codec.compact(sources)}
     data |= {f"{FILES}{sha256(one)}": one for one in extend_lock.contents(lock, matrix).values()}
     return Carried(lock=lock, sealed=sealed, packages=known, sources=sources, data=data)
 

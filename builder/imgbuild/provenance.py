@@ -109,7 +109,7 @@ def statement(
         run_details["metadata"] = metadata
     if made := list(_byproducts(lock, tuple(manifests))):
         run_details["byproducts"] = made
-    return codec.encode(
+    return codec.compact(
         {
             "_type": STATEMENT_TYPE,
             "subject": subjects,

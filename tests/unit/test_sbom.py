@@ -17,7 +17,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from imgbuild.resolution import RegistryLayer
-from imgbuild.sbom import cyclonedx, needs, spdx
+from imgbuild.sbom import cyclonedx, needs, packages, spdx
 from imgbuild.sbom.bill import Bill, Kind, bill
 from imgbuild.sbom.packages import Package, Packages
 from imgbuild.values import Arch
@@ -220,6 +220,11 @@ def test_cyclonedx_says_what_the_bill_says():
     assert named(found, "wheel/numpy")["licenses"] == [
         {"license": {"name": "BSD License", "acknowledgement": "declared"}}
     ]
+    layers = {item["name"]: item["value"] for item in about["properties"]}
+    place = {item["name"]: item["value"] for item in torch["properties"]}["imgbuild:layer"]
+    assert layers[f"imgbuild:layer.{place}.digest"] == next(
+        layer.digest for layer in made().layers if layer.name == "torch"
+    )
     assert "licenses" not in named(found, "wheel/pip")  # nothing is known of it
     assert named(found, "sdist/antlr4-runtime")["scope"] == "excluded"
     assert {"ref": "wheel/torch", "dependsOn": ["wheel/numpy"]} in found["dependencies"]
@@ -229,12 +234,12 @@ def test_cyclonedx_says_what_the_bill_says():
 
 def test_spdx_says_what_the_bill_says():
     found = json.loads(spdx.document(made()))
-    packages = {item["SPDXID"]: item for item in found["packages"]}
-    assert all(item["downloadLocation"] == "NOASSERTION" for item in packages.values())
-    assert packages["SPDXRef-wheel-torch"]["licenseDeclared"] == "BSD-3-Clause"
-    assert packages["SPDXRef-wheel-pip"]["licenseDeclared"] == "NOASSERTION"
-    assert packages["SPDXRef-wheel-numpy"]["licenseDeclared"] == "LicenseRef-imgbuild-BSD-License"
-    assert packages["SPDXRef-deb-bash"]["packageFileName"] == "bash_1.0-1_amd64.deb"
+    listed = {item["SPDXID"]: item for item in found["packages"]}
+    assert all(item["downloadLocation"] == "NOASSERTION" for item in listed.values())
+    assert listed["SPDXRef-wheel-torch"]["licenseDeclared"] == "BSD-3-Clause"
+    assert listed["SPDXRef-wheel-pip"]["licenseDeclared"] == "NOASSERTION"
+    assert listed["SPDXRef-wheel-numpy"]["licenseDeclared"] == "LicenseRef-imgbuild-BSD-License"
+    assert listed["SPDXRef-deb-bash"]["packageFileName"] == "bash_1.0-1_amd64.deb"
     texts = {
         item["licenseId"]: item["extractedText"] for item in found["hasExtractedLicensingInfos"]
     }
@@ -261,6 +266,15 @@ def test_documents_follow_from_the_bill_alone(write):
     field = "serialNumber" if write is cyclonedx.document else "documentNamespace"
     assert json.loads(write(changed))[field] != json.loads(write(made()))[field]
     assert write(made(Arch.ARM64)) != write(made())
+
+
+@pytest.mark.parametrize("arch", billworld.ARCHES)
+def test_what_travels_with_a_lock_makes_the_same_bill(arch: Arch):
+    lock = billworld.lock()
+    known = billworld.packages(lock)
+    counted = packages.of_lock(known, lock)
+    assert counted != known
+    assert bill(lock, billworld.seal(lock), arch, counted) == made(arch)
 
 
 def test_identifiers_of_parts_do_not_meet():

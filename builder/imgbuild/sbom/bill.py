@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from imgbuild.extend import default_index
 from imgbuild.lock import Lock
 from imgbuild.plan import (
     AddedDebsRecipe,
@@ -53,7 +54,10 @@ OUTSIDE = frozenset({Kind.SDIST, Kind.TOOL})  # of the image: what wheels of it 
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One part. `id` is unique in its bill; `layer` is where it lies."""
+    """One part. `id` is unique in its bill; `layer` is where it lies.
+
+    `index` is told where it is not the default one, `source` is Debian's source package.
+    """
 
     id: str
     kind: Kind
@@ -75,6 +79,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     arch: Arch
     digest: Digest
     created: str
+    layers: tuple[SealedLayer, ...]
     image: Part
     parts: tuple[Part, ...]
     needs: dict[str, tuple[str, ...]]
@@ -103,6 +108,7 @@ def bill(lock: Lock, sealed: Seal, arch: Arch, known: Packages) -> Bill:
         arch=arch,
         digest=digest,
         created=planned.config.created,
+        layers=sealed.arch[arch].layers,
         image=Part(
             id="image",
             kind=Kind.IMAGE,
@@ -168,6 +174,7 @@ class _Maker:
         self._places = places
         self._resolution: Resolution = lock.arch[arch]
         self._installed = installed_wheels(self._resolution)
+        self._default = default_index(lock)
         self._debs = {deb.package: deb for deb in self._resolution.debs}
 
     @property
@@ -241,7 +248,7 @@ class _Maker:
                 file=built.sdist.file,
                 sha256=built.sdist.sha256,
                 purl=purl.pypi(built.package, built.version, built.sdist.file),
-                index=built.index,
+                index=built.index if built.index != self._default else "",
             )
             for wheel in built.requires:
                 found[wheel.sha256] = self._wheel(f"tool/{wheel.file}", Kind.TOOL, wheel)
@@ -283,7 +290,7 @@ class _Maker:
             sha256=wheel.sha256,
             purl=purl.pypi(wheel.package, wheel.version, wheel.file),
             licence=self._licence(wheel),
-            index=wheel.index,
+            index=wheel.index if wheel.index != self._default else "",
             layer=self._places.get(wheel.sha256) if kind is Kind.WHEEL else None,
         )
 

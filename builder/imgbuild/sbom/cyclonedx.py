@@ -37,8 +37,7 @@ def document(bill: Bill) -> bytes:
             "timestamp": bill.created,
             "lifecycles": [{"phase": "build"}],
             "tools": {"components": [{"type": "application", "name": "imgbuild"}]},
-            "component": _component(bill.image)
-            | {"properties": _properties({"arch": bill.arch, "target": bill.target})},
+            "component": _component(bill.image) | {"properties": _properties(_about(bill))},
         },
         "components": [_component(part) for part in bill.parts],
         "dependencies": _dependencies(bill),
@@ -48,7 +47,7 @@ def document(bill: Bill) -> bytes:
     if bill.made:
         body["formulation"] = _formulation(bill)
     serial = uuid.uuid5(NAMESPACE, sha256(codec.compact(body)))
-    return codec.encode({**body, "serialNumber": f"urn:uuid:{serial}"})
+    return codec.compact({**body, "serialNumber": f"urn:uuid:{serial}"}) + b"\n"
 
 
 def _component(part: Part) -> dict[str, Any]:
@@ -71,12 +70,22 @@ def _component(part: Part) -> dict[str, Any]:
         ]
     if part.purl:
         found["purl"] = part.purl
-    said = {"file": part.file, "index": part.index, "source": part.source}
+    said = {"index": part.index, "source": part.source}
     if part.layer is not None:
-        said |= {"layer.diff-id": part.layer.diff_id, "layer.digest": part.layer.digest}
+        said["layer"] = part.layer.name
     if properties := _properties(said):
         found["properties"] = properties
     return found
+
+
+def _about(bill: Bill) -> dict[str, str]:
+    """What the image says of itself: each of its layers by the name that parts have it by."""
+    layers = {
+        f"layer.{layer.name}.{what}": value
+        for layer in bill.layers
+        for what, value in (("digest", layer.digest), ("diff-id", layer.diff_id))
+    }
+    return {"arch": bill.arch, "target": bill.target, **layers}
 
 
 def _properties(said: dict[str, str]) -> list[dict[str, str]]:

@@ -25,7 +25,7 @@ from imgbuild.remote import FACT as METADATA
 from imgbuild.resolution import Deb, Wheel
 from imgbuild.sbom import licences
 from imgbuild.store import Store
-from imgbuild.values import Sha256, sha256
+from imgbuild.values import Sha256, normalize, sha256
 from imgbuild.wheel.metadata import read_metadata
 
 PACKAGES_FORMAT = 1
@@ -81,10 +81,17 @@ def read(data: bytes, file: str) -> Packages:
 
 
 def of_lock(known: Packages, lock: Lock) -> Packages:
-    """Those of `known` that `lock` names, sorted."""
-    named = {key for key, _ in _files(lock)}
+    """What of `known` counts for `lock`: its files, and of their needs those that are there."""
+    files = {key: known.packages[key] for key, _ in _sorted(lock) if key in known.packages}
+    there = {normalize(item.package) for _, item in _files(lock)}
+    there |= {normalize(given) for package in files.values() for given in package.gives}
     return Packages(
-        packages={key: known.packages[key] for key in sorted(named & {*known.packages})}
+        packages={
+            key: msgspec.structs.replace(
+                package, needs=tuple(line for line in package.needs if there & _wanted(line))
+            )
+            for key, package in files.items()
+        }
     )
 
 
@@ -120,6 +127,10 @@ def _files(lock: Lock) -> Iterable[tuple[Sha256, Wheel | Deb]]:
         needed = [wheel for built in resolution.built for wheel in built.requires]
         items: tuple[Wheel | Deb, ...] = (*installed_wheels(resolution), *needed, *resolution.debs)
         yield from ((item.sha256, item) for item in items)
+
+
+def _sorted(lock: Lock) -> list[tuple[Sha256, Wheel | Deb]]:
+    return sorted(dict(_files(lock)).items(), key=lambda item: item[0])
 
 
 def _remembered(item: Wheel | Deb, store: Store) -> Package | None:
@@ -162,6 +173,12 @@ def _needs(text: str) -> Iterable[str]:
             continue  # uv reads these, or has refused the wheel
         extras = f"[{','.join(sorted(needed.extras))}]" if needed.extras else ""
         yield f"{needed.name}{extras}" + (f"; {needed.marker}" if needed.marker else "")
+
+
+def _wanted(line: str) -> set[str]:
+    """The packages that a line of `needs` names."""
+    names = line.partition(";")[0].split(" | ")
+    return {normalize(name.partition("[")[0].strip()) for name in names}
 
 
 def _of_deb(deb: Deb, store: Store) -> Package | None:

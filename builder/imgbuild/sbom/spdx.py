@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from imgbuild import codec
 from imgbuild.sbom import licences
 from imgbuild.sbom.bill import OUTSIDE, Bill, Kind, Part
 from imgbuild.sbom.cyclonedx import NAMESPACE
+from imgbuild.seal import SealedLayer
 from imgbuild.values import sha256
 
 MEDIA_TYPE = "application/spdx+json"
@@ -40,7 +41,7 @@ def document(bill: Bill) -> bytes:
         "SPDXID": DOCUMENT,
         "name": f"{bill.target}-{bill.arch}",
         "creationInfo": {"created": bill.created, "creators": ["Tool: imgbuild"]},
-        "packages": [_package(part) for part in (bill.image, *bill.parts)],
+        "packages": [_package(part, bill.layers) for part in (bill.image, *bill.parts)],
         "relationships": list(_relationships(bill)),
     }
     if texts := _texts(bill):
@@ -48,19 +49,16 @@ def document(bill: Bill) -> bytes:
     serial = uuid.uuid5(NAMESPACE, sha256(codec.compact(body)))
     # The form that the specification gives to those who keep no site of their own for documents.
     space = f"https://spdx.org/spdxdocs/imgbuild-{bill.target}-{bill.arch}-{serial}"
-    return codec.encode({**body, "documentNamespace": space})
+    return codec.compact({**body, "documentNamespace": space}) + b"\n"
 
 
-def _package(part: Part) -> dict[str, Any]:
+def _package(part: Part, layers: Sequence[SealedLayer]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "SPDXID": _id(part.id),
         "name": part.name,
         "downloadLocation": UNKNOWN,
         "filesAnalyzed": False,
-        "copyrightText": UNKNOWN,
-        "licenseConcluded": UNKNOWN,
         "licenseDeclared": _declared(part),
-        "supplier": UNKNOWN,
         "primaryPackagePurpose": PURPOSES.get(part.kind, "LIBRARY"),
     }
     if part.version:
@@ -70,9 +68,12 @@ def _package(part: Part) -> dict[str, Any]:
     if part.sha256:
         found["checksums"] = [{"algorithm": "SHA256", "checksumValue": part.sha256}]
     if part.source:
-        found["sourceInfo"] = f"built by Debian from the source package {part.source}"
+        found["sourceInfo"] = f"built from the Debian source package {part.source}"
+        found["supplier"] = "Organization: Debian"
     if part.layer is not None:
-        found["comment"] = f"in the layer {part.layer.name}, {part.layer.digest}"
+        found["comment"] = f"in the layer {part.layer.name}"
+    if part.kind is Kind.IMAGE:
+        found["comment"] = "; ".join(f"layer {layer.name}: {layer.digest}" for layer in layers)
     if part.purl:
         found["externalRefs"] = [
             {
@@ -124,13 +125,17 @@ def _texts(bill: Bill) -> list[dict[str, str]]:
         for reference in licences.references(part.licence.expression):
             place = f"/usr/share/doc/{part.name}/copyright" if part.kind is Kind.DEB else part.file
             named.setdefault(reference, []).append(place)
-    texts = words | {
-        reference: f"The text stands in {', '.join(places)}" for reference, places in named.items()
-    }
+    texts = words | {reference: _told(places) for reference, places in named.items()}
     return [
         {"licenseId": reference, "extractedText": text, "name": words.get(reference, reference)}
         for reference, text in sorted(texts.items())
     ]
+
+
+def _told(places: Sequence[str]) -> str:
+    more = len(set(places)) - 1
+    others = f"; {more} other packages that name it have it in their own" if more else ""
+    return f"The text stands in {places[0]}{others}"
 
 
 def _id(name: str) -> str:
