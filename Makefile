@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --n
 SHOW := import torch, vllm, trl, tensordict; \
 	print("\n".join(f"{m.__name__} {m.__version__}" for m in (torch, vllm, trl, tensordict)))
 
-.PHONY: image test fast lint format constraints benchmark reproduce clean help
+.PHONY: image test fast lint format constraints benchmark reproduce dist clean help
 
 ## image: build TARGET (cu124-vllm), load it where an engine answers, import its packages in it
 image: $(VENV)/ready
@@ -56,6 +56,11 @@ benchmark: $(VENV)/ready
 ## reproduce: build in many surroundings and compare digests; options in ARGS (--help tells)
 reproduce: $(VENV)/ready
 	tools/reproduce.py $(ARGS)
+
+## dist: the tool as a wheel and an sdist, in dist/
+dist: $(VENV)/ready
+	rm -rf dist
+	$(BIN)/uv build --quiet --out-dir dist
 
 ## clean: remove the environment and what was built; the download cache stays (imgbuild cache)
 clean:

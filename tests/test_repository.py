@@ -60,6 +60,29 @@ def test_hadolint_is_content():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    "words", [("actionlint",), ("zizmor", "--offline", "--no-progress", "--quiet", ".github")]
+)
+def test_workflows_are_sound(words):
+    program = Path(sys.executable).with_name(words[0])
+    command = [program if program.exists() else words[0], *words[1:]]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_workflows_name_actions_by_commit_and_version():
+    named = [
+        line.strip()
+        for path in tracked(".github")
+        for line in path.read_text().splitlines()
+        if "uses: " in line and "uses: $/" not in line
+    ]
+    assert named
+    assert [
+        line for line in named if not re.search(r"@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line)
+    ] == []
+
+
 def test_mypy_is_content():
     done = subprocess.run(
         [sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True, check=False
