@@ -21,6 +21,7 @@ KINDS = {"D": "folder", "S": "symlink", "R": "file", "I": "pipe", "C": "characte
          "B": "block device"}  # fmt: skip
 START = b"# START OF DATA - DO NOT MODIFY\n"
 CHUNK = 1 << 20
+BITS = 0xFFFFFFFF  # numbers that it shows with a sign
 # Kind, mode, owner, time; before the time a link's target, a device's numbers, size and sha256.
 Facts = tuple[str, int, tuple[int, int], object, int]
 
@@ -95,7 +96,7 @@ def _parsed(stream: BinaryIO) -> dict[str, Facts]:
         elif kind.endswith("device"):
             what = (int(words[6]), int(words[7]))
         if name != "//":
-            found[name] = (kind, int(mode, 8), (int(uid), int(gid)), what, int(time))
+            found[name] = (kind, int(mode, 8), (int(uid) & BITS, int(gid) & BITS), what, int(time))
     stream.readline()  # a last "#"
     at = 0
     for offset, size, name in sorted(files):

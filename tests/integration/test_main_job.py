@@ -22,7 +22,7 @@ from imgbuild import seal as seals
 from imgbuild.oci import layout
 from imgbuild.oci.unpack import Reader
 from imgbuild.values import Arch
-from tests import needs, ordinary
+from tests import needs, ordinary, squashed
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"
@@ -110,6 +110,32 @@ def test_no_file_is_in_two_layers(built):
         twice += [path for path in paths if owners.setdefault(path, number) != number]
     assert set(twice) == {"opt/venv/lib/python3.11/site-packages/nvidia/__init__.py"}
     assert len(owners) > 40_000
+
+
+@pytest.mark.apptainer
+def test_the_sif_has_the_images_files_and_passes_its_smoke_tests(built, tmp_path):
+    """Made here and gone at the end: beside what the engine will hold there is no room for it."""
+    needs.apptainer()
+    sif = tmp_path / "image.sif"
+    imgbuild("sif", TARGET, "--layout", str(built), "--output", str(sif))
+    try:
+        wanted = squashed.expected(squashed.tree(layout.read(built), Arch.X86_64))
+        found = squashed.read(sif, squashed.start(sif))
+        assert not {path for path, facts in wanted.items() if found.get(path) != facts}
+        assert {path.split("/")[1] for path in found.keys() - wanted.keys()} <= {
+            ".exec", ".run", ".shell", ".singularity.d", ".test", "environment", "etc",
+            "singularity",
+        }  # fmt: skip
+        reports = json.loads(
+            imgbuild("smoke", TARGET, "--sif", str(sif), "--json", "--patience", "4").stdout
+        )
+    finally:
+        sif.unlink(missing_ok=True)
+    assert [report["tier"] for report in reports] == ["static", "cpu"]
+    static, cpu = ([case["outcome"] for case in report["cases"]] for report in reports)
+    assert "failed" not in static
+    assert static.count("passed") > 150
+    assert set(cpu) == {"passed"}
 
 
 @pytest.mark.engine

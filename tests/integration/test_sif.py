@@ -47,6 +47,10 @@ def odd_layers() -> list[bytes]:
             (info("dev/zero", tarfile.CHRTYPE, devmajor=1, devminor=5, mode=0o666), b""),
             (info("dev/disk", tarfile.BLKTYPE, devmajor=259, devminor=7, mode=0o640), b""),
             (info(f"{LONG}/file"), b"deep"),
+            (info("opt/far", tarfile.SYMTYPE, linkname=f"/{LONG}/file"), b""),
+            (info("opt/ödd", tarfile.SYMTYPE, linkname="/opt/ünïcode"), b""),
+            (info("opt/up", tarfile.SYMTYPE, linkname="../../" + "x/" * 60), b""),
+            (info("opt/of many", uid=1 << 22, gid=(1 << 31) + 7), b""),
         ),
         members(
             (info("lib/b", mode=0o755), b"through a link"),

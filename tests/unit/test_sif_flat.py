@@ -137,6 +137,11 @@ def test_devices_attributes_owners_long_names_and_odd_bytes_come_through():
     assert facts(merged(given_))["/odd"][-2] == {"user.note": "wörd", "user.raw": "\udcff\x01"}
 
 
+def test_a_time_that_no_squashfs_holds_becomes_the_last_that_it_does():
+    found = facts(merged(flat(members((info("late", mtime=1 << 33), b"")))))
+    assert found["/late"][8] == (1 << 32) - 1
+
+
 def test_bytes_follow_from_the_layers_alone():
     layers = [members((info("a"), b"1"), (info("b", tarfile.LNKTYPE, linkname="a"), b""))] * 2
     assert flat(*layers) == flat(*layers)

@@ -38,6 +38,7 @@ TYPES = {
     "character device": tarfile.CHRTYPE,
     "block device": tarfile.BLKTYPE,
 }
+TIME_LIMIT = (1 << 32) - 1  # seconds: what a squashfs can hold
 READERS = 2  # layers that are inflated at once, each by a thread of its own
 REMEDY = "remove the layout and build or pull the image again"
 
@@ -78,7 +79,7 @@ class Flat:
     @property
     def newest(self) -> int:
         """The time of the newest path, in seconds since 1970."""
-        return max((node.mtime for _, node in self.tree.walk()), default=0)
+        return max((_time(node) for _, node in self.tree.walk()), default=0)
 
     def chunks(self, advance: Callable[[int], object] = lambda _: None) -> Iterator[bytes]:
         """The tar, but for the root folder itself; `advance` is told how much content went by."""
@@ -160,14 +161,21 @@ def _file(
         yield _header(name, node, first)
 
 
+def _time(node: Node) -> int:
+    return min(node.mtime, TIME_LIMIT)
+
+
 def _header(path: str, node: Node, same: str | None = None) -> bytes:
     """The header of `node` at `path`; `same` is the name under which it stands already."""
     info = tarfile.TarInfo(path.lstrip("/"))
     info.type = TYPES[node.kind] if same is None else tarfile.LNKTYPE
-    info.mode, info.uid, info.gid, info.mtime = node.mode, node.uid, node.gid, node.mtime
+    info.mode, info.uid, info.gid, info.mtime = node.mode, node.uid, node.gid, _time(node)
     info.size = node.size if info.type == tarfile.REGTYPE else 0
     info.linkname = node.target if same is None else same.lstrip("/")
     info.devmajor, info.devminor = node.device or (0, 0)
-    if same is None:
-        info.pax_headers = {XATTR + name: text for name, text in (node.attributes or {}).items()}
-    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    # Long and odd names as GNU has them: of a link's target that stands in a PAX header, mksquashfs
+    # 4.5.1 takes the first slash away. Attributes are PAX's own; links are said to have none.
+    if same is None and node.attributes and node.kind != "symlink":
+        info.pax_headers = {XATTR + name: text for name, text in node.attributes.items()}
+        return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")

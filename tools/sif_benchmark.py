@@ -1,0 +1,155 @@
+"""Measures `imgbuild sif` against `apptainer build`: the same layout, the same compressor, in turn.
+
+Prints a Markdown table for docs/benchmarks.md: medians of wall time, peak memory, peak disk beyond
+the output. Beside the layout it needs room for what Apptainer unpacks and the SIF, twice: 18 GB for
+a target such as cu124-vllm. The page cache is warm for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+import measuring
+
+IMGBUILD = Path(sys.executable).with_name("imgbuild")
+OPTIONS = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip"}  # as imgbuild's own
+INTERVAL = 5.0  # seconds between two looks at the disk
+HEAD = "| | time | ratio | memory (largest process) | disk beyond the output | size |"
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One conversion: what it took, bytes on disk beyond the output at most, the output's bytes."""
+
+    measure: measuring.Measure
+    disk: int
+    size: int
+
+
+class Watch(threading.Thread):
+    """Keeps the highest sum of what lies in `folder` but for the output, which is named `out`."""
+
+    def __init__(self, folder: Path, out: str) -> None:
+        super().__init__(daemon=True)
+        self.peak = 0
+        self._folder = folder
+        self._out = out
+        self._end = threading.Event()
+
+    def run(self) -> None:
+        """Look until `end`."""
+        while not self._end.wait(INTERVAL):
+            self.peak = max(self.peak, self._held())
+
+    def end(self) -> None:
+        """Stop looking; `peak` is final then."""
+        self._end.set()
+        self.join()
+
+    def _held(self) -> int:
+        held = 0
+        for folder, _, names in os.walk(self._folder):
+            for name in names:
+                if self._out not in name:  # imgbuild's has a first name with its last one in it
+                    try:
+                        held += Path(folder, name).lstat().st_blocks * 512
+                    except FileNotFoundError:
+                        continue
+        return held
+
+
+def main() -> None:
+    """Convert in a folder of its own, which is removed."""
+    options = arguments()
+    folder = Path(tempfile.mkdtemp(prefix="imgbuild-sif-", dir=options.work))
+    try:
+        print(benchmark(options, folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def arguments() -> argparse.Namespace:
+    """What to measure, from the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("layout", type=Path, help="the OCI layout of an image for this machine's architecture")
+    add("--runs", type=int, default=3, help="runs of each (default: %(default)s)")
+    add("--compress", choices=[*OPTIONS], default="zstd", help="the compressor of both")
+    add("--work", type=Path, default=Path(tempfile.gettempdir()), help="where to write")
+    return parser.parse_args()
+
+
+def benchmark(options: argparse.Namespace, folder: Path) -> str:
+    """Both in turn, so that other work on the machine meets both; the report as Markdown."""
+    before = measuring.machine()
+    layout = options.layout.resolve()
+    for blob in (layout / "blobs/sha256").iterdir():
+        with blob.open("rb") as file:
+            while file.read(1 << 24):
+                pass
+    runs: dict[str, list[Run]] = {"imgbuild sif": [], "apptainer build": []}
+    for _ in range(options.runs):
+        out = folder / "ours.sif"
+        command = [IMGBUILD, "sif", layout, "--output", out, "--compress", options.compress]
+        runs["imgbuild sif"].append(convert(command, folder, out))
+        out = folder / "theirs.sif"
+        arguments = ["--disable-cache", "--mksquashfs-args", OPTIONS[options.compress]]
+        command = ["apptainer", "build", *arguments, out, f"oci:{layout}"]
+        runs["apptainer build"].append(convert(command, folder, out))
+    return report(runs, before)
+
+
+def convert(command: Sequence[str | Path], folder: Path, out: Path) -> Run:
+    """Run `command`, which makes `out`, with its temporary files in `folder`; `out` is removed."""
+    place = folder / "temporary"
+    place.mkdir()
+    watch = Watch(folder, out.name)
+    watch.start()
+    try:
+        taken = measuring.measure(
+            command, env={"TMPDIR": str(place), "APPTAINER_TMPDIR": str(place)}
+        )
+    finally:
+        watch.end()
+    made = Run(measure=taken, disk=watch.peak, size=out.stat().st_size)
+    out.unlink()
+    shutil.rmtree(place)
+    return made
+
+
+def report(runs: dict[str, list[Run]], before: str) -> str:
+    """A line on the machine, and a table of medians."""
+    count = len(runs["imgbuild sif"])
+    lines = [f"{before}; median of {count}.", "", HEAD, "| --- " * 6 + "|"]
+    slowest = max(median(each) for each in runs.values())
+    for name, each in runs.items():
+        memory = statistics.median(run.measure.memory for run in each) / 1e6
+        largest = statistics.median(run.measure.largest for run in each) / 1e6
+        disk = max(run.disk for run in each) / 1e6
+        times = ", ".join(f"{run.measure.seconds:.1f}" for run in each)
+        size = each[0].size / 1e6
+        lines.append(
+            f"| `{name}` | {median(each):.1f} s ({times}) | {slowest / median(each):.2f} times |"
+            f" {memory:,.0f} MB ({largest:,.0f} MB) | {disk:,.1f} MB | {size:,.1f} MB |"
+        )
+    return "\n".join(lines)
+
+
+def median(runs: Sequence[Run]) -> float:
+    """Seconds of wall time."""
+    return statistics.median(run.measure.seconds for run in runs)
+
+
+if __name__ == "__main__":
+    main()
