@@ -71,6 +71,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
         "doctor",
         "checkup",
         "slurm",
+        "cluster",
         "buildkit",
         "buildkit_progress",
         "podman",

@@ -28,6 +28,7 @@ from imgbuild.cli import (
     matrix,
     mirror,
     nightly,
+    on_slurm,
     options,
     pull,
     push,
@@ -105,7 +106,7 @@ def root(
     """Options of the program itself."""
 
 
-app.command("build", rich_help_panel=MAKE)(build.build)
+app.command("build", rich_help_panel=MAKE)(on_slurm.offered("build", build.build))
 app.command("lock", rich_help_panel=MAKE)(lock.lock)
 app.command("render", rich_help_panel=MAKE)(render.render)
 app.command("init", rich_help_panel=MAKE)(init.init)
@@ -123,7 +124,7 @@ app.command("load", rich_help_panel=USE)(image.load)
 app.command("run", rich_help_panel=USE)(image.run)
 app.command("sif", rich_help_panel=USE)(sif.sif)
 app.command("slurm", rich_help_panel=USE)(slurm.slurm)
-app.command("smoke", rich_help_panel=USE)(smoke.smoke)
+app.command("smoke", rich_help_panel=USE)(on_slurm.offered("smoke", smoke.smoke))
 app.command("push", rich_help_panel=SHARE)(push.push)
 app.command("tag", rich_help_panel=SHARE)(push.tag)
 app.command("pull", rich_help_panel=SHARE)(pull.pull)

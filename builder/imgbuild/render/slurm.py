@@ -148,7 +148,7 @@ def script(
         container=container,
         **more,  # type: ignore[arg-type]  # fields of JobScript, checked by its callers' types
     )
-    wrong = [*_fits(made, lock), *_words(made)]
+    wrong = [*_fits(made, lock), *_places(made)]
     if wrong:
         raise InputError("\n".join(wrong), hint="see: imgbuild slurm --help")
     return made
@@ -208,25 +208,9 @@ def _fits(made: JobScript, lock: Lock) -> list[str]:
     return wrong
 
 
-def _words(made: JobScript) -> list[str]:
-    """Values that do not have the form that Slurm or a container's runtime reads."""
-    asked = made.allocation
-    forms = {
-        "--time": (asked.time, TIME, "minutes, H:MM:SS or D-HH"),
-        "--mem": (asked.memory, MEMORY, "a number with K, M, G or T"),
-        "--account": (asked.account, NAME, "a name"),
-        "--partition": (asked.partition, NAME, "a name"),
-    }
-    wrong = [
-        f"{option} {value!r}: expected {expected}"
-        for option, (value, form, expected) in forms.items()
-        if value and not re.fullmatch(form, value, re.ASCII)
-    ]
-    wrong += [
-        f"--sbatch {word!r}: expected an option with its value, as in --sbatch=--qos=high"
-        for word in asked.more
-        if not re.fullmatch(r"--?[a-zA-Z][\w-]*(=\S+)?", word, re.ASCII)
-    ]
+def _places(made: JobScript) -> list[str]:
+    """What is wrong with the values that Slurm or a container's runtime reads."""
+    wrong = words(made.allocation)
     paths = {"--stage": made.stage, "--scratch": (made.scratch,) if made.scratch else ()}
     wrong += [
         f"{option} {path!r}: expected an absolute path without commas and colons"
@@ -238,4 +222,24 @@ def _words(made: JobScript) -> list[str]:
         f"--bind {bind!r}: expected SOURCE or SOURCE:PLACE, absolute, without commas"
         for bind in made.container.binds
         if not re.fullmatch(r"/[^,:\n\0]*(:/[^,:\n\0]*)?(:r[ow])?", bind)
+    ]
+
+
+def words(asked: Allocation) -> list[str]:
+    """What is wrong with the values that are for sbatch."""
+    forms = {
+        "--time": (asked.time, TIME, "minutes, H:MM:SS or D-HH"),
+        "--mem": (asked.memory, MEMORY, "a number with K, M, G or T"),
+        "--account": (asked.account, NAME, "a name"),
+        "--partition": (asked.partition, NAME, "a name"),
+    }
+    wrong = [
+        f"{option} {value!r}: expected {expected}"
+        for option, (value, form, expected) in forms.items()
+        if value and not re.fullmatch(form, value, re.ASCII)
+    ]
+    return wrong + [
+        f"--sbatch {word!r}: expected an option with its value, as in --sbatch=--qos=high"
+        for word in asked.more
+        if not re.fullmatch(r"--?[a-zA-Z][\w-]*(=\S+)?", word, re.ASCII)
     ]

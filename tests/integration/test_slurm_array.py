@@ -1,0 +1,138 @@
+"""`--on slurm` on a real Slurm: three targets, one that fails, interrupted, killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests import slurmworld
+from tests.slurmworld import TARGETS, orders, queue, until
+from tests.smallproject import Project
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+
+
+@pytest.fixture(scope="module", name="project")
+def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    with slurmworld.project(tmp_path_factory.mktemp("array")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module", name="built")
+def _built(project: Project) -> Project:
+    """The project, built by an array of which one task failed, and by a second run."""
+    layers = project.folder / "build" / "two"
+    layers.parent.mkdir()
+    layers.write_text("a file where the layout of `two` is to go")
+    failed = project.run("build", "--all", "--on", "slurm", "--throttle", "2", "--json", status=1)
+    said = json.loads(failed.stdout)
+    assert [item["target"] for item in said["built"]] == ["one", "three"]
+    assert [report["target"] for report in said["failed"]] == ["two"]
+    assert "build/two" in said["failed"][0]["cases"][0]["message"]
+    assert "1 of 3 targets failed: two" in failed.stderr
+    layers.unlink()
+    again = project.run("build", "--all", "--on", "slurm")
+    assert "1 to submit, 0 in the queue already, 2 done before" in again.stderr
+    assert [line.split()[0] for line in again.stdout.splitlines()] == list(TARGETS)
+    return project
+
+
+def test_only_what_failed_is_submitted_again(built: Project) -> None:
+    first, second = orders(built, "build")[:2]
+    asked = [json.loads((each / "order.json").read_text()) for each in (first, second)]
+    assert [[task["target"] for task in one["tasks"]] for one in asked] == [list(TARGETS), ["two"]]
+    assert "#SBATCH --array=0-2%2\n" in (first / "array.sh").read_text()
+    for line in built.run("digest", "--all").stdout.splitlines():
+        target, digest = line.split()
+        index = json.loads((built.folder / "build" / target / "index.json").read_text())
+        assert index["manifests"][0]["digest"] == digest
+
+
+def test_a_third_run_submits_nothing(built: Project) -> None:
+    before = orders(built, "build")
+    done = built.run("build", "--all", "--on", "slurm")
+    assert "0 to submit, 0 in the queue already, 3 done before" in done.stderr
+    assert orders(built, "build") == before
+
+
+def test_reports_of_all_tasks_come_together(built: Project, tmp_path: Path) -> None:
+    # Without a compiler in these images one case of the static tier fails in each.
+    command = ("--tier", "static", "--through", "root", "--on", "slurm")
+    junit = tmp_path / "report.xml"
+    done = built.run("smoke", "--all", *command, "--junit", str(junit), "--json", status=1)
+    reports = json.loads(done.stdout)
+    assert [one["target"] for one in reports] == list(TARGETS)
+    outcomes = [{case["name"]: case["outcome"] for case in one["cases"]} for one in reports]
+    assert {each["versions"] for each in outcomes} == {"passed"}
+    assert {each["compiler"] for each in outcomes} == {"failed"}
+    suites = ElementTree.parse(junit).getroot()
+    assert [suite.get("name") for suite in suites] == [f"{one} x86_64 static" for one in TARGETS]
+
+
+def started(project: Project, *words: str) -> subprocess.Popen[str]:
+    """The verb, once a task of it runs and another waits for its turn."""
+    before = len(orders(project, "build"))
+    process = subprocess.Popen(
+        project.command("build", "--all", "--on", "slurm", "--throttle", "1", *words),
+        cwd=project.folder, env=project.environment(), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+    def _runs() -> bool:
+        return any(list(one.glob("*.state.json")) for one in orders(project, "build")[before:])
+
+    until(_runs, "a task runs")
+    return process
+
+
+def test_an_interrupt_cancels_and_the_next_run_goes_on(built: Project) -> None:
+    process = started(built, "--again")
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=slurmworld.PATIENCE)
+    assert process.returncode == 130, said
+    assert "the tasks that had not ended are cancelled" in said
+    until(lambda: not queue(built), "the queue is empty")
+    folder = orders(built, "build")[-1]
+    assert len(list(folder.glob("*.answer.json"))) < len(TARGETS)
+    done = built.run("build", "--all", "--on", "slurm")
+    assert "in the queue already" in done.stderr
+    assert len(done.stdout.splitlines()) == len(TARGETS)
+
+
+def test_tasks_outlive_a_killed_imgbuild_and_are_looked_after_again(built: Project) -> None:
+    process = started(built, "--again")
+    process.kill()
+    process.communicate(timeout=slurmworld.PATIENCE)
+    orders_before = orders(built, "build")
+    assert queue(built)
+    done = built.run("build", "--all", "--on", "slurm")
+    assert "0 to submit" in done.stderr
+    assert orders(built, "build") == orders_before
+    assert len(done.stdout.splitlines()) == len(TARGETS)
+
+
+def test_a_task_that_slurm_ends_is_told(built: Project) -> None:
+    process = started(built, "--again", "--leave")
+    [first] = {name.partition("_")[0] for name in queue(built)}
+    slurmworld.slurm(built, "scancel", first)
+    _, said = process.communicate(timeout=slurmworld.PATIENCE)
+    assert process.returncode == 1, said
+    assert "cancelled" in said
+    assert f"{first}_2" not in queue(built)
+
+
+def test_what_sbatch_refuses_is_told_and_nothing_is_left(built: Project) -> None:
+    before = orders(built, "build")
+    done = built.run(
+        "build", "--all", "--again", "--on", "slurm", "--partition", "nowhere", status=1
+    )
+    assert "invalid partition" in done.stderr.lower()
+    left = [one for one in orders(built, "build") if (one / "order.json").exists()]
+    assert left == before

@@ -1,0 +1,85 @@
+"""Small projects of three targets whose verbs run as Slurm arrays, on the Slurm of tools/engines.
+
+Comes in: a folder. Goes out: a `Project` that is locked, with Slurm's configuration in its
+environment; and what tests ask Slurm itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests import needs, smallproject
+from tests.servers import Site, serve
+from tests.smallproject import Project
+
+BASE = {
+    "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
+    "packages": ["python3", "usr-is-merged"],
+}  # fmt: skip
+TARGETS = ("one", "three", "two")  # in the order in which they are told
+PATIENCE = 300.0
+
+
+@contextlib.contextmanager
+def project(folder: Path) -> Iterator[Project]:
+    """Three locked targets that differ in a wheel; Debian's packages come from the user's cache."""
+    env = needs.slurm()
+    needs.network()
+    needs.user_namespaces()
+    with serve(Site(files=smallproject.index().site_files())) as site:
+        made = Project(folder, site.url("simple"), cache=None, env=env)
+        made.write(BASE)
+        path = folder / "matrix.yaml"
+        head, _, row = path.read_text().partition("  small:\n")
+        rows = [f"  {name}:\n{row}" for name in TARGETS]
+        rows[1] = rows[1].replace('thewheel: "1.0"', 'thewheel: "2.0"')
+        path.write_text(head + "".join(rows))
+        made.run("lock", "--all", "--keep")
+        yield made
+
+
+def slurm(project: Project, *command: str) -> str:
+    """What one of Slurm's own commands says."""
+    done = subprocess.run(
+        command, env=project.environment(), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def queue(project: Project) -> list[str]:
+    """Names of the user's jobs in the queue, of this project's folder."""
+    lines = slurm(project, "squeue", "--noheader", "--array", "--me", "--format=%Z %F_%K %T")
+    return [
+        line.split()[1] for line in lines.splitlines() if line.split()[0] == str(project.folder)
+    ]
+
+
+def until(true: object, what: str) -> None:
+    """Wait until the call `true` is."""
+    assert callable(true)
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, f"not within {PATIENCE} s: {what}"
+        time.sleep(0.5)
+
+
+def orders(project: Project, verb: str) -> list[Path]:
+    """The folders of the arrays of `verb`, the oldest first."""
+    return sorted((project.folder / "build/slurm" / verb).glob("*"))
+
+
+def job(project: Project, script: Path, *options: str) -> tuple[int, str]:
+    """Run a job script to its end: its exit status, and its log."""
+    log = script.with_suffix(".log")
+    command = ["sbatch", "--wait", f"--output={log}", *options, str(script)]
+    done = subprocess.run(
+        command, cwd=script.parent, env=project.environment(), capture_output=True, text=True,
+        check=False, timeout=float(os.environ.get("IMGBUILD_JOB_PATIENCE", PATIENCE)),
+    )  # fmt: skip
+    return done.returncode, log.read_text() if log.exists() else done.stderr
