@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from imgbuild import codec
+from imgbuild import codec, threads
 from imgbuild import seal as seals
 from imgbuild.console import console
 from imgbuild.errors import IntegrityError
@@ -19,6 +19,7 @@ from imgbuild.lock import Lock
 from imgbuild.oci.documents import Configuration, Descriptor, Manifest
 from imgbuild.plan import plan
 from imgbuild.seal import Document, Seal, SealedLayer
+from imgbuild.threads import Stop
 from imgbuild.values import Arch, Digest
 from imgbuild.verifying import places
 from imgbuild.verifying.checks import Checklist, Failed, Unchecked
@@ -159,13 +160,20 @@ def _bytes(place: Place, layers: Sequence[Descriptor], *, whole: bool) -> str:
     if not whole:
         message = f"--blobs reads and hashes {total / 1e9:.2f} GB; engines do so when they pull"
         raise Unchecked(message)
-    wrong = []
     with console.progress(f"reading layers of {place.name}", total) as bar:
-        for layer in layers:
+
+        def _read(layer: Descriptor, stop: Stop) -> str:
+            def _advance(amount: int) -> None:
+                stop.check()
+                bar.advance(amount)
+
             try:
-                place.read(layer, bar.advance)
+                place.read(layer, _advance)
             except IntegrityError as error:
-                wrong.append(error.message)
+                return error.message
+            return ""
+
+        wrong = [text for text in threads.each(layers, _read) if text]
     if wrong:
         raise Failed("; ".join(wrong))
     return f"{len(layers)} layers of {total} bytes have the digests by which they are named"

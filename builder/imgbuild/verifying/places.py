@@ -7,7 +7,7 @@ what is known of its layers without reading them, or after.
 from __future__ import annotations
 
 import hashlib
-import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +21,7 @@ from imgbuild.oci.documents import Descriptor, Index, Manifest
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference
 from imgbuild.signing.kept import at
+from imgbuild.store import Store
 from imgbuild.values import Digest, sha256
 
 CHUNK = 1 << 20
@@ -49,6 +50,8 @@ class InRegistry:
         self.client = client
         self.repository = reference.repository
         self.name = str(reference)
+        self._lock = threading.Lock()
+        self._store: Store | None = None  # one for all threads, opened if a layer is read
         self._top = client.manifest(reference)
         self.top = Descriptor(
             media_type=self._top.media_type, digest=self._top.digest, size=len(self._top.data)
@@ -67,9 +70,11 @@ class InRegistry:
         return self.client.has(self.repository, layer.digest)
 
     def read(self, layer: Descriptor, advance: Callable[[int], object]) -> None:
-        """See `Place`; the layer is on disk only as long as it is read."""
-        with tempfile.TemporaryDirectory(prefix="imgbuild-verify-") as folder:
-            self.client.download(self.repository, layer, Path(folder) / "layer", advance)
+        """See `Place`; the layer is on the cache's disk only as long as it is read."""
+        with self._lock:
+            store = self._store = self._store or Store.open()
+        with store.scratch() as folder:
+            self.client.download(self.repository, layer, folder / "layer", advance)
 
 
 class InLayout:

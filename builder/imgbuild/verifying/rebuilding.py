@@ -7,9 +7,7 @@ is made anew and none is taken from the image that is verified.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from imgbuild import building, carried, mirror
 from imgbuild.fetch import Http
@@ -32,12 +30,12 @@ def rebuild(held: Known, arches: Sequence[Arch], *, processes: int, offline: boo
         offline=offline,
         mirror=Mirror.of(mirror.find(held.root)),
     )
-    with tempfile.TemporaryDirectory(prefix="imgbuild-rebuild-", dir=store.root) as folder:
+    with store.scratch() as folder:
         built = building.build(
             held.carried.lock,
             held.carried.sealed,
             arches,
-            Path(folder) / "layout",
+            folder / "layout",
             inputs,
             processes=processes,
             verify=True,
