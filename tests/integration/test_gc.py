@@ -1,6 +1,7 @@
 """Garbage of a real registry: two revisions of a lock, pushed and mirrored, and somebody's image.
 
-What `gc` says that deletion frees is what docker-registry's own garbage collection frees then.
+What `gc` says that deletion frees is what docker-registry's own garbage collection frees then, but
+for a few kilobytes of documents.
 """
 
 from __future__ import annotations
@@ -140,8 +141,16 @@ def test_what_the_last_revision_does_not_name_goes_and_frees_what_was_said(world
         assert world.gc(place, "--revisions", "1")["garbage"] == []
     assert f"{TARGET}-{DAYS[0]}" not in world.tags(world.images)
     collect(world.registry)
-    freed = before - sum(world.registry.blobs().values())
-    assert freed == found["size"] + artifacts["size"] > 0
+    left = world.registry.blobs()
+    # Without the API for referrers each attachment writes their list anew, under the same tag. The
+    # older lists have no tag, no API shows them, and they still name what was attached.
+    gone = [one for sweep in (found, artifacts) for entry in sweep["garbage"]
+            for one in entry["manifests"]]  # fmt: skip
+    held_by_lists = sum(left.get(digest, 0) for digest in gone)
+    assert held_by_lists < 10_000
+    freed = before - sum(left.values())
+    assert freed + held_by_lists == found["size"] + artifacts["size"]
+    assert freed > held_by_lists
 
     pulled = tmp_path / "pulled"
     world.project.run("pull", f"{world.images}:{TARGET}", "--output", str(pulled))
