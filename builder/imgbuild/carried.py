@@ -75,7 +75,8 @@ def of(lock: Lock, sealed: Seal, project: Project) -> Carried:
         LOCK: locks.lock_path(project.images, lock.target).read_bytes(),
         SEAL: seal.seal_path(project.images, lock.target).read_bytes(),
     }
-    if data[LOCK] != codec.encode(lock) or data[SEAL] != codec.encode(sealed):
+    there = (codec.decode(data[LOCK], Lock, file=LOCK), codec.decode(data[SEAL], Seal, file=SEAL))
+    if there != (lock, sealed):
         message = f"{project.images / lock.target}: lock or seal were written meanwhile"
         raise LockStale(message, hint="run the same command again")
     known = packages.of_lock(packages.read_packages(project.images), lock)

@@ -87,7 +87,7 @@ def circumstances(
 def builder_id(environ: Mapping[str, str]) -> str:
     """Who vouches for the build: the workflow that GitHub runs, else only this machine."""
     if environ.get("GITHUB_ACTIONS") == "true" and environ.get("GITHUB_WORKFLOW_REF"):
-        return f"{environ['GITHUB_SERVER_URL']}/{environ['GITHUB_WORKFLOW_REF']}"
+        return f"{_server(environ)}/{environ['GITHUB_WORKFLOW_REF']}"
     return LOCAL_BUILDER
 
 
@@ -188,10 +188,15 @@ def _byproducts(lock: Lock, arches: Sequence[Arch]) -> Iterator[dict[str, Any]]:
 
 def _invocation(environ: Mapping[str, str]) -> str:
     """The run of GitHub's that this is; empty elsewhere."""
-    if environ.get("GITHUB_ACTIONS") != "true" or not environ.get("GITHUB_RUN_ID"):
+    repository, number = environ.get("GITHUB_REPOSITORY"), environ.get("GITHUB_RUN_ID")
+    if environ.get("GITHUB_ACTIONS") != "true" or not repository or not number:
         return ""
-    run_ = f"{environ['GITHUB_SERVER_URL']}/{environ['GITHUB_REPOSITORY']}/actions/runs"
-    return f"{run_}/{environ['GITHUB_RUN_ID']}/attempts/{environ.get('GITHUB_RUN_ATTEMPT', '1')}"
+    attempt = environ.get("GITHUB_RUN_ATTEMPT", "1")
+    return f"{_server(environ)}/{repository}/actions/runs/{number}/attempts/{attempt}"
+
+
+def _server(environ: Mapping[str, str]) -> str:
+    return environ.get("GITHUB_SERVER_URL", "https://github.com")
 
 
 def _commit(project: Project, files: Sequence[Path], environ: Mapping[str, str]) -> Commit | None:
@@ -209,10 +214,10 @@ def _commit(project: Project, files: Sequence[Path], environ: Mapping[str, str])
     if head.status or tracked.status or same.status:
         return None
     if environ.get("GITHUB_ACTIONS") == "true" and environ.get("GITHUB_REPOSITORY"):
-        place = f"{environ['GITHUB_SERVER_URL']}/{environ['GITHUB_REPOSITORY']}"
+        place = f"{_server(environ)}/{environ['GITHUB_REPOSITORY']}"
     else:
-        asked_ = run.run([git, "remote", "get-url", "origin"], cwd=project.root, check=False)
-        place = asked_.stdout.strip() if asked_.status == 0 else ""
+        remote = run.run([git, "remote", "get-url", "origin"], cwd=project.root, check=False)
+        place = remote.stdout.strip() if remote.status == 0 else ""
     return Commit(id=head.stdout.strip(), uri=public(place))
 
 

@@ -11,14 +11,16 @@ import pytest
 from imgbuild import carried, codec, extend, extend_lock, project, sealing
 from imgbuild import seal as seals
 from imgbuild.carried import Carried, Sources
-from imgbuild.errors import InputError, IntegrityError, LockStale
+from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
+from imgbuild.fetch import Http
 from imgbuild.indexes import places
+from imgbuild.inputs import Inputs
 from imgbuild.lock import Lock
 from imgbuild.matrix.model import DebianBase, Index
-from imgbuild.plan import plan
+from imgbuild.plan import AddedFilesRecipe, plan
 from imgbuild.seal import Seal
 from imgbuild.store import Store
-from imgbuild.values import sha256
+from imgbuild.values import Arch, sha256
 from tests import extended
 from tests.unit import cli_project
 from tests.unit.cli_project import TARGET, World
@@ -149,6 +151,20 @@ def test_added_files_travel_and_come_into_the_cache(world: World, tmp_path: Path
     kept = store.file(key)
     assert kept is not None
     assert kept.read_bytes() == extended.SCRIPT
+    # So a build needs neither the user's repository nor the published target's files.
+    made = carried.matrix(found, tmp_path)
+    inputs = Inputs(made, store, Http(offline=True), offline=True)
+    due = [
+        layer
+        for layer in plan(lock, Arch.X86_64).layers
+        if isinstance(layer.recipe, AddedFilesRecipe)
+    ]
+    assert len(due) == 1
+    assert inputs.fetch(lock, due) == []
+    store.release()
+    store.drop_file(key)
+    with pytest.raises(FetchFailed):
+        inputs.fetch(lock, due)
 
 
 @pytest.mark.parametrize(("data", "what"), [(b"other", "another file"), (None, "not there")])
