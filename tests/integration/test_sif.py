@@ -416,3 +416,17 @@ def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(world, tmp_
         del document["layers"][0]["annotations"]
     assert mine.pop("subject")["digest"] == world.digest
     assert mine == theirs
+
+
+@pytest.mark.apptainer
+def test_a_driver_at_another_place_is_found(sif, tmp_path):
+    """A library of the host's, put where --nv puts the driver's."""
+    code = "import ctypes; ctypes.CDLL('libcuda.so.1'); print('loaded')"
+    without = apptainer("exec", sif, "python", "-c", code, check=False)
+    assert "libcuda.so.1: cannot open shared object file" in without.stderr
+    driver = tmp_path / "libcuda.so.1"
+    library = next(Path("/usr/lib").glob("*/libuuid.so.1"))
+    shutil.copy(library, driver)
+    named = {"APPTAINER_CONTAINLIBS": str(driver)}
+    assert apptainer("exec", sif, "python", "-c", code, env=named).stdout == "loaded\n"
+    assert apptainer("run", sif, "python", "-c", code, env=named).stdout == "loaded\n"
