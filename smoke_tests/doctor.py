@@ -180,10 +180,11 @@ def shared_memory(least: int) -> Iterator[Finding]:
             "shared memory", "error", f"/dev/shm: {error.strerror}", "mount a tmpfs there"
         )
         return
-    if free < least:
+    wanted = least or LEAST_SHARED
+    if free < wanted:
         yield Finding(
-            "shared memory", "warning",
-            f"{free >> 20} MB are free in /dev/shm, {least >> 20} MB are wanted: NCCL and data"
+            "shared memory", "error" if least else "warning",
+            f"{free >> 20} MB are free in /dev/shm, {wanted >> 20} MB are wanted: NCCL and data"
             " loaders end with a bus error",
             "docker: --shm-size 16g or --ipc host; a cluster: ask for more memory, or its admin",
         )  # fmt: skip
@@ -405,9 +406,7 @@ def main(arguments: list[str]) -> int:
     """Look, tell, and say by the status whether an error was found."""
     parser = argparse.ArgumentParser(description="Whether this container lets its stack work.")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs that must be seen")
-    parser.add_argument(
-        "--shared", type=int, default=LEAST_SHARED >> 20, help="MB wanted in /dev/shm"
-    )
+    parser.add_argument("--shared", type=int, default=0, help="MB that /dev/shm must have free")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args(arguments)
     started = time.monotonic()

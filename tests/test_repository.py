@@ -83,6 +83,15 @@ def test_workflows_name_actions_by_commit_and_version():
     ] == []
 
 
+def test_shellcheck_is_content():
+    made = tracked("tests/data/slurm/*.sh")
+    assert made
+    linter = Path(sys.executable).with_name("shellcheck")
+    command = [linter if linter.exists() else "shellcheck", "--severity", "style", *made]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_mypy_is_content():
     done = subprocess.run(
         [sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True, check=False

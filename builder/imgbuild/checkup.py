@@ -33,10 +33,10 @@ ENTRYPOINT = "/opt/imgbuild/entrypoint"
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be there: GPUs, and MB of shared memory; `words` are options for Apptainer."""
+    """What must be there: GPUs, and MB of shared memory if any; `words` are options for Apptainer."""
 
     gpus: int = 0
-    shared: int = 1024
+    shared: int = 0
     words: tuple[str, ...] = ()
 
 

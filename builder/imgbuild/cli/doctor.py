@@ -67,7 +67,7 @@ Shared = Annotated[
         "--shared",
         metavar="MB",
         min=0,
-        help="With --through: shared memory that must be free.",
+        help="With --through: shared memory that must be free; 0: 1 GB is advised.",
         rich_help_panel=options.WORK,
     ),
 ]
@@ -90,7 +90,7 @@ def doctor(
     through: Through = None,
     sif: Sif = None,
     gpus: Gpus = 0,
-    shared: Shared = 1024,
+    shared: Shared = 0,
     apptainer: Words = None,
     layout: LayoutFolder = None,
     matrix: options.MatrixFile = None,

@@ -170,10 +170,10 @@ def slurm(
             "--shared",
             metavar="MB",
             min=0,
-            help="With --check: shared memory that must be free.",
+            help="With --check: shared memory that must be free; 0: 1 GB is advised.",
             rich_help_panel=options.WORK,
         ),
-    ] = 1024,
+    ] = 0,
     output: Annotated[
         Path | None,
         typer.Option(

@@ -103,7 +103,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
     passed: tuple[str, ...] = ()
     scratch: str = ""
     log: str = LOG
-    shared: int = 1024
+    shared: int = 0
 
     @property
     def title(self) -> str:

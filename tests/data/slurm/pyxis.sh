@@ -1,0 +1,198 @@
+#!/bin/bash
+# small: a command on a Ray cluster of 2 nodes.
+#
+# Made by `imgbuild slurm small` for the image
+# sha256:1111111111111111111111111111111111111111111111111111111111111111;
+# it needs nothing of imgbuild any more: read it, change it, keep it beside your code. To start it:
+# sbatch FILE
+#
+#SBATCH --job-name=small-ray
+#SBATCH --nodes=2
+# One task a node: what runs in it (Ray, accelerate, vLLM) starts its own processes.
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=64
+#SBATCH --gpus-per-node=8
+#SBATCH --mem=200G
+#SBATCH --time=4:00:00
+#SBATCH --account=lab
+#SBATCH --partition=gpu
+#SBATCH --qos=high
+#SBATCH --output=%x-%j.log
+# The shell is told a minute before the end, so that it can end what it started.
+#SBATCH --signal=B:TERM@60
+
+set -euo pipefail
+fail() { echo "$SLURM_JOB_NAME: $*" >&2; exit 1; }
+
+# --- the node ---------------------------------------------------------------------------------------
+
+# Soft limits come from where sbatch ran, and a login node's are small: too few threads
+# (pthread_create: Resource temporarily unavailable), files, or locked memory for RDMA.
+for limit in n u l; do ulimit -S -"$limit" "$(ulimit -H -"$limit")" 2>/dev/null || true; done
+ulimit -S -c 0  # a core of a training process would fill the disk
+
+cpus=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}
+gpus=8
+# Libraries count the node's cores, not the job's, and would start a thread for each.
+each=$((cpus / (gpus > 1 ? gpus : 1)))
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((each > 1 ? each : 1))}
+
+# Caches, /tmp and what is staged lie on the node's own disk, in SLURM_TMPDIR where the site sets it.
+export scratch=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/imgbuild-$SLURM_JOB_ID
+export models=${HF_HOME:-$HOME/.cache/huggingface}
+mkdir -p "$models"
+
+# Before the job: on every node folders, and copies of what a network disk would give slowly.
+prepare() {
+  umask 077
+  mkdir -p "$scratch/cache" "$scratch/tmp"
+  mkdir -p "$scratch/stage1"
+  cp -a /models/. "$scratch/stage1/"
+  shared=$(df -m --output=avail /dev/shm | tail -n 1)
+  [ "$shared" -ge 1024 ] ||
+    echo "$SLURMD_NODENAME: $shared MB free in /dev/shm: NCCL, Ray and data loaders need more" >&2
+}
+srun --overlap --ntasks-per-node=1 bash -euc "$(declare -f prepare); prepare"
+
+# After it: a step that only waits to be told so, since no new one starts in a job that is cancelled.
+tidy() {
+  trap : TERM
+  sleep infinity &
+  wait $!
+  for _ in 1 2 3 4 5; do
+    rm -rf -- "$scratch" 2>/dev/null && break
+    sleep 1  # somebody still writes there
+  done
+}
+srun --overlap --ntasks-per-node=1 bash -c "$(declare -f tidy); tidy" &
+
+# All steps are told to end, and have a while to do it: servers end in good order then.
+# Not by `ray stop`: that ends every Ray of yours on the node, that of another job too.
+leave() {
+  local status=$? late
+  set +e
+  trap - EXIT TERM INT
+  scancel --quiet --signal=TERM "$SLURM_JOB_ID"
+  for _ in {1..10}; do [ -n "$(jobs -rp)" ] || exit "$status"; sleep 1; done
+  mapfile -t late < <(jobs -rp)
+  kill -TERM "${late[@]}"  # of srun: what is left of its step is killed
+  wait
+  exit "$status"
+}
+trap leave EXIT
+trap 'exit 143' TERM INT
+
+# --- nodes and ports --------------------------------------------------------------------------------
+
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+head=${nodes[0]}  # where this shell runs
+
+# The address by which the others reach a node: as Slurm itself does. Where a node has another
+# network for the work, set HEAD_ADDRESS to the first node's address there.
+address_of() {
+  local name
+  if [ "$1" = "$head" ] && [ -n "${HEAD_ADDRESS:-}" ]; then echo "$HEAD_ADDRESS"; return; fi
+  name=$(scontrol show node "$1" | grep -o 'NodeAddr=[^ ]*' | cut -d = -f 2)
+  getent ahostsv4 "$name" | awk 'NR == 1 {print $1}'
+}
+
+# Ports follow from the job's number, so that jobs on one node do not meet; then the next free one.
+port=$((20000 + SLURM_JOB_ID % 1000 * 10))
+free_port() {
+  while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+  taken=$port port=$((port + 1))
+}
+
+# --- the image --------------------------------------------------------------------------------------
+
+# pyxis unpacks the image on each node and enters it for a step.
+mounts="$scratch/cache:/var/cache/imgbuild,$scratch/tmp:/tmp,$models,$PWD"
+mounts+=",$scratch/stage1:"/models
+mounts+=,/data
+enter=(--container-image='reg#rl:small' --container-mounts="$mounts" --container-workdir="$PWD"
+  --no-container-mount-home)
+
+# The host's environment comes along: what would reach into the image's Python and its libraries goes.
+in_image() {
+  for name in PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE LD_PRELOAD LD_LIBRARY_PATH; do unset "$name"; done
+  export PYTHONNOUSERSITE=1 HF_HOME=$models TMPDIR=/tmp
+  exec /opt/imgbuild/entrypoint "$@"
+}
+
+# step SRUN-OPTIONS… -- COMMAND…: COMMAND in the image, as a step that may share the job's CPUs with
+# others. srun takes --cpus-per-task no more from sbatch (since Slurm 22.05).
+step() {
+  local options=()
+  while [ "$1" != -- ]; do options+=("$1"); shift; done
+  shift
+  srun --overlap --kill-on-bad-exit=1 --cpus-per-task="$cpus" "${enter[@]}" "${options[@]}" \
+    bash -c "$(declare -f in_image); in_image \"\$@\"" in_image "$@"
+}
+
+# --- Ray --------------------------------------------------------------------------------------------
+
+head_address=$(address_of "$head")
+free_port; export RAY_ADDRESS=$head_address:$taken
+gcs_port=$taken
+# A worker imports from a disk that may be slow, before it registers.
+export RAY_worker_register_timeout_seconds=${RAY_worker_register_timeout_seconds:-300}
+# --num-cpus from the allocation: by itself Ray counts the node's cores and starts a worker for each,
+# more than Slurm lets run, and they fail to register with the raylet. The object store lies in
+# /dev/shm: three tenths of the job's memory, and no more than is free there.
+memory=${SLURM_MEM_PER_NODE:-0}
+[ "$memory" -gt 0 ] || memory=$(awk '/^MemAvailable/ {print int($2 / 1024)}' /proc/meminfo)
+shared=$(df -m --output=avail /dev/shm | tail -n 1)
+store=$((memory * 3 / 10 < shared * 8 / 10 ? memory * 3 / 10 : shared * 8 / 10))
+start=(ray start --block --disable-usage-stats --num-cpus="$cpus" --num-gpus="$gpus"
+  --object-store-memory="$((store * 1048576))" --min-worker-port=0 --max-worker-port=0)
+
+free_port
+step --nodes=1 --ntasks=1 --nodelist="$head" -- "${start[@]}" --head --include-dashboard=false \
+  --node-ip-address="$head_address" --port="$gcs_port" --dashboard-agent-listen-port="$taken" &
+ray=($!)
+for ((number = 1; number < ${#nodes[@]}; number++)); do
+  free_port
+  step --nodes=1 --ntasks=1 --nodelist="${nodes[number]}" -- "${start[@]}" \
+    --address="$RAY_ADDRESS" --dashboard-agent-listen-port="$taken" &
+  ray+=($!)
+done
+
+# The command starts when every node has registered: 600 s are given to it.
+registered='
+import sys, time
+import ray
+wanted, end, seen = int(sys.argv[1]), time.monotonic() + float(sys.argv[2]), -1
+while time.monotonic() < end:
+    try:
+        if not ray.is_initialized():
+            ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
+        alive = sum(node["Alive"] for node in ray.nodes())
+    except ConnectionError:
+        alive = 0
+    if alive != seen:
+        print(f"Ray: {alive} of {wanted} nodes have registered", file=sys.stderr, flush=True)
+    if alive >= wanted:
+        sys.exit()
+    seen = alive
+    time.sleep(1)
+sys.exit("Ray: a node has not registered; its log lies in ray/ of the jobs /tmp there")
+'
+step --nodes=1 --ntasks=1 --nodelist="$head" -- python -c "$registered" "${#nodes[@]}" 600 &
+waiting=$!
+wait -n "$waiting" "${ray[@]}" || fail "Ray did not start on all ${#nodes[@]} nodes"
+! kill -0 "$waiting" 2>/dev/null || fail "ray start ended on a node before all had registered"
+
+# with_ray COMMAND…: the command on the head node, for as long as Ray runs on all of them.
+with_ray() {
+  step --nodes=1 --ntasks=1 --nodelist="$head" -- "$@" &
+  command=$!
+  status=0
+  wait -n "$command" "${ray[@]}" || status=$?
+  ! kill -0 "$command" 2>/dev/null || fail "Ray ended on a node while the command ran (status $status)"
+  return "$status"
+}
+
+# --- the work ---------------------------------------------------------------------------------------
+
+# RAY_ADDRESS leads ray.init() to this cluster; such a call must not name num_cpus itself.
+with_ray python train.py --name 'two words'

@@ -1,0 +1,127 @@
+#!/bin/bash
+# small: a command on one node.
+#
+# Made by `imgbuild slurm small` for the image
+# sha256:1111111111111111111111111111111111111111111111111111111111111111;
+# it needs nothing of imgbuild any more: read it, change it, keep it beside your code. To start it:
+# sbatch FILE
+#
+#SBATCH --job-name=small-single
+#SBATCH --nodes=1
+# One task a node: what runs in it (Ray, accelerate, vLLM) starts its own processes.
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=64
+#SBATCH --gpus-per-node=1
+#SBATCH --mem=200G
+#SBATCH --time=4:00:00
+#SBATCH --account=lab
+#SBATCH --partition=gpu
+#SBATCH --qos=high
+#SBATCH --output=%x-%j.log
+# The shell is told a minute before the end, so that it can end what it started.
+#SBATCH --signal=B:TERM@60
+
+set -euo pipefail
+fail() { echo "$SLURM_JOB_NAME: $*" >&2; exit 1; }
+
+# --- the node ---------------------------------------------------------------------------------------
+
+# Soft limits come from where sbatch ran, and a login node's are small: too few threads
+# (pthread_create: Resource temporarily unavailable), files, or locked memory for RDMA.
+for limit in n u l; do ulimit -S -"$limit" "$(ulimit -H -"$limit")" 2>/dev/null || true; done
+ulimit -S -c 0  # a core of a training process would fill the disk
+
+cpus=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}
+gpus=1
+# Libraries count the node's cores, not the job's, and would start a thread for each.
+each=$((cpus / (gpus > 1 ? gpus : 1)))
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((each > 1 ? each : 1))}
+
+# Caches, /tmp and what is staged lie on the node's own disk, in SLURM_TMPDIR where the site sets it.
+export scratch=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/imgbuild-$SLURM_JOB_ID
+export models=${HF_HOME:-$HOME/.cache/huggingface}
+mkdir -p "$models"
+
+# Before the job: on every node folders, and copies of what a network disk would give slowly.
+prepare() {
+  umask 077
+  mkdir -p "$scratch/$SLURMD_NODENAME/cache" "$scratch/$SLURMD_NODENAME/tmp"
+  mkdir -p "$scratch/$SLURMD_NODENAME/stage1"
+  cp -a '/models/my model'/. "$scratch/$SLURMD_NODENAME/stage1/"
+  shared=$(df -m --output=avail /dev/shm | tail -n 1)
+  [ "$shared" -ge 1024 ] ||
+    echo "$SLURMD_NODENAME: $shared MB free in /dev/shm: NCCL, Ray and data loaders need more" >&2
+}
+srun --overlap --ntasks-per-node=1 bash -euc "$(declare -f prepare); prepare"
+
+# After it: a step that only waits to be told so, since no new one starts in a job that is cancelled.
+tidy() {
+  trap : TERM
+  sleep infinity &
+  wait $!
+  for _ in 1 2 3 4 5; do
+    rm -rf -- "$scratch" 2>/dev/null && break
+    sleep 1  # somebody still writes there
+  done
+}
+srun --overlap --ntasks-per-node=1 bash -c "$(declare -f tidy); tidy" &
+
+# All steps are told to end, and have a while to do it: servers end in good order then.
+leave() {
+  local status=$? late
+  set +e
+  trap - EXIT TERM INT
+  scancel --quiet --signal=TERM "$SLURM_JOB_ID"
+  for _ in {1..10}; do [ -n "$(jobs -rp)" ] || exit "$status"; sleep 1; done
+  mapfile -t late < <(jobs -rp)
+  kill -TERM "${late[@]}"  # of srun: what is left of its step is killed
+  wait
+  exit "$status"
+}
+trap leave EXIT
+trap 'exit 143' TERM INT
+
+# --- the image --------------------------------------------------------------------------------------
+
+export image=/images/small.sif
+[ -e "$image" ] || fail "$image is not there: imgbuild sif small"
+enter=()
+
+# Runs on each node of a step. Nothing of the host's environment comes along (--cleanenv) but what
+# is named here: as APPTAINERENV_…, so that no key or token stands in a command line. Ray's workers
+# have the environment of `ray start`, not of the command: so every step gets the same.
+in_image() {
+  for name in $(compgen -e); do
+    case $name in
+      HF_* | HUGGING_FACE_* | WANDB_* | MLFLOW_* | NCCL_* | GLOO_* | UCX_* | FI_* | TORCH_* | PYTORCH_* | \
+        VLLM_* | RAY_* | TRITON_* | OMP_* | MKL_* | OPENBLAS_* | CUDA_VISIBLE_DEVICES | SLURM_* | \
+        SLURMD_NODENAME | http_proxy | https_proxy | no_proxy | HTTP_PROXY | HTTPS_PROXY | NO_PROXY)
+        export "APPTAINERENV_$name=${!name}" ;;
+    esac
+  done
+  # The image's own caches and /tmp lie on the node's disk; a path of a socket below /tmp is short.
+  # ~/.local stays out of sight of Python; gcc finds the driver that --nv brings (-lcuda).
+  exec apptainer exec --cleanenv --no-privs --nv \
+    --env PYTHONNOUSERSITE=1,TMPDIR=/tmp,LIBRARY_PATH=/.singularity.d/libs --env HF_HOME="$models" \
+    --bind "$scratch/$SLURMD_NODENAME/cache:/var/cache/imgbuild" --bind "$scratch/$SLURMD_NODENAME/tmp:/tmp" \
+    --bind "$models" --bind "$PWD" --pwd "$PWD" \
+    --bind "$scratch/$SLURMD_NODENAME/stage1:"'/models/my model' \
+    --bind /data:/data:ro \
+    "$image" /opt/imgbuild/entrypoint "$@"
+}
+
+# step SRUN-OPTIONS… -- COMMAND…: COMMAND in the image, as a step that may share the job's CPUs with
+# others. srun takes --cpus-per-task no more from sbatch (since Slurm 22.05).
+step() {
+  local options=()
+  while [ "$1" != -- ]; do options+=("$1"); shift; done
+  shift
+  srun --overlap --kill-on-bad-exit=1 --cpus-per-task="$cpus" "${enter[@]}" "${options[@]}" \
+    bash -c "$(declare -f in_image); in_image \"\$@\"" in_image "$@"
+}
+
+# --- the work ---------------------------------------------------------------------------------------
+
+# In the background, since the shell hears a signal only while it waits.
+step -- python train.py --name 'two words' &
+wait $!

@@ -1,0 +1,197 @@
+#!/bin/bash
+# small: TRL with its vLLM server on one node, trainers on 2.
+#
+# Made by `imgbuild slurm small` for the image
+# sha256:1111111111111111111111111111111111111111111111111111111111111111;
+# it needs nothing of imgbuild any more: read it, change it, keep it beside your code. To start it:
+# sbatch FILE
+#
+#SBATCH --job-name=small-trl-server
+#SBATCH --nodes=3
+# One task a node: what runs in it (Ray, accelerate, vLLM) starts its own processes.
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=64
+#SBATCH --gpus-per-node=8
+#SBATCH --mem=200G
+#SBATCH --time=4:00:00
+#SBATCH --account=lab
+#SBATCH --partition=gpu
+#SBATCH --qos=high
+#SBATCH --output=%x-%j.log
+# The shell is told a minute before the end, so that it can end what it started.
+#SBATCH --signal=B:TERM@60
+
+set -euo pipefail
+fail() { echo "$SLURM_JOB_NAME: $*" >&2; exit 1; }
+
+# --- the node ---------------------------------------------------------------------------------------
+
+# Soft limits come from where sbatch ran, and a login node's are small: too few threads
+# (pthread_create: Resource temporarily unavailable), files, or locked memory for RDMA.
+for limit in n u l; do ulimit -S -"$limit" "$(ulimit -H -"$limit")" 2>/dev/null || true; done
+ulimit -S -c 0  # a core of a training process would fill the disk
+
+cpus=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}
+gpus=8
+# Libraries count the node's cores, not the job's, and would start a thread for each.
+each=$((cpus / (gpus > 1 ? gpus : 1)))
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((each > 1 ? each : 1))}
+
+# Caches, /tmp and what is staged lie on the node's own disk, in SLURM_TMPDIR where the site sets it.
+export scratch=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/imgbuild-$SLURM_JOB_ID
+export models=${HF_HOME:-$HOME/.cache/huggingface}
+mkdir -p "$models"
+
+# Before the job: on every node folders, and copies of what a network disk would give slowly.
+prepare() {
+  umask 077
+  mkdir -p "$scratch/$SLURMD_NODENAME/cache" "$scratch/$SLURMD_NODENAME/tmp"
+  shared=$(df -m --output=avail /dev/shm | tail -n 1)
+  [ "$shared" -ge 1024 ] ||
+    echo "$SLURMD_NODENAME: $shared MB free in /dev/shm: NCCL, Ray and data loaders need more" >&2
+}
+srun --overlap --ntasks-per-node=1 bash -euc "$(declare -f prepare); prepare"
+
+# After it: a step that only waits to be told so, since no new one starts in a job that is cancelled.
+tidy() {
+  trap : TERM
+  sleep infinity &
+  wait $!
+  for _ in 1 2 3 4 5; do
+    rm -rf -- "$scratch" 2>/dev/null && break
+    sleep 1  # somebody still writes there
+  done
+}
+srun --overlap --ntasks-per-node=1 bash -c "$(declare -f tidy); tidy" &
+
+# All steps are told to end, and have a while to do it: servers end in good order then.
+leave() {
+  local status=$? late
+  set +e
+  trap - EXIT TERM INT
+  scancel --quiet --signal=TERM "$SLURM_JOB_ID"
+  for _ in {1..10}; do [ -n "$(jobs -rp)" ] || exit "$status"; sleep 1; done
+  mapfile -t late < <(jobs -rp)
+  kill -TERM "${late[@]}"  # of srun: what is left of its step is killed
+  wait
+  exit "$status"
+}
+trap leave EXIT
+trap 'exit 143' TERM INT
+
+# --- nodes and ports --------------------------------------------------------------------------------
+
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+head=${nodes[0]}  # where this shell runs
+
+# The address by which the others reach a node: as Slurm itself does. Where a node has another
+# network for the work, set HEAD_ADDRESS to the first node's address there.
+address_of() {
+  local name
+  if [ "$1" = "$head" ] && [ -n "${HEAD_ADDRESS:-}" ]; then echo "$HEAD_ADDRESS"; return; fi
+  name=$(scontrol show node "$1" | grep -o 'NodeAddr=[^ ]*' | cut -d = -f 2)
+  getent ahostsv4 "$name" | awk 'NR == 1 {print $1}'
+}
+
+# Ports follow from the job's number, so that jobs on one node do not meet; then the next free one.
+port=$((20000 + SLURM_JOB_ID % 1000 * 10))
+free_port() {
+  while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+  taken=$port port=$((port + 1))
+}
+
+# --- the image --------------------------------------------------------------------------------------
+
+export image=/images/small.sif
+[ -e "$image" ] || fail "$image is not there: imgbuild sif small"
+enter=()
+
+# Runs on each node of a step. Nothing of the host's environment comes along (--cleanenv) but what
+# is named here: as APPTAINERENV_…, so that no key or token stands in a command line. Ray's workers
+# have the environment of `ray start`, not of the command: so every step gets the same.
+in_image() {
+  for name in $(compgen -e); do
+    case $name in
+      HF_* | HUGGING_FACE_* | WANDB_* | MLFLOW_* | NCCL_* | GLOO_* | UCX_* | FI_* | TORCH_* | PYTORCH_* | \
+        VLLM_* | RAY_* | TRITON_* | OMP_* | MKL_* | OPENBLAS_* | CUDA_VISIBLE_DEVICES | SLURM_* | \
+        SLURMD_NODENAME | http_proxy | https_proxy | no_proxy | HTTP_PROXY | HTTPS_PROXY | NO_PROXY)
+        export "APPTAINERENV_$name=${!name}" ;;
+    esac
+  done
+  # The image's own caches and /tmp lie on the node's disk; a path of a socket below /tmp is short.
+  # ~/.local stays out of sight of Python; gcc finds the driver that --nv brings (-lcuda).
+  exec apptainer exec --cleanenv --no-privs --nv \
+    --env PYTHONNOUSERSITE=1,TMPDIR=/tmp,LIBRARY_PATH=/.singularity.d/libs --env HF_HOME="$models" \
+    --bind "$scratch/$SLURMD_NODENAME/cache:/var/cache/imgbuild" --bind "$scratch/$SLURMD_NODENAME/tmp:/tmp" \
+    --bind "$models" --bind "$PWD" --pwd "$PWD" \
+    --bind /data:/data:ro \
+    "$image" /opt/imgbuild/entrypoint "$@"
+}
+
+# step SRUN-OPTIONS… -- COMMAND…: COMMAND in the image, as a step that may share the job's CPUs with
+# others. srun takes --cpus-per-task no more from sbatch (since Slurm 22.05).
+step() {
+  local options=()
+  while [ "$1" != -- ]; do options+=("$1"); shift; done
+  shift
+  srun --overlap --kill-on-bad-exit=1 --cpus-per-task="$cpus" "${enter[@]}" "${options[@]}" \
+    bash -c "$(declare -f in_image); in_image \"\$@\"" in_image "$@"
+}
+
+# --- the vLLM server, on the last node --------------------------------------------------------------
+
+server=${nodes[-1]}
+server_address=$(address_of "$server")
+trainers=$((${#nodes[@]} - 1))
+free_port; server_port=$taken
+free_port; group_port=$taken  # where trainer and server exchange weights, by NCCL
+free_port; main_port=$taken
+
+step --nodes=1 --ntasks=1 --nodelist="$server" -- trl vllm-serve --model Qwen/Qwen3-8B \
+  --tensor-parallel-size "$gpus" --host 0.0.0.0 --port "$server_port" &
+serving=$!
+
+# It answers once the model is loaded: 3600 s are given to it.
+healthy='
+import sys, time, urllib.request
+url, end = sys.argv[1], time.monotonic() + float(sys.argv[2])
+direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+while time.monotonic() < end:
+    try:
+        with direct.open(url, timeout=5):
+            sys.exit()
+    except OSError:
+        time.sleep(2)
+sys.exit(f"{url} does not answer")
+'
+step --nodes=1 --ntasks=1 --nodelist="$head" -- python -c "$healthy" "http://$server_address:$server_port/health/" 3600 &
+waiting=$!
+wait -n "$waiting" "$serving" || fail "the vLLM server on $server did not start"
+! kill -0 "$waiting" 2>/dev/null || fail "trl vllm-serve ended on $server before it answered"
+
+# --- the trainers, on all others --------------------------------------------------------------------
+
+# Words that this image's GRPOConfig knows: older versions of trl have no mode and no port of its own.
+settings='
+import importlib.util, pathlib, re, sys
+folder = pathlib.Path(importlib.util.find_spec("trl").submodule_search_locations[0])
+known = re.findall(r"^    (\w+):", (folder / "trainer/grpo_config.py").read_text("utf-8"), re.MULTILINE)
+print("\n".join(word for word in sys.argv[1:] if word[2:].partition("=")[0] in known))
+'
+mapfile -t words < <(step --nodes=1 --ntasks=1 --nodelist="$head" -- python -c "$settings" \
+  --use_vllm=true --vllm_mode=server --vllm_server_host="$server_address" \
+  --vllm_server_port="$server_port" --vllm_group_port="$group_port")
+[ "${#words[@]}" -ge 3 ] || fail "the image's trl takes no vLLM server"
+
+# shellcheck disable=SC2016  # each node's own number is known there, not here
+step --nodes="$trainers" --ntasks="$trainers" --exclude="$server" -- \
+  sh -c 'exec accelerate launch --machine_rank "$SLURM_PROCID" "$@"' launch \
+  --num_machines "$trainers" --num_processes "$((trainers * gpus))" \
+  --main_process_ip "$(address_of "$head")" --main_process_port "$main_port" \
+  --mixed_precision no --dynamo_backend no --multi_gpu \
+  python train.py --name 'two words' "${words[@]}" &
+training=$!
+status=0
+wait -n "$training" "$serving" || status=$?
+! kill -0 "$training" 2>/dev/null || fail "the vLLM server ended while the trainers ran (status $status)"
+[ "$status" -eq 0 ] || fail "the trainers ended with status $status"

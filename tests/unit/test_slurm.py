@@ -1,0 +1,170 @@
+"""Job scripts: each kind as it is committed for reading, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild.errors import InputError
+from imgbuild.render import slurm
+from imgbuild.render.slurm import Allocation, Container, Job
+from tests import samples
+
+GOLDEN = Path(__file__).parents[1] / "data/slurm"
+DIGEST = "sha256:" + "1" * 64
+SIF = Container(image="/images/small.sif", binds=("/data:/data:ro",))
+TRAIN = ("python", "train.py", "--name", "two words")
+ALLOCATION = Allocation(
+    nodes=2, gpus=8, cpus=64, memory="200G", time="4:00:00", account="lab", partition="gpu",
+    more=("--qos=high",),
+)  # fmt: skip
+
+
+def lock(trl: str = "0.18.2"):
+    packages = {"ray": "2.47.1", "trl": trl, "verl": "0.4.1", "vllm": "0.8.5"}
+    return samples.lock(*(samples.wheel(name, version) for name, version in packages.items()))
+
+
+def made(job: Job, **changes: object) -> str:
+    given = {"allocation": ALLOCATION, "container": SIF, "command": TRAIN, **changes}
+    more = {
+        name: given.pop(name) for name in tuple(given) if name not in ("allocation", "container")
+    }
+    script = slurm.script(
+        lock(),
+        DIGEST,
+        job,
+        given["allocation"],
+        given["container"],
+        **more,  # type: ignore[arg-type]
+    )
+    return slurm.text(script, None)
+
+
+def with_(**changes: object) -> Allocation:
+    return msgspec.structs.replace(ALLOCATION, **changes)
+
+
+KINDS = {
+    "single": (Job.SINGLE, {"allocation": with_(nodes=1, gpus=1), "stage": ("/models/my model",)}),
+    "ray": (Job.RAY, {"environment": (slurm.Variable("WORD", "it's"),), "passed": ("TOKEN",)}),
+    "verl": (Job.VERL, {"scratch": "/local"}),
+    "trl-server": (Job.TRL_SERVER, {"model": "Qwen/Qwen3-8B", "allocation": with_(nodes=3)}),
+    "check": (Job.CHECK, {"allocation": with_(time=""), "command": ()}),
+    "pyxis": (
+        Job.RAY,
+        {"container": Container(image="reg#rl:small", pyxis=True, binds=("/data",)),
+         "stage": ("/models",)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_script_is_the_committed_one(kind):
+    job, changes = KINDS[kind]
+    path = GOLDEN / f"{kind}.sh"
+    text = made(job, **changes)
+    assert text == path.read_text("utf-8"), f"look at the difference, then write {path} anew"
+
+
+def test_every_committed_script_is_one_of_these():
+    assert {path.stem for path in GOLDEN.iterdir()} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_options_stand_before_the_first_command(kind):
+    lines = (GOLDEN / f"{kind}.sh").read_text("utf-8").splitlines()
+    first = next(place for place, line in enumerate(lines) if line and not line.startswith("#"))
+    assert not [line for line in lines[first:] if line.startswith("#SBATCH")]
+    assert "#SBATCH --qos=high" in lines[:first]
+
+
+def test_a_word_of_the_command_stays_one():
+    assert "step -- python train.py --name 'two words' &\n" in made(
+        Job.SINGLE, allocation=with_(nodes=1)
+    )
+
+
+def test_a_check_has_two_minutes_unless_told_otherwise():
+    assert "#SBATCH --time=00:02:00\n" in made(Job.CHECK, allocation=with_(time=""))
+    assert "#SBATCH --time=4:00:00\n" in made(Job.CHECK)
+
+
+def test_secrets_stand_in_no_command_line():
+    text = made(Job.RAY, passed=("TOKEN",))
+    assert 'export APPTAINERENV_TOKEN="${TOKEN}"' in text
+    assert "--env TOKEN" not in text
+
+
+def test_without_a_gpu_no_driver_is_asked_for():
+    text = made(Job.RAY, allocation=with_(gpus=0))
+    assert "--nv" not in text
+    assert "--gpus-per-node" not in text
+
+
+@pytest.mark.parametrize(
+    ("job", "changes", "words"),
+    [
+        (Job.SINGLE, {}, "--job single with --nodes 2: one node; for several: --job ray"),
+        (Job.RAY, {"command": ()}, "--job ray: what is to run stands behind --"),
+        (Job.VERL, {"allocation": with_(gpus=0)}, "--job verl needs GPUs"),
+        (Job.TRL_SERVER, {}, "--model goes with --job trl-server"),
+        (Job.RAY, {"model": "x"}, "--model goes with --job trl-server"),
+        (
+            Job.TRL_SERVER,
+            {"allocation": with_(nodes=1), "model": "x"},
+            "--job trl-server needs --nodes 2 or more",
+        ),
+        (Job.RAY, {"allocation": with_(time="soon")}, "--time 'soon': expected minutes"),
+        (Job.RAY, {"allocation": with_(memory="lots")}, "--mem 'lots': expected a number"),
+        (Job.RAY, {"allocation": with_(partition="a b")}, "--partition 'a b': expected a name"),
+        (Job.RAY, {"allocation": with_(account="x\n#SBATCH")}, "--account"),
+        (Job.RAY, {"allocation": with_(more=("--x=1 2",))}, "--sbatch '--x=1 2': expected an opt"),
+        (Job.RAY, {"stage": ("models",)}, "--stage 'models': expected an absolute path"),
+        (Job.RAY, {"scratch": "/a,b"}, "--scratch '/a,b': expected an absolute path"),
+        (
+            Job.RAY,
+            {"container": Container(image="x", binds=("here",))},
+            "--bind 'here': expected SOURCE or SOURCE:PLACE",
+        ),
+        (
+            Job.RAY,
+            {"container": Container(image="x", pyxis=True, words=("--nvccli",))},
+            "--apptainer does not go with --pyxis",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(job, changes, words):
+    with pytest.raises(InputError) as caught:
+        made(job, **changes)
+    assert words in caught.value.message
+
+
+def test_everything_that_is_wrong_is_said_at_once():
+    with pytest.raises(InputError) as caught:
+        made(Job.VERL, allocation=with_(gpus=0, time="soon"), stage=("x",))
+    assert len(caught.value.message.splitlines()) == 3
+
+
+def test_an_image_without_the_packages_is_refused():
+    bare = samples.lock(samples.wheel("ray", "2.47.1"))
+    for job, package in ((Job.VERL, "verl"), (Job.TRL_SERVER, "trl")):
+        with pytest.raises(InputError) as caught:
+            slurm.script(bare, DIGEST, job, ALLOCATION, SIF, command=TRAIN, model="")
+        assert f"--job {job}: small has no {package}" in caught.value.message
+
+
+def test_a_trl_without_a_server_is_refused():
+    with pytest.raises(InputError, match=r"trl 0\.15\.2 has no server"):
+        slurm.script(
+            lock("0.15.2"), DIGEST, Job.TRL_SERVER, ALLOCATION, SIF, command=TRAIN, model="x"
+        )
+
+
+def test_variables_are_set_or_passed_on():
+    found = slurm.variables(["A=b=c", "TOKEN", "EMPTY="])
+    assert found == ((slurm.Variable("A", "b=c"), slurm.Variable("EMPTY", "")), ("TOKEN",))
+    with pytest.raises(InputError, match="no name of a variable"):
+        slurm.variables(["1A=b"])
