@@ -369,6 +369,8 @@ def alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("NETRC", str(folder / "netrc"))
     monkeypatch.setenv("DOCKER_CONFIG", str(folder / "docker"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
+    monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
     monkeypatch.setenv("PATH", str(folder / "bin"))
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
 

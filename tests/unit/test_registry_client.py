@@ -280,3 +280,25 @@ def test_offline_no_registry_is_asked(registry):
     with pytest.raises(FetchFailed, match="--offline asks no server"):
         Client(offline=True).resolve(at(registry, "one"))
     assert registry.requests == []
+
+
+# -- what a registry wants its users to know
+
+
+def test_warnings_are_passed_on_once(client, registry, capsys):
+    digest = push(client, registry)
+    text = '299 - "this tag goes on \\"Monday\\"", 110 x "stale", 299 - "and\x1b[31m more"'
+    registry.faults.append(Fault("HEAD .*/manifests/", times=3, edit=says("Warning", text)))
+    registry.faults.append(
+        Fault("GET .*/none", status=404, headers={"Warning": '299 - "not here any more"'})
+    )
+    for _ in range(3):
+        assert client.resolve(at(registry, "one")) is not None
+    with pytest.raises(NotFound):
+        client.manifest(at(registry, "none"))
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count(f'{registry.host} says: this tag goes on "Monday"') == 1
+    assert said.count("says: and [31m more") == 1
+    assert "says: not here any more" in said
+    assert "stale" not in said
+    assert client.manifest(at(registry, "one")).digest == digest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from time import monotonic
 
 import pytest
 
+from imgbuild.console import console
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import logins, tokens, uploads
@@ -201,6 +203,30 @@ def test_no_error_shows_a_token(registry, tmp_path):
     assert [word for word in (*registry.tokens, LOGIN[1], SECRET) if word in shown] == []
 
 
+@pytest.mark.parametrize("locations", ["absolute", "relative", "foreign"])
+def test_no_log_shows_a_secret(registry, tmp_path, capfd, caplog, locations):
+    """Whatever breaks, with everything said that can be said, by libraries too."""
+    caplog.set_level(logging.DEBUG)
+    console.configure(verbosity=2, json=False)
+    log_in(tmp_path, registry.host)
+    registry.locations, registry.redirects, registry.token_uses = locations, True, 4
+    registry.faults += [
+        Fault("PUT .*(uploads|elsewhere)/", cut_request=1000),
+        Fault("PATCH .*(uploads|elsewhere)/", cut_request=10),
+        Fault("PATCH .*(uploads|elsewhere)/", status=500),
+        Fault("GET .*/stored/", cut_answer=1000),
+        Fault("GET /token", status=429),
+    ]
+    patient = Client(first_wait=0.001, timeout=(5, 5))
+    patient.upload(registry.repository("me/x"), BLOB)
+    patient.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
+    said = caplog.text + "".join(capfd.readouterr())
+    console.configure(verbosity=0, json=False)
+    assert "trying again" in said
+    secrets = (SECRET, LOGIN[1], base64.b64encode(":".join(LOGIN).encode()).decode())
+    assert [word for word in (*secrets, *registry.tokens) if word in said] == []
+
+
 def test_a_token_server_that_is_busy_is_asked_again(registry, tmp_path):
     log_in(tmp_path, registry.host)
     registry.faults.append(Fault("GET /token", times=2, status=503))
@@ -284,6 +310,18 @@ def test_the_hubs_login_has_names_of_its_own(tmp_path, name):
 def test_entries_of_dockers_configuration(tmp_path, entry, found):
     write_config(tmp_path, auths={"h": entry}, HttpHeaders={"x": "y"})
     assert logins.find("h") == found
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_podmans_logins_are_known_too(tmp_path, monkeypatch, named):
+    path = tmp_path / ("elsewhere.json" if named else "run/containers/auth.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"auths": {"h": {"auth": AUTH}, "both": {"auth": AUTH}}}))
+    if named:
+        monkeypatch.setenv("REGISTRY_AUTH_FILE", str(path))
+    log_in(tmp_path, "both")
+    assert logins.find("h") == Found(("me", "pa:ss"))
+    assert logins.find("both") == Found(LOGIN)
 
 
 def test_no_configuration_is_no_login():

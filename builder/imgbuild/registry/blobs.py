@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+import msgspec
+
 from imgbuild import disk
-from imgbuild.console import console
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.fetch_http import Refused, Request, content_range
 from imgbuild.oci.documents import Descriptor
@@ -35,9 +36,9 @@ def has(
     """The size of a blob, None if the registry has it not. `push`: asked where it is pushed to."""
     scopes = (f"repository:{repository.name}:pull{',push' if push else ''}",)
     capability = hosts.PUSH if push else hosts.PULL
-    path = f"{repository.name}/blobs/{digest}"
+    path, shown = f"{repository.name}/blobs/{digest}", f"{repository}@{digest}"
     for method, headers in (("HEAD", PLAIN), ("GET", {**PLAIN, "Range": "bytes=0-0"})):
-        request = Request(path, headers, method, scopes=scopes)
+        request = Request(path, headers, method, shown=shown, scopes=scopes)
         try:
             size = http.ask(repository.host, capability, request, _size)
         except Refused as refused:
@@ -45,12 +46,12 @@ def has(
                 return None
             if refused.status == 416 and method == "GET":
                 return 0
-            if refused.status not in (400, 405, 501) or method == "GET":
+            if refused.status not in (400, 403, 405, 501) or method == "GET":
                 raise
         else:
             if size is not None:
                 return size
-    message = f"{repository}@{digest}: the registry does not tell the size"
+    message = f"{shown}: the registry does not tell the size"
     raise FetchFailed(message)
 
 
@@ -79,9 +80,16 @@ def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> 
             raise _mismatch(repository, descriptor, f"{len(data)} bytes, {found}")
         return bytes(data)
 
-    path = f"{repository.name}/blobs/{descriptor.digest}"
-    request = Request(path, PLAIN, scopes=(pulling(repository.name),))
-    return http.ask(repository.host, hosts.PULL, request, _read)
+    return http.ask(repository.host, hosts.PULL, _asked(repository, descriptor), _read)
+
+
+def _asked(repository: Repository, descriptor: Descriptor) -> Request:
+    return Request(
+        f"{repository.name}/blobs/{descriptor.digest}",
+        PLAIN,
+        shown=f"{repository}@{descriptor.digest}",
+        scopes=(pulling(repository.name),),
+    )
 
 
 def addresses(http: RegistryHttp, repository: Repository, digest: Digest) -> tuple[str, ...]:
@@ -136,17 +144,10 @@ class _Download:
             self._count(chunk)
         if self._size > self._descriptor.size:
             self._restart()
-        name = self._repository.name
-        request = Request(f"{name}/blobs/{self._descriptor.digest}", PLAIN, scopes=(pulling(name),))
-        found = self._http.endpoints(self._repository.host, hosts.PULL)
-        for endpoint in found[:-1]:
-            try:
-                self._from(at(endpoint, request))
-            except (FetchFailed, IntegrityError) as failure:
-                console.detail(f"{failure.message}; the next endpoint is asked")
-            else:
-                return
-        self._from(at(found[-1], request))
+        request = _asked(self._repository, self._descriptor)
+        self._http.one_of(
+            self._repository.host, hosts.PULL, lambda endpoint: self._from(at(endpoint, request))
+        )
 
     def _from(self, request: Request) -> None:
         from imgbuild.fetch_session import Transient
@@ -175,10 +176,8 @@ class _Download:
         """One request for what is missing; the byte from which on its answer was used."""
         from imgbuild.fetch_session import Transient
 
-        headers = {**request.headers}
-        if self._size:
-            headers["Range"] = f"bytes={self._size}-"
-        asked = Request(request.url, headers, scopes=request.scopes)
+        more = {"Range": f"bytes={self._size}-"} if self._size else {}
+        asked = msgspec.structs.replace(request, headers={**request.headers, **more})
         try:
             with self._http.send(asked) as response:
                 start, total = content_range(response)

@@ -1,4 +1,4 @@
-"""Logins for registries: Docker's config.json and the programs that it names.
+"""Logins for registries: Docker's config.json, podman's auth.json, the programs that they name.
 
 Comes in: a registry's host. Goes out: a user with a password, or an identity token, or nothing.
 Looked for in the order in which Docker does: the program of `credHelpers` for this host, that of
@@ -61,8 +61,20 @@ class _Answer(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def find(host: str) -> Found:
-    """What Docker's configuration knows for `host`; empty if nothing."""
-    path = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
+    """What Docker's configuration, or else podman's, knows for `host`; empty if nothing."""
+    return next((found for path in _files() if (found := _in(path, host)) != Found()), Found())
+
+
+def _files() -> tuple[Path, ...]:
+    """Where logins are kept, podman's in Docker's form."""
+    docker = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    run_time = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    podman = os.environ.get("REGISTRY_AUTH_FILE") or f"{run_time}/containers/auth.json"
+    return (docker / "config.json", Path(podman))
+
+
+def _in(path: Path, host: str) -> Found:
+    """What one file knows."""
     config = _read(path)
     names = _names(host)
     helpers = [config.cred_helpers[name] for name in names if name in config.cred_helpers]

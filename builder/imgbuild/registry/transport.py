@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PLAIN = {"Accept-Encoding": "identity"}
 _ERROR_BYTES = 64 * 1024
+_WARNING = re.compile(r'\b299 \S+ "((?:[^"\\]|\\.)*)"')
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -87,6 +88,7 @@ class RegistryHttp(Http):
         self._origin = origin
         self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
         self._grants: dict[tuple[str, tuple[str, ...]], Grant] = {}
+        self._told: set[tuple[str, str]] = set()
         self._contexts: dict[str, ssl.SSLContext] = {}
         self._granting = threading.Lock()
         self._describing = threading.Lock()
@@ -109,20 +111,23 @@ class RegistryHttp(Http):
         request: Request,
         read: Callable[[Response], T],
     ) -> T:
-        """What `read` makes of the answer to `request`, whose url is a path below `/v2`.
+        """What `read` makes of the answer to `request`, whose url is a path below `/v2`."""
+        return self.one_of(
+            registry, capability, lambda endpoint: self.retrying(at(endpoint, request), read)
+        )
 
-        Asked of each endpoint in turn until one gives it; the last one's failure is what counts.
-        """
+    def one_of(self, registry: str, capability: str, use: Callable[[Endpoint], T]) -> T:
+        """What `use` makes of the first endpoint that serves; the last one's failure counts."""
         found = self.endpoints(registry, capability)
         if not found:
             message = f"no endpoint of {registry} may {capability}"
             raise FetchFailed(message, hint="see `capabilities` in its hosts.toml")
         for endpoint in found[:-1]:
             try:
-                return self.retrying(at(endpoint, request), read)
+                return use(endpoint)
             except (FetchFailed, IntegrityError) as failure:
                 console.detail(f"{failure.message}; the next endpoint of {registry} is asked")
-        return self.retrying(at(found[-1], request), read)
+        return use(found[-1])
 
     def location(self, response: Response, shown: str) -> str:
         """Where an answer sends the next request. FetchFailed if it may not be sent there."""
@@ -171,9 +176,22 @@ class RegistryHttp(Http):
                 server=request.server or endpoint.address,
             )
         with super().send(request) as response:
+            self._pass_on(response)
             yield response
 
     # -- inside
+
+    def _pass_on(self, response: Response) -> None:
+        """Say what the registry wants its users to be told, each thing once."""
+        for quoted in _WARNING.findall(response.headers.get("Warning", "")):
+            text = self.credentials.scrub(re.sub(r"\\(.)", r"\1", quoted))
+            shown = "".join(letter if letter.isprintable() else " " for letter in text[:500])
+            told = (origin(response.url), shown)
+            with self._describing:
+                new = told not in self._told
+                self._told.add(told)
+            if new:
+                console.warn(f"{host(response.url)} says: {shown}")
 
     def _send(self, request: Request, login: Login | None) -> Response:
         endpoint = self._endpoint(request.url)
@@ -262,6 +280,7 @@ class RegistryHttp(Http):
     def _refusal(self, response: Response, request: Request) -> Exception:
         from imgbuild.fetch_session import Transient
 
+        self._pass_on(response)
         failure = super()._refusal(response, request)
         said = self._said(response)
         words = self.credentials.scrub("; ".join(_worded(one) for one in said))
