@@ -73,11 +73,20 @@ def run(
     return result
 
 
-def feed(command: Sequence[str], chunks: Iterable[bytes]) -> Result:
-    """Run `command` with `chunks` streamed to its stdin; WorkFailed if its status is not 0."""
+def feed(
+    command: Sequence[str], chunks: Iterable[bytes], *, env: Mapping[str, str] | None = None
+) -> Result:
+    """Run `command` with `chunks` streamed to its stdin; WorkFailed if its status is not 0.
+
+    `env` adds to this process's own environment.
+    """
     console.detail(f"$ … | {pasted(command)}")
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        env={**os.environ, **env} if env else None,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
         stdin: IO[bytes] | None = process.stdin
         try:

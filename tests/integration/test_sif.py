@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -198,6 +201,39 @@ def test_a_damaged_layer_leaves_nothing_behind(odd, tmp_path):
     assert layer.digest in done.stderr
     assert (tmp_path / "x.sif").read_bytes() == b"the old one"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["layout", "x.sif"]
+
+
+def test_what_a_killed_run_left_is_removed_and_what_another_writes_is_not(odd, tmp_path):
+    free, held = (tmp_path / f".odd.sif.{name}.tmp" for name in ("dead", "busy"))
+    free.write_bytes(b"half a file")
+    with held.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        convert.convert(odd, ARCH, tmp_path / "odd.sif", convert.Options())
+    assert sorted(path.name for path in tmp_path.iterdir()) == [held.name, "odd.sif"]
+
+
+def test_an_interrupt_leaves_nothing_behind(odd, tmp_path):
+    real = needs.tool("mksquashfs", "squashfs-tools")
+    slow = tmp_path / "bin/mksquashfs"
+    slow.parent.mkdir()
+    slow.write_text(
+        f'#!/bin/sh\n[ "$1" = -version ] && exec {real} -version\n'
+        f'touch {tmp_path}/started\nsleep 2\nexec {real} "$@"\n'
+    )
+    slow.chmod(0o755)
+    out = tmp_path / "out"
+    with subprocess.Popen(
+        [sys.executable, "-m", "imgbuild", "sif", odd.path, "--output", out / "odd.sif"],
+        env={**os.environ, "PATH": f"{slow.parent}:{os.environ['PATH']}"},
+        stderr=subprocess.PIPE,
+    ) as process:
+        while not (tmp_path / "started").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert process.returncode == 130
+    assert list(out.iterdir()) == []
 
 
 # -- a world with Python, run by Apptainer

@@ -6,14 +6,18 @@ nothing is written: layers are inflated, merged and compressed as one stream.
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import hashlib
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from imgbuild import disk
 from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
 from imgbuild.lock import lock_path, read_lock
@@ -77,28 +81,20 @@ def convert(layout: Layout, arch: Arch, out: Path, options: Options, *, lock: by
     own = files if options.format == "sif" else enroot
     flat.add([Layer(path=out, data=archive(own.members(image, flat.tree)))])
     objects = files.objects(image) if options.format == "sif" else []
+    offset = container.file_system_at(objects) if options.format == "sif" else 0
     form = squashfs.Form(
         compressor=options.compressor,
         time=max(image.time, flat.newest),
         processors=options.processors,
     )
-    temporary = _temporary(out)
-    try:
+    with _written(out) as temporary:
         with console.progress(f"writing {out.name}", flat.size) as bar:
-            offset = container.file_system_at(objects) if options.format == "sif" else 0
-            squashfs.write(
-                tool, flat.chunks(bar.advance), flat.tree.root, temporary, form, offset=offset
-            )
+            chunks = flat.chunks(bar.advance)
+            squashfs.write(tool, chunks, flat.tree.root, temporary, form, offset=offset)
         if options.format == "sif":
             container.finish(temporary, objects, arch, image.time)
             temporary.chmod(0o755 & ~_umask())  # a SIF is a program where Apptainer is installed
         size, digest = _measured(temporary)
-        temporary.replace(out)
-    except OSError as error:
-        message = f"cannot write {out}: {error.strerror}"
-        raise WorkFailed(message, hint="make room, or name another file with --output") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return Made(
         name=image.name, arch=arch, image=image.digest, output=out, format=options.format,
         compressor=options.compressor, tool=tool.version, size=size, digest=digest,
@@ -120,16 +116,42 @@ def lock_of(images: Path, target: str, layout: Layout, arch: Arch) -> bytes:
     return lock_path(images, target).read_bytes()
 
 
-def _temporary(out: Path) -> Path:
+@contextlib.contextmanager
+def _written(out: Path) -> Iterator[Path]:
+    """A file to write, which becomes `out` if all goes well and is gone otherwise.
+
+    It is locked, so that what a killed process left behind is known by its being free, and removed.
+    """
     if out.is_dir():
         message = f"{out} is a folder"
         raise InputError(message, hint="name a file with --output")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"cannot make {out.parent}: {error.strerror}"
-        raise InputError(message, hint="name another file with --output") from error
-    return out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
+    temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
+    with contextlib.ExitStack() as held:
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            _sweep(out)
+            file = held.enter_context(temporary.open("xb"))
+            held.callback(temporary.unlink, missing_ok=True)
+            with contextlib.suppress(OSError):  # a file system without locks: then none is swept
+                disk.try_lock(file.fileno())
+        except OSError as error:
+            message = f"cannot write {error.filename or out}: {error.strerror}"
+            raise InputError(message, hint="name another file with --output") from error
+        try:
+            yield temporary
+            temporary.replace(out)
+        except OSError as error:
+            message = f"cannot write {out}: {error.strerror}"
+            hint = "make room, or name another file with --output"
+            raise WorkFailed(message, hint=hint) from error
+
+
+def _sweep(out: Path) -> None:
+    """Remove what killed processes left of `out`."""
+    for left in out.parent.glob(f".{glob.escape(out.name)}.*.tmp"):
+        with contextlib.suppress(OSError), left.open("rb") as file:
+            if disk.try_lock(file.fileno()):
+                left.unlink()
 
 
 def _umask() -> int:

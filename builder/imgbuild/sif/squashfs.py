@@ -81,4 +81,4 @@ def write(
     # The one time that reaches all of it: 4.5.1 takes no time for the root folder beside a tar, and
     # gives it that of the clock. No file has a later one, so no other is moved. (Where a file's is
     # in the future, the root folder's is the clock's after all.)
-    run.feed(["env", f"SOURCE_DATE_EPOCH={form.time}", *command], chunks)
+    run.feed(command, chunks, env={"SOURCE_DATE_EPOCH": str(form.time)})
