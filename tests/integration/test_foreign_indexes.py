@@ -260,7 +260,8 @@ def test_a_wheel_that_the_user_brings(project: Project) -> None:
 
 def test_all_takes_on_what_the_default_index_has_and_tells_the_rest(project: Project) -> None:
     done = project.run("lock", "--all")
-    assert {path.split("/")[0] for path in project.files()} == {"near", "layers.json", "packages.json"}
+    own = {"near", "layers.json", "packages.json"}
+    assert {path.split("/")[0] for path in project.files()} == own
     said = " ".join(done.stderr.split())
     for target, need in (
         ("arm", "the index pytorch for torch, triton"),
