@@ -112,6 +112,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
             "interpreter": "/usr/bin/python3.11",
         }  # fmt: skip
         project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
+        project.env = {"GITHUB_ACTIONS": ""}  # the project is not the one that CI has checked out
         project.write(base, arches=("x86_64", "arm64"))
         project.run("lock", TARGET)
         git(project.folder, "init", "--quiet")

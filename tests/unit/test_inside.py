@@ -26,6 +26,7 @@ ABOUT = {provenance.MEDIA_TYPE, carried.ARTIFACT_TYPE}
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)  # CI's own
     yield from registry_project.place(tmp_path, monkeypatch)
 
 

@@ -16,12 +16,15 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
+from imgbuild import extend_lock
+from imgbuild import seal as seals
+from imgbuild.plan import plan
 from imgbuild.resolution import RegistryLayer
 from imgbuild.sbom import cyclonedx, needs, packages, spdx
 from imgbuild.sbom.bill import Bill, Kind, bill
 from imgbuild.sbom.packages import Package, Packages
-from imgbuild.values import Arch
-from tests import billworld
+from imgbuild.values import Arch, sha256
+from tests import billworld, extended
 
 MARKERS = {"platform_system": "Linux", "python_version": "3.11"}
 
@@ -150,6 +153,26 @@ def test_registry_base_is_named_by_digest_and_what_is_in_it_is_unknown():
     valid_spdx(spdx.document(found))
 
 
+def test_extension_lists_what_it_adds_beside_what_is_published(tmp_path: Path):
+    matrix = extended.read(extended.repository(tmp_path))
+    lock = extend_lock.make_lock(matrix, extended.OWN, extended.resolved(matrix))
+    sealed = seals.seal(lock, extended.records(plan(lock, one) for one in lock.arch))
+    found = bill(lock, sealed, Arch.X86_64, Packages())
+    parts = {part.id: part for part in found.parts}
+    script = parts["file/opt/team/train.sh"]
+    assert (script.kind, script.sha256) == (Kind.FILE, sha256(extended.SCRIPT))
+    assert script.layer is not None
+    assert script.layer.name == "added-files"
+    assert parts["deb/rsync"].layer is not None
+    assert parts["deb/rsync"].layer.name == "added-debs"
+    assert parts["wheel/torch"].layer is not None
+    assert {"deb/rsync", "wheel/wandb", "wheel/torch", "file/opt/team/train.sh"} <= {
+        *found.needs["image"]
+    }
+    valid_cyclonedx(cyclonedx.document(found))
+    valid_spdx(spdx.document(found))
+
+
 def test_purls_are_as_their_own_library_writes_them():
     for part in made().parts:
         if part.purl:
@@ -214,8 +237,8 @@ def test_cyclonedx_says_what_the_bill_says():
     assert about["purl"] == f"pkg:oci/small@{digest}?arch=amd64"
     assert found["metadata"]["timestamp"] == "2025-06-20T00:00:00Z"
     torch = named(found, "wheel/torch")
-    sha256 = next(part.sha256 for part in made().parts if part.id == "wheel/torch")
-    assert torch["hashes"] == [{"alg": "SHA-256", "content": sha256}]
+    known = next(part.sha256 for part in made().parts if part.id == "wheel/torch")
+    assert torch["hashes"] == [{"alg": "SHA-256", "content": known}]
     assert torch["licenses"] == [{"expression": "BSD-3-Clause", "acknowledgement": "declared"}]
     assert named(found, "wheel/numpy")["licenses"] == [
         {"license": {"name": "BSD License", "acknowledgement": "declared"}}
