@@ -13,8 +13,9 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imgbuild import carried, codec, inside, provenance
+from imgbuild import attach, carried, codec, inside, provenance
 from imgbuild import seal as seals
+from imgbuild.attach import Part
 from imgbuild.lock import Lock
 from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.registry.client import Client
@@ -290,6 +291,23 @@ def test_another_lock_of_the_same_image_is_refused_by_the_key(world):
     assert {"lock", "provenance"} <= set(found)
     assert "no provenance that the key signed names" in found["lock"]
     assert sha256(codec.encode(other)) in found["provenance"]
+
+
+def test_a_wrong_lock_does_not_hide_the_right_one(world):
+    """Whoever may write can attach: one of another image, one of the same that nobody signed."""
+    settings = msgspec.structs.replace(world.lock.settings, labels={})
+    for changed in ({"settings": settings}, {"requirements": {"torch": "==9"}}):
+        lock = msgspec.structs.replace(world.lock, **changed)
+        sealed = seals.seal(lock, seals.sealed_records(world.sealed))
+        files = _files(world.lock, world.sealed, world) | {
+            "lock.json": codec.encode(lock), "digests.json": codec.encode(sealed),
+        }  # fmt: skip
+        kind = carried.ARTIFACT_TYPE
+        parts = {name: Part(data=data, media_type=kind) for name, data in files.items()}
+        held = world.state()
+        attach.attach(world.client, world.repository, world.top, kind, parts)
+        assert world.verify() == {}
+        world.restore(held)
 
 
 def test_a_seal_that_does_not_follow_from_its_lock_is_refused(world):

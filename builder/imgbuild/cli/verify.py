@@ -139,12 +139,12 @@ def verify(
         imgbuild verify build/cu124-vllm --target cu124-vllm --blobs
     """
     from imgbuild.signing import keys
-    from imgbuild.verifying import rebuilding
+    from imgbuild.verifying import rebuilt
     from imgbuild.verifying.verify import Wanted
     from imgbuild.verifying.verify import verify as check
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    again = partial(rebuilding.rebuild, processes=options.processes(jobs), offline=offline)
+    again = partial(rebuilt.rebuild, processes=options.processes(jobs), offline=offline)
     wanted = Wanted(
         key=keys.load_public(key) if key else None,
         own=_lock(target, lock, matrix),

@@ -24,7 +24,7 @@ from imgbuild.signing import forms, statements
 from imgbuild.signing.forms import Bundle, Claim, Entry
 from imgbuild.signing.keys import PublicKey
 from imgbuild.signing.statements import Envelope
-from imgbuild.values import Digest
+from imgbuild.values import Digest, sha256
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,10 +159,16 @@ def collected(
 def put_bundle(
     client: Client, repository: Repository, subject: Descriptor, data: bytes, kind: str
 ) -> Digest:
-    """Put the bundle `data` of a statement of `kind` beside the image `subject`."""
+    """Put the bundle `data` of a statement of `kind` beside `subject`, unless it lies there."""
+    manifest = forms.bundle_manifest(subject, data, kind)
+    digest = f"sha256:{sha256(manifest)}"
+    listed = client.referrers(repository, subject.digest, forms.BUNDLE)
+    if any(one.digest == digest for one in listed) and client.resolve(
+        at(repository, digest=digest)
+    ):
+        return digest
     for blob in (forms.EMPTY_DATA, data):
         client.upload(repository, bytes_source(blob))
-    manifest = forms.bundle_manifest(subject, data, kind)
     return client.put_manifest(repository, manifest, MANIFEST)
 
 

@@ -5,7 +5,7 @@ Comes in: a folder with a lock, or an image in a registry. Goes out: a `Known`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ from imgbuild import attach, carried
 from imgbuild import lock as locks
 from imgbuild import seal as seals
 from imgbuild.carried import Carried
-from imgbuild.oci.documents import Descriptor
+from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.project import Project
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
@@ -59,31 +59,52 @@ def of_folder(path: Path) -> Known:
     return _known(carried.read_folder(folder), str(folder / LOCK), folder)
 
 
-def beside(client: Client, repository: Repository, digest: Digest) -> Iterator[Known]:
-    """Every lock that is attached to the image `digest`."""
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """The locks that are attached to an image: those that are of it, and what others are."""
+
+    right: tuple[Known, ...] = ()
+    wrong: tuple[str, ...] = ()
+
+
+def beside(client: Client, repository: Repository, digest: Digest) -> Beside:
+    """Every lock that is attached to the image `digest`.
+
+    One of another image, or that this imgbuild cannot read, does not hide the right one.
+    """
+    right, wrong = [], []
     for found in attach.find(client, repository, digest, carried.ARTIFACT_TYPE):
         place = f"the attached lock {found.descriptor.digest}"
         data = {name: part.data for name, part in found.files.items()}
-        yield _known(carried.read(data, place), place, Path.cwd())
+        try:
+            one = _known(carried.read(data, place), place, Path.cwd())
+        except (InputError, IntegrityError, LockStale) as error:
+            wrong.append(error.message)
+            continue
+        if one.due.arches(digest):
+            right.append(one)
+        else:
+            wrong.append(f"{place} is of another image: {one.due.target} {one.due.digest}")
+    return Beside(right=tuple(right), wrong=tuple(wrong))
 
 
-def choose(own: Known | None, attached: tuple[Known, ...], top: Descriptor) -> tuple[Known, str]:
-    """The lock to hold the image `top` against, and what is to be said of it.
+def choose(own: Known | None, found: Beside, vouched: Callable[[Known], bool]) -> tuple[Known, str]:
+    """The lock to hold an image against, and what is to be said of it.
 
-    Failed if an attached one is of another image, Unchecked if there is none at all.
+    One's own, else the attached one that is `vouched` for, else any. Failed if all that are
+    attached are wrong, Unchecked if there is none at all.
     """
-    for each in attached:
-        if not each.due.arches(top.digest):
-            message = f"{each.place} is of another image: {each.due.target} {each.due.digest}"
-            raise Failed(message)
+    if found.wrong and not found.right:
+        raise Failed("; ".join(found.wrong))
+    more = f"; also attached: {'; '.join(found.wrong)}" if found.wrong else ""
     if own is not None:
-        same = any(each.sha256 == own.sha256 for each in attached)
-        also = ", and attached" if same else ", of which another is attached" if attached else ""
-        return own, f"{own.place}{also}"
-    if not attached:
+        same = any(each.sha256 == own.sha256 for each in found.right)
+        also = ", and attached" if same else ", of which another is attached" if found.right else ""
+        return own, f"{own.place}{also}{more}"
+    if not found.right:
         message = "none is attached; name one with --target or --lock"
         raise Unchecked(message)
-    return attached[0], f"{attached[0].place}, whose seal follows from it"
+    chosen = next(filter(vouched, found.right), found.right[0])
+    return chosen, f"{chosen.place}, whose seal follows from it{more}"
 
 
 def _known(found: Carried, place: str, root: Path) -> Known:

@@ -80,12 +80,14 @@ class Verification:
         """Make all checks."""
         checklist = self.checklist
         checklist.run("signature", self.signature)
+        words = checklist.read("provenance", partial(self.words, self.place.top.digest))
+        self._words = words or []
         found = checklist.read("lock", self.lock)
         if found is None:
             checklist.run("image", _no_lock)
         else:
             self.held, text = found
-            self._against(self.held, text)
+            self._against(self.held, text, said_of=words is not None)
         return Verified(
             reference=self.place.name,
             digest=self.place.top.digest,
@@ -94,13 +96,11 @@ class Verification:
             checks=tuple(checklist.checks),
         )
 
-    def _against(self, held: Known, text: str) -> None:
+    def _against(self, held: Known, text: str, *, said_of: bool) -> None:
         checklist, digest = self.checklist, self.place.top.digest
-        words = checklist.read("provenance", partial(self.words, digest))
-        self._words = words or []
-        checklist.run("lock", partial(self.vouched, held, text))
+        checklist.run("lock", partial(self.trusted, held, text))
         image.check(self.place, held.due, checklist, whole=self.wanted.whole)
-        if words is not None:
+        if said_of:
             checklist.run("provenance", partial(self.provenance, held))
         for arch in held.due.arches(digest):
             for kind in SBOMS:
@@ -144,11 +144,11 @@ class Verification:
 
     def lock(self) -> tuple[Known, str]:
         """The lock to hold the image against, and what is to be said of it."""
-        top = self.place.top
-        attached: tuple[Known, ...] = ()
+        found = known.Beside()
         if self.remote is not None:
-            attached = tuple(known.beside(self.remote.client, self.remote.repository, top.digest))
-        return known.choose(self.wanted.own, attached, top)
+            digest = self.place.top.digest
+            found = known.beside(self.remote.client, self.remote.repository, digest)
+        return known.choose(self.wanted.own, found, self.vouched)
 
     def words(self, digest: Digest) -> list[Word]:
         """Every provenance beside an image."""
@@ -159,14 +159,18 @@ class Verification:
         found = said.words(plain, self.beside(digest), statements.PROVENANCE, self.wanted.key)
         return [word for word in found if word.signed or said.kind(word) == statements.PROVENANCE]
 
-    def vouched(self, held: Known, text: str) -> str:
+    def vouched(self, held: Known) -> bool:
+        """Whether a provenance that the key signed names a lock."""
+        digest = self.place.top.digest
+        return any(word.signed and said.names(word, digest, held.sha256) for word in self._words)
+
+    def trusted(self, held: Known, text: str) -> str:
         """Whether the lock is one's own, or one that the key's owner named."""
         if self.wanted.own is not None:
             return text
         if self.wanted.key is None:
             return f"{text}; whose it is was not checked"
-        digest = self.place.top.digest
-        if not any(word.signed and said.names(word, digest, held.sha256) for word in self._words):
+        if not self.vouched(held):
             message = f"no provenance that the key signed names {held.place}"
             raise Failed(message)
         return f"{text}; named by a provenance that the key signed"

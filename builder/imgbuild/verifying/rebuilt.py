@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from imgbuild import building, carried, mirror
-from imgbuild.fetch import Http
-from imgbuild.inputs import Inputs
-from imgbuild.mirror import Mirror
+from imgbuild import rebuilding
+from imgbuild.pipeline import Options
+from imgbuild.rebuilding import Origin
 from imgbuild.store import Store
 from imgbuild.values import Arch
 from imgbuild.verifying.checks import Failed
@@ -21,25 +20,10 @@ from imgbuild.verifying.known import Known
 
 def rebuild(held: Known, arches: Sequence[Arch], *, processes: int, offline: bool) -> str:
     """Build the image on `arches` again; IntegrityError or Failed if another one comes out."""
-    store = Store.open()
-    carried.bring(held.carried, store)
-    inputs = Inputs(
-        carried.matrix(held.carried, held.root),
-        store,
-        Http(offline=offline),
-        offline=offline,
-        mirror=Mirror.of(mirror.find(held.root)),
-    )
-    with store.scratch() as folder:
-        built = building.build(
-            held.carried.lock,
-            held.carried.sealed,
-            arches,
-            folder / "layout",
-            inputs,
-            processes=processes,
-            verify=True,
-        )
+    origin = Origin(carried=held.carried, arches=tuple(arches), place=held.place, folder=held.root)
+    options = Options(jobs=processes, offline=offline, verify=True)
+    with Store.open().scratch() as folder:
+        built = rebuilding.build(origin, (), folder / "layout", options)
     for arch in arches:
         due = held.due.manifest(arch)
         if built.arch[arch] != due:
