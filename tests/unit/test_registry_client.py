@@ -140,6 +140,15 @@ def test_a_manifest_without_a_type_of_its_own_has_that_of_the_answer(client, reg
     assert client.manifest(at(registry, "one")).media_type == documents.INDEX
 
 
+@pytest.mark.parametrize("kind", [documents.INDEX, documents.MANIFEST])
+def test_a_document_that_is_two_things_is_refused(client, registry, kind):
+    """What one client takes for an index another would take for an image."""
+    data = json.dumps({**json.loads(manifest()), "mediaType": kind, "manifests": []}).encode()
+    registry.manifests["me/x", named(data)] = (data, kind)
+    with pytest.raises(IntegrityError, match="an index and an image in one"):
+        client.manifest(at(registry, named(data)))
+
+
 def test_a_body_that_is_cut_is_asked_for_again(client, registry):
     push(client, registry)
     registry.faults.append(Fault("GET .*/manifests/", cut_answer=10))

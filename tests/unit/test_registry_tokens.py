@@ -7,6 +7,7 @@ import json
 import logging
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
 
@@ -74,6 +75,18 @@ def test_one_token_serves_a_whole_push(registry, tmp_path):
     pusher = client()
     for number in range(3):
         pusher.upload(registry.repository("me/x"), bytes_source(b"%d" % number))
+    assert registry.granted == [("repository:me/x:pull,push",)]
+
+
+def test_threads_share_a_token(registry, tmp_path):
+    log_in(tmp_path, registry.host)
+    pusher, sources = client(), [bytes_source(b"%d" % number) for number in range(16)]
+    with ThreadPoolExecutor(8) as threads:
+        done = threads.map(
+            lambda source: pusher.upload(registry.repository("me/x"), source), sources
+        )
+        assert list(done) == [Outcome.UPLOADED] * len(sources)
+    assert {digest for _, digest in registry.blobs} == {source.digest for source in sources}
     assert registry.granted == [("repository:me/x:pull,push",)]
 
 

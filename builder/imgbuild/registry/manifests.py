@@ -52,8 +52,12 @@ class Fetched(msgspec.Struct, frozen=True):
         return Descriptor(media_type=self.media_type, digest=self.digest, size=len(self.data))
 
 
-class _Typed(msgspec.Struct, frozen=True, rename="camel"):
+class _Shape(msgspec.Struct, frozen=True, rename="camel"):
+    """What tells an index from an image."""
+
     media_type: str = ""
+    manifests: msgspec.Raw = msgspec.Raw()
+    layers: msgspec.Raw = msgspec.Raw()
 
 
 def resolve(
@@ -106,7 +110,7 @@ def fetch(http: RegistryHttp, reference: Reference, capability: str | None = Non
         if found != wanted:
             message = f"{reference.host} gives {found} for {reference.name}@{wanted}"
             raise IntegrityError(message, hint=REFUSED)
-        return Fetched(data, _typed(data) or media_type(response), found)
+        return Fetched(data, _type(data, reference) or media_type(response), found)
 
     try:
         capability = capability or _capability(reference)
@@ -186,9 +190,13 @@ def _asked(reference: Reference, method: str) -> Request:
     )
 
 
-def _typed(data: bytes) -> str:
-    """The type that a document itself tells."""
+def _type(data: bytes, reference: Reference) -> str:
+    """The type that a document itself tells; IntegrityError for one that is two things at once."""
     try:
-        return msgspec.json.decode(data, type=_Typed).media_type
+        shape = msgspec.json.decode(data, type=_Shape)
     except msgspec.DecodeError:
         return ""
+    if shape.manifests and shape.layers:
+        message = f"{reference} is an index and an image in one: who pulls it may choose"
+        raise IntegrityError(message, hint=REFUSED)
+    return shape.media_type

@@ -30,11 +30,10 @@ CATALOG = "registry:catalog:*"
 
 
 class Page(msgspec.Struct, frozen=True):
-    """One page: its body, and what its headers say."""
+    """One page: its body, its type, and the address of the next one."""
 
     data: bytes
     media_type: str
-    filters: str
     next: str | None
 
 
@@ -69,8 +68,7 @@ def pages(http: RegistryHttp, host: str, request: Request) -> Iterator[Page]:
 
     def _read(response: Response) -> Page:
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip()
-        filters = response.headers.get("OCI-Filters-Applied", "")
-        return Page(http.body(response, LIMIT), kind, filters, _following(response))
+        return Page(http.body(response, LIMIT), kind, _following(response))
 
     page = http.ask(host, hosts.RESOLVE, request, _read)
     seen: set[str] = set()

@@ -81,10 +81,9 @@ class RegistryHttp(Http):
         timeout: tuple[float, float] = (20.0, 60.0),
     ) -> None:
         super().__init__(attempts=attempts, first_wait=first_wait, timeout=timeout, offline=offline)
+        # Registries to which a blob in one piece did not come through.
+        self.fragile: set[str] = set()
         self._plain_http = frozenset(plain_http)
-        self.fragile: set[str] = (
-            set()
-        )  # registries to which a blob in one piece did not come through
         self._origin = origin
         self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
         self._grants: dict[tuple[str, tuple[str, ...]], Grant] = {}
@@ -137,11 +136,8 @@ class RegistryHttp(Http):
             raise FetchFailed(message)
         try:
             here, place = urlsplit(response.url), urlsplit(urljoin(response.url, named))
-            if (
-                here.scheme == "https"
-                and place.scheme == "http"
-                and here.hostname == place.hostname
-            ):
+            downgraded = (here.scheme, place.scheme) == ("https", "http")
+            if downgraded and here.hostname == place.hostname:
                 # A registry behind a proxy that ends TLS often does not know that there is one.
                 place = place._replace(scheme="https", netloc=here.netloc)
         except ValueError:
