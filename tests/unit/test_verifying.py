@@ -205,6 +205,33 @@ def test_an_sbom_that_is_rewritten(world):
         assert "not what follows from the lock" in found["SBOM CycloneDX arm64"]
 
 
+def test_an_sbom_of_another_version_of_imgbuild_is_the_keys_word_alone(world):
+    world.unsign(world.arm, kinds=(statements.CYCLONEDX,))
+    data = b'{"bomFormat": "CycloneDX", "specVersion": "1.4"}'
+    world.replace(world.arm, cyclonedx.MEDIA_TYPE, {"sbom.cdx.json": data})
+    said = statements.of([world.arm.digest], statements.CYCLONEDX, json.loads(data))
+    bundle = forms.bundle(statements.seal(said, world.key), world.key.public.hint)
+    kept.put_bundle(world.client, world.repository, world.arm, bundle, statements.CYCLONEDX)
+    found = world.verify()
+    assert found["SBOM CycloneDX arm64"][0] is Outcome.UNCHECKED
+    assert "another version of imgbuild" in found["SBOM CycloneDX arm64"][1]
+    assert set(world.failed(key=None)) == {"SBOM CycloneDX arm64"}
+
+
+def test_a_payload_that_is_signed_as_something_else_is_no_statement(world):
+    """The same bytes and key, in an envelope of another type."""
+    world.unsign(world.top, kinds=(statements.SIGNATURE,))
+    world.place.registry.tags.pop((NAME, forms.tag(world.top.digest, forms.SIGNATURES)))
+    payload = forms.about_image(world.top.digest)
+    bare = statements.Envelope(payload=payload, payload_type="text/plain", signatures=())
+    sealed = statements.Sealed(sig=world.key.sign(bare.signed))
+    envelope = msgspec.structs.replace(bare, signatures=(sealed,))
+    assert envelope.by(world.key.public)
+    data = forms.bundle(envelope, world.key.public.hint)
+    kept.put_bundle(world.client, world.repository, world.top, data, statements.SIGNATURE)
+    assert world.failed()["signature"] == "it is not signed"
+
+
 def test_the_sbom_of_another_architecture(world):
     other = inside.subjects(world.lock, world.sealed, tuple(Arch))[2]
     (one,) = world.artifacts(other, spdx.MEDIA_TYPE)

@@ -124,7 +124,7 @@ def _collected(data: bytes, layer: Descriptor, place: str) -> Signature:
         raise IntegrityError(message) from error
     return Signature(
         place=place,
-        kind=statements.SIGNATURE,
+        kind=statements.SIGNATURE if claim.critical.type == forms.CLAIM else claim.critical.type,
         digests=(claim.digest,),
         signed=data,
         signatures=(signed,),
@@ -132,11 +132,13 @@ def _collected(data: bytes, layer: Descriptor, place: str) -> Signature:
 
 
 def _of_envelope(envelope: Envelope, place: str, hint: str = "") -> Signature:
-    statement = envelope.statement(place)
+    # What is signed is signed as something: a statement only if the envelope says so.
+    stated = envelope.payload_type == statements.PAYLOAD_TYPE
+    statement = envelope.statement(place) if stated else None
     return Signature(
         place=place,
-        kind=statement.predicate_type,
-        digests=statement.digests,
+        kind=statement.predicate_type if statement else envelope.payload_type,
+        digests=statement.digests if statement else (),
         signed=envelope.signed,
         signatures=tuple(each.sig for each in envelope.signatures),
         hint=hint,

@@ -114,26 +114,40 @@ def document(
     found: Sequence[Word],
     key: PublicKey | None,
 ) -> str:
-    """Whether an attached SBOM, and each statement of it, is the one that follows from the lock."""
+    """Whether an attached SBOM, and the statement of it, is `due`, which follows from the lock.
+
+    One that the key signed and that differs is of another version of imgbuild: Unchecked.
+    """
     if not attached and not found:
         message = "none is attached"
         raise Unchecked(message)
-    for place, data in attached:
-        if data != due:
-            message = f"{place} is not what follows from the lock"
+    signed = [_statement(word) for word in found if word.signed]
+    for statement in signed:
+        if digest not in statement.digests:
+            message = f"a statement beside it is about another image: {statement.digests[0]}"
             raise Failed(message)
-    predicate = msgspec.json.decode(due)
-    for word in found:
-        statement = _statement(word)
-        if word.signed and (digest not in statement.digests or statement.predicate != predicate):
-            message = f"{word.place} is not what follows from the lock, or of another image"
+    said = [statement.predicate for statement in signed]
+    for place, data in attached:
+        if data != due and _json(data) not in said:
+            message = f"{place} is not what follows from the lock"
             raise Failed(message)
     if key is None:
         return "follows from the lock; whose word it is was not checked"
-    if not any(word.signed for word in found):
-        message = "follows from the lock, and is not signed by the key"
-        raise Failed(message)
-    return "follows from the lock; signed by the key"
+    if _json(due) in said:
+        return "follows from the lock; signed by the key"
+    if said and due not in [data for _, data in attached]:
+        message = "signed by the key, and made of the lock by another version of imgbuild"
+        raise Unchecked(message)
+    message = "follows from the lock, and is not signed by the key"
+    raise Failed(message)
+
+
+def _json(data: bytes) -> object:
+    """What `data` says; itself if it is no JSON, which equals nothing that is said."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return data
 
 
 def _fault(word: Word, lock: Sha256, builder: str | None) -> str:
