@@ -1,0 +1,244 @@
+"""SIF of a small world with Python, run, pulled and pushed by a real Apptainer."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from imgbuild import codec
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import parse, parse_repository
+from imgbuild.sif import convert, files
+from imgbuild.values import Arch, sha256
+from tests import needs, ordinary, ownregistry, smallworld, squashed
+
+pytestmark = [pytest.mark.engine, pytest.mark.apptainer, pytest.mark.timeout(600)]
+ARCH = Arch.X86_64
+PREFIX = "/opt/venv"
+
+
+@pytest.fixture(scope="module", name="world")
+def _world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world")
+    (folder / "wheels").mkdir()
+    return smallworld.make_layout(folder, smallworld.good(folder / "wheels"))
+
+
+@pytest.fixture(scope="module", name="sif")
+def _sif(world, tmp_path_factory):
+    """Where everybody may read it: an ordinary user runs it too."""
+    with ordinary.home() as folder:
+        out = folder / "small.sif"
+        lock = codec.encode({"a": "lock"})
+        convert.convert(world, ARCH, out, convert.Options(), lock=lock)
+        yield out
+
+
+def apptainer(
+    *words: str | Path,
+    user: str | None = None,
+    check: bool = True,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run Apptainer; `user`, UID:GID, has no rights at all."""
+    done = subprocess.run(
+        [needs.apptainer(), "--quiet", *words],
+        env={
+            **os.environ,
+            **({"IMGBUILD_APPTAINER_USER": user} if user else {}),
+            **(env or {}),
+        },
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 or not check, done.stderr
+    return done
+
+
+NOBODY = "65534:65534"
+as_nobody = functools.partial(apptainer, user=NOBODY)
+
+
+def test_run_goes_through_the_entry_point_and_takes_words_as_they_are(sif):
+    code = "import os, sys; print(sys.argv[1:], os.environ['HOME'] != '/')"
+    odd = "a  'b' $HOME \"c\" *"
+    assert apptainer("run", sif, "python", "-c", code, odd).stdout == f"{[odd]} True\n"
+    assert apptainer("run", sif, "printf", "%s|", "x y", "").stdout == "x y||"
+
+
+def test_exec_has_the_environment_of_the_image_and_not_the_callers_packages(sif, tmp_path):
+    look = "import os, sys; print(sys.executable, sys.path, os.environ.get('EXTRA'))"
+    (tmp_path / "alpha.py").write_text("VALUE = 'the wrong one'\n")
+    hostile = {"PYTHONPATH": str(tmp_path), "PYTHONHOME": "/nowhere", "PATH": os.environ["PATH"],
+               "APPTAINERENV_EXTRA": "given", "LD_LIBRARY_PATH": "/nowhere"}  # fmt: skip
+    said = apptainer("exec", sif, "python", "-c", look, env=hostile).stdout
+    assert said.startswith(f"{PREFIX}/bin/python ")
+    assert str(tmp_path) not in said
+    assert said.endswith(" given\n")
+    found = apptainer("exec", sif, "env", env=hostile).stdout.splitlines()
+    assert (
+        "PATH=/opt/venv/bin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin" in found
+    )
+    assert f"LD_LIBRARY_PATH={files.LIBRARIES}" in found
+
+
+def test_inspect_tells_where_it_came_from(sif, world):
+    said = json.loads(apptainer("inspect", "--json", "--labels", sif).stdout)
+    labels = said["data"]["attributes"]["labels"]
+    assert labels[files.IMAGE_LABEL] == world.digest
+    lock = codec.encode({"a": "lock"})
+    assert labels[files.LOCK_LABEL] == f"sha256:{sha256(lock)}"
+    assert world.digest in apptainer("inspect", "--deffile", sif).stdout
+    listed = apptainer("sif", "list", sif).stdout.splitlines()
+    number = [line.split("|")[0].strip() for line in listed if "JSON" in line][-1]
+    assert apptainer("sif", "dump", number, sif).stdout.encode() == lock
+    inside = apptainer("exec", sif, "cat", "/.singularity.d/labels.json").stdout
+    assert json.loads(inside) == labels
+
+
+def test_a_user_without_any_right_runs_it_in_a_home_of_his_own(sif):
+    """Read-only root, packages in ~/.local that must not be imported, --fakeroot."""
+    home = sif.parent / "home"
+    local = home / ".local/lib/python3.11/site-packages"
+    local.mkdir(parents=True)
+    (local / "alpha.py").write_text("VALUE = 'the wrong one'\n")
+    for path in (home, *home.rglob("*")):
+        os.chown(path, 65534, 65534)
+    bound = ("--home", f"{home}:/home/me")
+    code = "import alpha, os, pathlib; pathlib.Path.home().joinpath('x').write_text('x');"
+    code += " print(alpha.VALUE, os.getuid(), pathlib.Path.home())"
+    # A world of wheels alone has no PYTHONNOUSERSITE; the images of targets have.
+    said = as_nobody("exec", *bound, "--env", "PYTHONNOUSERSITE=1", sif, "python", "-c", code)
+    assert said.stdout == "2 65534 /home/me\n"
+    assert (home / "x").read_text() == "x"
+    refused = as_nobody("exec", sif, "mkdir", "/opt/new", check=False)
+    assert refused.returncode != 0
+    assert "Read-only file system" in refused.stderr or "Permission denied" in refused.stderr
+    assert as_nobody("exec", "--fakeroot", sif, "id", "-u").stdout == "0\n"
+
+
+def test_with_nothing_of_the_machine_it_has_a_home_and_a_cache(sif):
+    code = """
+import os, pathlib
+for place in (pathlib.Path(os.environ["PYTHONPYCACHEPREFIX"]), pathlib.Path.home()):
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "x").write_text("x")
+print("both can be written")
+"""
+    for words in (("--containall",), ("--containall", "--no-home"), ("--contain", "--cleanenv")):
+        said = as_nobody("run", *words, sif, "python", "-c", code)
+        assert said.stdout == "both can be written\n", words
+
+
+def test_without_a_network_nothing_is_reached(sif):
+    host, _, port = needs.registry().partition(":")
+    code = f"import socket; print(socket.socket().connect_ex(({host!r}, {port})))"
+    assert apptainer("exec", sif, "python", "-c", code).stdout == "0\n"
+    cut_off = apptainer("exec", "--net", "--network", "none", sif, "python", "-c", code)
+    assert cut_off.stdout != "0\n"
+
+
+def test_old_runtimes_find_their_actions(sif, tmp_path):
+    """Without Apptainer's own interpreter: the scripts of the file system, by a plain shell."""
+    needs.root()
+    root = tmp_path / "root"
+    subprocess.run(
+        [needs.tool("unsquashfs", "squashfs-tools"), "-quiet", "-no-progress", "-offset",
+         str(squashed.start(sif)), "-dest", root, sif],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    for action, words in {"exec": ["env"], "run": ["env"]}.items():
+        done = subprocess.run(
+            [needs.tool("chroot", "coreutils"), root, f"/{files.HOME}/actions/{action}", *words],
+            env={"PYTHONPATH": "/x", "PATH": "/host"}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert "PATH=/opt/venv/bin:/usr/bin:/bin" in done.stdout.splitlines()
+        assert "PYTHONPATH=" in done.stdout.splitlines()
+
+
+def test_apptainer_makes_the_same_of_the_pushed_image(world, sif, tmp_path):
+    """Its own SIF of docker://… has the same files but for the times and its own scripts."""
+    registry, skopeo = needs.registry(), needs.tool("skopeo")
+    place = f"{registry}/sif-small:{os.getpid()}"
+    subprocess.run(
+        [skopeo, "copy", "--quiet", "--dest-tls-verify=false", f"oci:{world.path}:small",
+         f"docker://{place}"],
+        check=True,
+    )  # fmt: skip
+    theirs = tmp_path / "theirs.sif"
+    fast = ("--mksquashfs-args", "-comp zstd -Xcompression-level 1")
+    apptainer("build", "--no-https", "--disable-cache", *fast, theirs, f"docker://{place}")
+    assert apptainer("run", theirs, "python", "-c", "print(6 * 7)").stdout == "42\n"
+    # All its files belong to the caller, who is root here: owners are left out, and so are times.
+    found = _without_owners(squashed.read(theirs, squashed.start(theirs)))
+    mine = _without_owners(squashed.read(sif, squashed.start(sif)))
+    differing = {name for name in found.keys() | mine.keys() if found.get(name) != mine.get(name)}
+    differing = {name for name in differing if not name.startswith(f"/{files.HOME}/")}
+    assert differing == {"/root", "/var/tmp"}  # which both add; Apptainer gives both mode 0755
+
+
+def _without_owners(found: dict[str, squashed.Facts]) -> dict[str, tuple[object, ...]]:
+    return {name: (kind, mode, what) for name, (kind, mode, _, what, _) in found.items()}
+
+
+def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(world, tmp_path):
+    with ownregistry.serve(tmp_path / "registry") as registry:
+        place = f"{registry.host}/team/small"
+        command = [sys.executable, "-m", "imgbuild", "sif", world.path, "--output",
+                   tmp_path / "small.sif", "--push", place, "--json"]  # fmt: skip
+        early = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert early.returncode == 2
+        assert f"does not have the image {world.digest}" in early.stderr
+        assert "imgbuild push small" in early.stderr
+        subprocess.run(
+            [needs.tool("skopeo"), "copy", "--quiet", "--dest-tls-verify=false",
+             f"oci:{world.path}:small", f"docker://{place}:small"],
+            check=True,
+        )  # fmt: skip
+        first, second = (
+            json.loads(subprocess.run(command, capture_output=True, check=True).stdout)[0]
+            for _ in range(2)
+        )
+        pushed = first["pushed"]
+        assert pushed["reference"] == f"{place}:small-x86_64-sif"
+        assert (pushed["moved"], second["pushed"]["moved"]) == (first["size"], 0)
+        assert second["pushed"]["digest"] == pushed["digest"]
+        client, repository = Client(), parse_repository(place)
+        [referrer] = client.referrers(repository, world.digest)
+        assert referrer.digest == pushed["digest"]
+        pulled = tmp_path / "pulled.sif"
+        apptainer("pull", "--no-https", "--disable-cache", pulled, f"oras://{pushed['reference']}")
+        assert pulled.read_bytes() == (tmp_path / "small.sif").read_bytes()
+        # What Apptainer itself pushes has the same shape.
+        apptainer("push", "--no-https", pulled, f"oras://{place}:theirs")
+        mine, theirs = (
+            json.loads(client.manifest(parse(f"{place}:{tag}")).data)
+            for tag in ("small-x86_64-sif", "theirs")
+        )
+    for document in (mine, theirs):
+        del document["layers"][0]["annotations"]
+    assert mine.pop("subject")["digest"] == world.digest
+    assert mine == theirs
+
+
+def test_a_driver_at_another_place_is_found(sif, tmp_path):
+    """A library of the host's, put where --nv puts the driver's."""
+    code = "import ctypes; ctypes.CDLL('libcuda.so.1'); print('loaded')"
+    without = apptainer("exec", sif, "python", "-c", code, check=False)
+    assert "libcuda.so.1: cannot open shared object file" in without.stderr
+    driver = tmp_path / "libcuda.so.1"
+    library = next(Path("/usr/lib").glob("*/libuuid.so.1"))
+    shutil.copy(library, driver)
+    named = {"APPTAINER_CONTAINLIBS": str(driver)}
+    assert apptainer("exec", sif, "python", "-c", code, env=named).stdout == "loaded\n"
+    assert apptainer("run", sif, "python", "-c", code, env=named).stdout == "loaded\n"
