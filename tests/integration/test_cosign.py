@@ -38,7 +38,7 @@ SAID = {
 
 @pytest.fixture(name="registry", scope="module")
 def _registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
-    needs.tool("cosign", "cosign of Debian sid")
+    needs.tool("cosign")
     with ownregistry.serve(tmp_path_factory.mktemp("cosign") / "registry") as running:
         yield running
 

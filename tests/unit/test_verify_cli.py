@@ -171,6 +171,7 @@ def test_a_layout_is_verified_by_a_lock(place, imgbuild, tmp_path):
         (("verify", "REF", "--target", "cu999"), 5, "no lock for target cu999"),
         (("verify", "REF-absent"), 7, "absent"),
         (("verify", "Not a reference"), 2, "Not a reference"),
+        (("verify", "localhost/name"), 2, "names no image"),
     ],
 )
 def test_what_cannot_be_done_says_why(place, imgbuild, pair, words, status, said):

@@ -204,8 +204,11 @@ def _client(
     from imgbuild.registry import reference
     from imgbuild.registry.client import Client
 
-    client = Client(plain_http=plain_http or (), offline=offline, origin=origin)
-    return client, reference.parse(image)
+    named = reference.parse(image)
+    if not named.target:
+        message = f"{image} names no image of the repository"
+        raise InputError(message, hint=f"add a tag or a digest: {image}:TARGET")
+    return Client(plain_http=plain_http or (), offline=offline, origin=origin), named
 
 
 def _place(image: str, plain_http: list[str] | None, *, offline: bool) -> Place:
