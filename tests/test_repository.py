@@ -78,9 +78,7 @@ def test_workflows_name_actions_by_commit_and_version():
         if "uses: " in line and "uses: $/" not in line
     ]
     assert named
-    assert [
-        line for line in named if not re.search(r"@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line)
-    ] == []
+    assert [line for line in named if not re.search(r"@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line)] == []
 
 
 def test_shellcheck_is_content():

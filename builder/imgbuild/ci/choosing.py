@@ -7,6 +7,7 @@ any, and why the others have none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -24,16 +25,17 @@ from imgbuild.seal import Seal, seal_path
 from imgbuild.threads import Stop, each
 from imgbuild.values import Arch, Digest
 
+Without = Literal["unchanged", "published", "impossible"]
 ASKING = 8  # questions to the registry at once
 
 
 class Passed(msgspec.Struct, frozen=True, kw_only=True):
-    """A target without jobs, and why. `able` is false where it should have some and cannot."""
+    """A target without jobs, and why; an impossible one should have some, and cannot."""
 
     target: str
     digest: str
+    outcome: Without
     reason: str
-    able: bool = True
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,22 +78,28 @@ def choose(
     for item in list(selected)[part - 1 :: parts]:
         sealed = read_seal(project, item.name)
         digest = sealed.digest if sealed is not None else ""
-        reason = ""
         if digest and before.get(item.name) == digest:
-            reason = f"the same digest as at {asked.revision}"
+            passed.append(_passed(item, digest, "unchanged", f"as at {asked.revision}"))
         elif digest and published.get(item.name) == digest:
-            reason = "proven and published: its tag names this digest"
-        if reason:
-            passed.append(Passed(target=item.name, digest=digest, reason=reason))
-            continue
-        try:
-            found.append(of_target(item, sealed, settings, asked))
-        except InputError as error:
-            if len(selected) == 1:
-                raise
-            console.warn(f"{item.name} is passed over: {error.message}; {error.hint}")
-            passed.append(Passed(target=item.name, digest=digest, reason=error.message, able=False))
+            passed.append(_passed(item, digest, "published", "its tag names the sealed digest"))
+        else:
+            try:
+                found.append(of_target(item, sealed, settings, asked))
+            except InputError as error:
+                if len(selected) == 1:
+                    raise
+                console.warn(f"{item.name} is passed over: {error.message}; {error.hint}")
+                passed.append(_passed(item, digest, "impossible", error.message))
     return Chosen(targets=tuple(found), passed=tuple(passed))
+
+
+def _passed(
+    item: Selected,
+    digest: str,
+    outcome: Without,
+    reason: str,
+) -> Passed:
+    return Passed(target=item.name, digest=digest, outcome=outcome, reason=reason)
 
 
 def of_target(item: Selected, sealed: Seal | None, settings: Settings, asked: Asked) -> Jobs:

@@ -24,9 +24,9 @@ MARKS: dict[Word, str] = {"failed": "❌", "impossible": "❌", "unfinished": "�
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one target. `error` is the first real one; `log` is where it stands.
 
-    published: its tags name this digest. proven: all jobs passed but those that publish. unchanged:
-    there was nothing to do. unfinished: jobs have not been done, and none failed. impossible: it
-    has no job that could be done.
+    published: its tag names this digest. proven: all jobs passed but those that publish. unchanged:
+    the digest is that of the revision asked about. unfinished: jobs have not been done, and none
+    failed. impossible: there is no machine for one of its jobs.
     """
 
     target: str
@@ -64,8 +64,8 @@ def overview(folder: Path, chosen: Chosen) -> Overview:
         Verdict(
             target=one.target,
             digest=one.digest,
-            outcome="unchanged" if one.able else "impossible",
-            error="" if one.able else one.reason,
+            outcome=one.outcome,
+            error=one.reason if one.outcome == "impossible" else "",
         )
         for one in chosen.passed
     ]

@@ -51,9 +51,17 @@ class Settings(Strict, frozen=True):
             arch for arch in Arch if any(one.gpus and one.arch is arch for one in self.runners)
         )
 
-    def gated(self, tiers: tuple[Tier, ...]) -> Settings:
-        """These settings with other tiers to pass; none: those of the file."""
-        return msgspec.structs.replace(self, gate=ordered(tiers)) if tiers else self
+    def gated(self, tiers: tuple[Tier, ...], *, gpu: bool = True) -> Settings:
+        """These settings with other tiers to pass (none: those of the file), GPUs' left out or not.
+
+        InputError if none is left.
+        """
+        gate = ordered(tiers or self.gate)
+        gate = gate if gpu else without_gpu(gate)
+        if not gate:
+            message = "no tier of smoke tests is left that an image must pass"
+            raise InputError(message, hint="name one: --gate static")
+        return msgspec.structs.replace(self, gate=gate)
 
     def limit(self, target: str) -> float | None:
         """The GB that a pull of `target` may move; None if nobody minds."""

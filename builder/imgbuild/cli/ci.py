@@ -117,6 +117,7 @@ def jobs(
     shard: Shard = "1/1",
     arch: options.Arches = None,
     gate: ways.Gate = None,
+    no_gpu: ways.NoGpu = False,
     again: Again = False,
     actions: Actions = None,
     plain_http: options.PlainHttp = None,
@@ -144,10 +145,10 @@ def jobs(
     )
     chosen = ways.chosen(
         options.wanted(names, target), matrix, gate or [], asked, registry, plain_http or [],
-        everything=everything,
+        everything=everything, gpu=not no_gpu,
     )  # fmt: skip
     for one in chosen.passed:
-        console.info(f"{one.target}: {one.reason}")
+        console.info(f"{one.target}: {one.outcome}, {one.reason}")
     if actions is not None:
         _add(actions, _outputs(chosen))
     options.answer(chosen, _table(chosen), json=json)
@@ -191,6 +192,7 @@ def run(
     results: ways.Results = None,
     arch: options.Arches = None,
     gate: ways.Gate = None,
+    no_gpu: ways.NoGpu = False,
     date: ways.Date = None,
     key: ways.Key = None,
     keyless: ways.Keyless = False,
@@ -225,7 +227,7 @@ def run(
     way = ways.way(
         matrix, registry, results, gate or [], date or _today(), plain_http or [],
         no_push=no_push, key=key, keyless=keyless, through=through, patience=patience,
-        jobs=jobs, offline=offline,
+        jobs=jobs, offline=offline, gpu=not no_gpu,
     )  # fmt: skip
     own = ways.jobs_of(way, matrix, job.partition("@")[0], arch or [])
     known = running.known(way, own)
@@ -276,8 +278,9 @@ def report(
     found = reports.overview(ways.folder(matrix, results), chosen)
     if summary is not None:
         _add(summary, reports.markdown(found))
-    for one in found.bad if issues is not None else ():
-        codec.write_bytes(issues / f"{one.target}.md", reports.issue(one).encode())
+    if issues is not None:
+        for one in found.bad:
+            codec.write_bytes(issues / f"{one.target}.md", reports.issue(one).encode())
     options.answer(found, options.aligned([reports.HEAD, *reports.rows(found)]), json=json)
     if found.bad:
         raise typer.Exit(1)

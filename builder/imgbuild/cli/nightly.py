@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -109,17 +110,20 @@ def nightly(
         None if published else way.registry, plain_http or [], everything=everything,
     )  # fmt: skip
     for one in chosen.passed:
-        console.info(f"{one.target}: {one.reason}")
-    asked = {"partition": partition, "account": account, "time": time}
+        console.info(f"{one.target}: {one.outcome}, {one.reason}")
+    several = len(chosen.targets) > 1
     machines = nights.Machines(
         slurm=on is Where.SLURM,
-        options=(
-            *(f"--{name}={value}" for name, value in asked.items() if value),
-            *(sbatch or ()),
-        ),
-        drop=len(chosen.targets) > 1 if keep is None else not keep,
+        options=_options(partition, account, time, sbatch or []),
+        drop=several if keep is None else not keep,
     )
     found = nights.night(way, chosen, machines)
     options.answer(found, options.aligned([reports.HEAD, *reports.rows(found)]), json=json)
     if found.bad:
         raise typer.Exit(1)
+
+
+def _options(partition: str, account: str, time: str, more: Sequence[str]) -> tuple[str, ...]:
+    """What sbatch is told."""
+    asked = {"partition": partition, "account": account, "time": time}
+    return (*(f"--{name}={value}" for name, value in asked.items() if value), *more)

@@ -36,6 +36,14 @@ Gate = Annotated[
         show_default=False,
     ),
 ]
+NoGpu = Annotated[
+    bool,
+    typer.Option(
+        "--no-gpu",
+        help="Leave out the tiers that need a GPU: for a change that is under review.",
+        rich_help_panel=options.WORK,
+    ),
+]
 Registry = Annotated[
     str | None,
     typer.Option(
@@ -110,6 +118,7 @@ def way(
     patience: float,
     jobs: int,
     offline: bool,
+    gpu: bool = True,
 ) -> Way:
     """How jobs are to be done; InputError if two options contradict each other."""
     from imgbuild.ci import running
@@ -125,7 +134,7 @@ def way(
         raise InputError(message, hint="leave one of them out")
     return running.Way(
         project=session.project,
-        settings=_settings(session, gate),
+        settings=_settings(session, gate, gpu=gpu),
         results=folder(matrix, results),
         registry="" if no_push or not named else str(parse_repository(named)),
         date=date,
@@ -148,6 +157,7 @@ def chosen(
     plain_http: Sequence[str],
     *,
     everything: bool,
+    gpu: bool = True,
 ) -> Chosen:
     """The targets that are wanted, and the jobs that they have; `registry` has published ones."""
     from imgbuild.ci import choosing
@@ -160,7 +170,8 @@ def chosen(
     if registry is not None:
         client = Client(plain_http=plain_http, origin=True)
         there = choosing.published(client, parse_repository(registry), selected)
-    return choosing.choose(session.project, selected, _settings(session, gate), asked, there)
+    told = _settings(session, gate, gpu=gpu)
+    return choosing.choose(session.project, selected, told, asked, there)
 
 
 def jobs_of(way: Way, matrix: Path | None, target: str, arches: Sequence[Arch]) -> Jobs:
@@ -179,10 +190,10 @@ def folder(matrix: Path | None, results: Path | None) -> Path:
     return results or _session(matrix).project.root / "build" / "ci"
 
 
-def _settings(session: Session, gate: Sequence[Tier]) -> Settings:
+def _settings(session: Session, gate: Sequence[Tier], *, gpu: bool) -> Settings:
     from imgbuild.ci import settings
 
-    return settings.read(session.project).gated(tuple(tier.value for tier in gate))
+    return settings.read(session.project).gated(tuple(tier.value for tier in gate), gpu=gpu)
 
 
 def _session(matrix: Path | None) -> Session:
