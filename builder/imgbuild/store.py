@@ -313,11 +313,12 @@ class Store:
         """This process's name, and the open file under `live/` that it keeps locked."""
         with self._lock:
             if self._live is None:
-                identity = secrets.token_hex(8)
-                descriptor = disk.open_locked(self.root / "live" / identity)
-                if descriptor is None:
-                    message = f"the random name {identity} was taken"
-                    raise RuntimeError(message)
+                identity, descriptor = "", None
+                while descriptor is None:
+                    # A new file is not locked at once: who sweeps in that moment takes it for a
+                    # dead process's, and then another name serves.
+                    identity = secrets.token_hex(8)
+                    descriptor = disk.open_locked(self.root / "live" / identity)
                 self._live = (identity, descriptor)
                 weakref.finalize(self, _leave, self.root, identity, descriptor, os.getpid())
                 self.sweep()

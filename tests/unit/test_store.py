@@ -346,3 +346,17 @@ def test_verify_finds_and_removes_what_is_damaged(store: Store) -> None:
     assert store.blob(layer) is None
     assert store.fact("kind", "key") is None
     assert upkeep.verify(store, read.append) == []
+
+
+def test_name_that_somebody_sweeps_at_that_moment_is_left_to_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    """Between its making and its locking, a new file under live/ looks like a dead process's."""
+    held = disk.open_locked(store.root / "live/taken")
+    assert held is not None
+    names = iter(["taken", "free"])
+    made = "imgbuild.store.secrets.token_hex"
+    monkeypatch.setattr(made, lambda _: next(names, "more"))
+    with store.scratch() as folder:
+        assert folder.parent.name == "free"
+    os.close(held)
