@@ -237,4 +237,6 @@ def _settle(parts: Iterable[Part], repository: Repository, client: Client) -> No
     for part in parts:
         data = mirrored.artifact(part.lock, part.arch)
         for tag in mirrored.tags(part.lock, part.arch, data):
-            client.put_manifest(repository, data, MANIFEST, tag=tag)
+            found = client.resolve(Reference(repository.host, repository.name, tag=tag))
+            if found is None or found.digest != f"sha256:{sha256(data)}":
+                client.put_manifest(repository, data, MANIFEST, tag=tag)

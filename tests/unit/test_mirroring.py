@@ -96,14 +96,29 @@ def test_files_go_first_then_the_artifact_and_its_newest_tag_last(world):
     assert {layer["digest"] for layer in json.loads(data)["layers"]} <= kept
 
 
-def test_a_second_push_sends_no_file_and_another_target_only_what_is_its_own(world):
+def test_a_second_push_writes_nothing_and_another_target_only_what_is_its_own(world):
     world.push()
-    before = len(world.sent())
+    before = world.sent()
     assert world.push().sent == 0
-    assert all("/manifests/" in path for path in world.sent()[before:])
+    assert world.sent() == before
     filled = world.push(world.lock, world.other)
     assert (filled.files, filled.sent) == (3, 1)
     assert {item.target for item in filled.artifacts} == {"small", "other"}
+
+
+def test_a_lock_that_changed_moves_the_newest_tag_and_leaves_the_one_that_stays(world):
+    (first,) = world.push().artifacts
+    changed = msgspec.structs.replace(world.other, target="small")
+    (second,) = world.push(changed).artifacts
+    tags = {tag: digest for (_, tag), digest in world.registry.tags.items()}
+    assert tags == {
+        "small-x86_64": second.artifact,
+        first.tag: first.artifact,
+        second.tag: second.artifact,
+    }
+    (back,) = world.push().artifacts
+    assert back == first
+    assert world.registry.tags[NAME, "small-x86_64"] == first.artifact
 
 
 def test_a_dry_run_writes_nothing(world):
