@@ -216,6 +216,10 @@ def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(world, tmp_
         client, repository = Client(), parse_repository(place)
         [referrer] = client.referrers(repository, world.digest)
         assert referrer.digest == pushed["digest"]
+        # Of the image in the registry, too, and with nothing but its name.
+        again = [*command[:4], f"{place}:small", "--output", tmp_path / "again.sif"]
+        subprocess.run(again, check=True, capture_output=True)
+        assert (tmp_path / "again.sif").read_bytes() == (tmp_path / "small.sif").read_bytes()
         pulled = tmp_path / "pulled.sif"
         apptainer("pull", "--no-https", "--disable-cache", pulled, f"oras://{pushed['reference']}")
         assert pulled.read_bytes() == (tmp_path / "small.sif").read_bytes()

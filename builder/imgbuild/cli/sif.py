@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,9 +15,11 @@ from imgbuild.cli import options
 from imgbuild.cli.image import LayoutFolder, one_arch, same_image
 from imgbuild.console import console
 from imgbuild.errors import InputError
+from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.oci.layout import Layout
+    from imgbuild.registry.client import Client
     from imgbuild.registry.reference import Repository
     from imgbuild.sif.convert import Made
 
@@ -37,8 +41,9 @@ class Compress(enum.StrEnum):
 Images = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[TARGET|LAYOUT]...",
-        help="Targets that are built, or folders that are OCI layouts, also of other images.",
+        metavar="[TARGET|LAYOUT|HOST/NAME:TAG]...",
+        help="Targets that are built; folders that are OCI layouts, also of other images; images in"
+        " registries, which are pulled into the cache.",
         autocompletion=options.complete_target,
         show_default=False,
     ),
@@ -116,6 +121,8 @@ def sif(
         imgbuild sif cu124-vllm --format squashfs --output image.sqsh
 
         imgbuild sif cu124-vllm --push registry.example/rl
+
+        imgbuild sif registry.example/rl:cu124-vllm --output rl.sif
     """
     from imgbuild.registry.client import Client
     from imgbuild.sif import convert
@@ -123,26 +130,32 @@ def sif(
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     repository = _repository(push, form)
-    client = Client(plain_http=plain_http or (), origin=True)
-    chosen = _images(options.wanted(names, target), layout, matrix, everything=everything)
+    client = Client(plain_http=plain_http or (), origin=repository is not None)
     how = convert.Options(
         format=form.value, compressor=compress.value, processors=options.processes(jobs)
     )
     made = []
-    for own, found, images in chosen:
-        out = placed(own, output, convert.SUFFIXES[form.value], several=len(chosen) > 1)
-        only = one_arch(found, arch)
-        if repository is not None:
+    with contextlib.ExitStack() as held:
+        wanted = options.wanted(names, target)
+        remote = [name for name in wanted if _is_remote(name)]
+        near = [name for name in wanted if name not in remote]
+        chosen = [_pulled(client, name, arch, held) for name in remote]
+        if near or everything or not remote:
+            chosen += _images(near, layout, matrix, everything=everything)
+        for own, found, images in chosen:
+            out = placed(own, output, convert.SUFFIXES[form.value], several=len(chosen) > 1)
+            only = one_arch(found, arch)
             name = found.name or own.name
-            pushing.subject(client, repository, name, found.image(only).manifest.digest)
-        lock = convert.lock_of(images, own.name, found, only) if images else b""
-        with console.step(f"making {out.name} of {found.path}"):
-            file = convert.convert(found, only, out, how, lock=lock)
-        if repository is not None:
-            with console.step(f"pushing {out.name} to {repository}"):
-                sent = pushing.push(client, repository, file)
-            file = msgspec.structs.replace(file, pushed=sent)
-        made.append(file)
+            if repository is not None:
+                pushing.subject(client, repository, name, found.image(only).manifest.digest)
+            lock = convert.lock_of(images, own.name, found, only) if images else b""
+            with console.step(f"making {out.name} of {name}"):
+                file = convert.convert(found, only, out, how, lock=lock)
+            if repository is not None:
+                with console.step(f"pushing {out.name} to {repository}"):
+                    sent = pushing.push(client, repository, file)
+                file = msgspec.structs.replace(file, pushed=sent)
+            made.append(file)
     options.answer(made, [_line(each) for each in made], json=json)
 
 
@@ -187,6 +200,30 @@ def _images(
         built = pipeline.built_layout(session, item.name, folder)
         found.append((session.project.output(item.name), built, session.project.images))
     return found
+
+
+def _pulled(
+    client: Client, name: str, arches: Sequence[Arch] | None, held: contextlib.ExitStack
+) -> tuple[Path, Layout, Path | None]:
+    """The image `name` of a registry, whose layers are in the cache, as long as `held` is open."""
+    from imgbuild import pull
+    from imgbuild.oci import layout
+    from imgbuild.registry.reference import parse
+    from imgbuild.store import Store
+
+    found = parse(name, default_tag="latest")
+    store = Store.open()
+    place = held.enter_context(store.scratch()) / "layout"
+    with console.step(f"pulling {found}"):
+        pull.pull(client, found, place, store, arches[0] if arches else None)
+    return Path.cwd() / pull.name(found), layout.read(place), None
+
+
+def _is_remote(name: str) -> bool:
+    """Whether a name begins with a registry's: no target has a slash in it."""
+    host, slash, _ = name.partition("/")
+    host_like = "." in host.strip(".") or ":" in host or host == "localhost"
+    return bool(slash) and host_like and not _is_layout(Path(name))
 
 
 def _is_layout(path: Path) -> bool:
