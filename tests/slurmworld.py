@@ -83,3 +83,23 @@ def job(project: Project, script: Path, *options: str) -> tuple[int, str]:
         check=False, timeout=float(os.environ.get("IMGBUILD_JOB_PATIENCE", PATIENCE)),
     )  # fmt: skip
     return done.returncode, log.read_text() if log.exists() else done.stderr
+
+
+RAY = "2.47.1"
+
+
+@contextlib.contextmanager
+def ray_project(folder: Path) -> Iterator[Project]:
+    """One target with Ray, locked, built, and as a SIF; Ray comes from the default index."""
+    env = needs.slurm()
+    needs.network()
+    needs.apptainer()
+    made = Project(folder, "", cache=None, env=env)
+    made.write({**BASE, "packages": ["libstdc++6", *BASE["packages"]]})
+    path = folder / "matrix.yaml"
+    pins = 'pins: {torch: "2.6.0", thewheel: "1.0"}'
+    text = path.read_text().replace(pins, f'pins: {{ray: "{RAY}"}}').replace("thewheel", "ray")
+    path.write_text(text.replace("order: [torch]", "order: [ray]"))
+    for words in (("lock", "--keep"), ("build",), ("sif",)):
+        made.run(words[0], smallproject.TARGET, *words[1:])
+    yield made

@@ -70,7 +70,10 @@ def index() -> LocalIndex:
 
 @dataclass
 class Project:
-    """A folder with a matrix; `cache` is its cache, None the user's own."""
+    """A folder with a matrix; `cache` is its cache, None the user's own.
+
+    Without `index_url` the index is the one that this machine is set up for.
+    """
 
     folder: Path
     index_url: str
@@ -95,7 +98,8 @@ class Project:
 
     def environment(self) -> dict[str, str]:
         """The environment of its commands."""
-        own = {"UV_DEFAULT_INDEX": self.index_url, "NO_COLOR": "1", **self.env}
+        index = {"UV_DEFAULT_INDEX": self.index_url} if self.index_url else {}
+        own = {**index, "NO_COLOR": "1", **self.env}
         direct = ",".join(("localhost", "127.0.0.1", os.environ.get("no_proxy", ""),
                            os.environ.get("NO_PROXY", "")))  # fmt: skip
         own |= {"NO_PROXY": direct, "no_proxy": direct}

@@ -35,6 +35,7 @@ HANDED = {
         "model": "--model", "patience": "--patience",
     },
 }  # fmt: skip
+NAMED = {"form": "format", "origin": "from"}  # what options are called that Python names otherwise
 OWN = frozenset({"names", "target", "everything", "matrix", "json", "quiet", "verbose", "junit"})
 LATER = "the tasks go on; the same command looks after them again"
 
@@ -155,7 +156,7 @@ def _handed(verb: str, given: Mapping[str, Any], defaults: Mapping[str, object])
             continue
         flag = HANDED[verb].get(name)
         if flag is None:
-            message = f"--on slurm does not go with --{name.replace('_', '-')}"
+            message = f"--on slurm does not go with --{NAMED.get(name, name).replace('_', '-')}"
             raise InputError(message, hint="leave one of them out")
         if value is True:
             words.append(flag)

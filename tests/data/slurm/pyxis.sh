@@ -153,7 +153,8 @@ ray=($!)
 for ((number = 1; number < ${#nodes[@]}; number++)); do
   free_port
   step --nodes=1 --ntasks=1 --nodelist="${nodes[number]}" -- "${start[@]}" \
-    --address="$RAY_ADDRESS" --dashboard-agent-listen-port="$taken" &
+    --address="$RAY_ADDRESS" --node-ip-address="$(address_of "${nodes[number]}")" \
+    --dashboard-agent-listen-port="$taken" &
   ray+=($!)
 done
 

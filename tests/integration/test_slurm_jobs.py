@@ -1,0 +1,181 @@
+"""Job scripts on a real Slurm of two nodes: a SIF, Ray, the check, and what users bring along."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import slurmworld
+from tests.smallproject import TARGET, Project
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+# What a job sees: one line of JSON.
+LOOK = """\
+import json, os, sys
+def leaks(name):
+    try:
+        __import__(name)
+    except ImportError:
+        return False
+    return True
+def writable(folder):
+    try:
+        open(os.path.join(folder, f"x{os.getpid()}"), "w").close()
+    except OSError:
+        return False
+    return True
+print(json.dumps({
+    "prefix": sys.prefix, "word": os.environ.get("WORD"), "token": os.environ.get("TOKEN"),
+    "other": os.environ.get("OTHER"), "leaks": [leaks("at_home"), leaks("on_path")],
+    "root": writable("/"), "places": [writable(one) for one in ("/tmp", "/var/cache/imgbuild")],
+    "staged": open(sys.argv[1] + "/weights").read(), "threads": os.environ.get("OMP_NUM_THREADS"),
+    "temporary": os.environ["TMPDIR"],
+}))
+sys.exit(7)
+"""
+RAY = """\
+import json, os, sys
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+ray.init()
+
+@ray.remote(num_cpus=2)
+def where():
+    return ray.get_runtime_context().get_node_id(), os.environ.get("WORD"), sys.prefix
+
+asked = [where.options(scheduling_strategy=On(node["NodeID"], soft=False)).remote()
+         for node in ray.nodes()]
+nodes, words, prefixes = zip(*ray.get(asked))
+print(json.dumps([len(set(nodes)), sorted(set(words)), sorted(set(prefixes)),
+                  ray.cluster_resources()["CPU"]]))
+"""
+
+
+@pytest.fixture(scope="module", name="project")
+def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    with slurmworld.ray_project(tmp_path_factory.mktemp("jobs")) as made:
+        yield made
+
+
+@pytest.fixture(name="user")
+def _user(project: Project, tmp_path: Path) -> dict[str, str]:
+    """A user's surroundings: packages in the home and on PYTHONPATH, a scratch folder."""
+    home = tmp_path / "home"
+    packages = home / ".local/lib/python3.11/site-packages"
+    packages.mkdir(parents=True)
+    (packages / "at_home.py").touch()
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules/on_path.py").touch()
+    (tmp_path / "scratch").mkdir()
+    return {
+        "HOME": str(home),
+        "PYTHONPATH": str(tmp_path / "modules"),
+        "TMPDIR": str(tmp_path / "scratch"),
+        "TOKEN": "a secret",
+        "OTHER": "not for the image",
+    }
+
+
+def script(project: Project, folder: Path, *words: str) -> Path:
+    """The job script of `words`, as a file."""
+    path = folder / "job.sh"
+    project.run("slurm", TARGET, "--output", str(path), *words)
+    return path
+
+
+def said(log: str) -> object:
+    """The line of JSON that a job printed."""
+    [line] = re.findall(r"^[\[{].*[\]}]$", log, re.MULTILINE)
+    return json.loads(line)
+
+
+def run(project: Project, user: dict[str, str], path: Path) -> tuple[int, str]:
+    """Run a script as that user; nothing may be left on the nodes."""
+    own = Project(project.folder, "", None, {**project.env, **user})
+    ended = slurmworld.job(own, path)
+    assert list(Path(user["TMPDIR"]).iterdir()) == [], ended[1]
+    return ended
+
+
+def test_a_job_with_a_sif(project: Project, user: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "look.py").write_text(LOOK)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/weights").write_text("from the network disk")
+    path = script(
+        project, tmp_path, "--cpus-per-task", "2", "--env", "WORD=two words", "--env", "TOKEN",
+        "--stage", str(tmp_path / "model"), "--", "python", str(tmp_path / "look.py"),
+        str(tmp_path / "model"),
+    )  # fmt: skip
+    status, log = run(project, user, path)
+    assert status == 7, log
+    assert said(log) == {
+        "prefix": "/opt/venv",
+        "word": "two words",
+        "token": "a secret",
+        "other": None,
+        "leaks": [False, False],
+        "root": False,
+        "places": [True, True],
+        "staged": "from the network disk",
+        "threads": "2",
+        "temporary": "/tmp",
+    }
+
+
+def test_ray_over_two_nodes(project: Project, user: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(RAY)
+    path = script(
+        project, tmp_path, "--job", "ray", "--nodes", "2", "--cpus-per-task", "2",
+        "--env", "WORD=two words", "--", "python", str(tmp_path / "task.py"),
+    )  # fmt: skip
+    status, log = run(project, user, path)
+    assert status == 0, log
+    assert "Ray: 2 of 2 nodes have registered" in log
+    # Two CPUs of each node by the allocation, whatever cores this machine has.
+    assert said(log) == [2, ["two words"], ["/opt/venv"], 4.0]
+
+
+def test_a_command_that_fails_fails_the_ray_job(
+    project: Project, user: dict[str, str], tmp_path: Path
+) -> None:
+    path = script(
+        project, tmp_path, "--job", "ray", "--cpus-per-task", "2", "--",
+        "python", "-c", "import ray; ray.init(); raise SystemExit(9)",
+    )  # fmt: skip
+    status, log = run(project, user, path)
+    assert status == 9, log
+
+
+def test_the_check_says_what_was_proven(project: Project, tmp_path: Path) -> None:
+    words = ("slurm", TARGET, "--check", "--submit", "--nodes", "2", "--cpus-per-task", "1")
+    done = project.run(*words)
+    assert "nothing stands in the way on node1 node2" in done.stdout
+    for node in ("node1", "node2"):
+        assert f"{node}: note     packages: all come from /opt/venv" in done.stdout
+        assert f"{node}: note     driver: there is none, and no GPU was asked for" in done.stdout
+    assert "not proven: the interconnect, since the image has no torch" in done.stdout
+    short = project.run(*words, "--shared", "999999999", status=1)
+    assert "999999999 MB are wanted" in short.stdout
+    assert "see the errors above" in short.stdout
+
+
+def test_doctor_explains_what_a_user_brought_along(
+    project: Project, user: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "modules/ray.py").touch()
+    own = Project(project.folder, "", None, {**project.env, **user})
+    sif = str(project.folder / "build" / f"{TARGET}.sif")
+    words = ("doctor", TARGET, "--through", "apptainer", "--sif", sif)
+    # imgbuild itself is started without the user's PYTHONPATH; Apptainer hands this one on.
+    own.env["APPTAINERENV_PYTHONPATH"] = own.env.pop("PYTHONPATH")
+    own.env["APPTAINER_BIND"] = str(tmp_path)
+    done = own.run(*words, status=1)
+    assert f"error: packages: ray is imported from {tmp_path}/modules/ray.py" in done.stdout
+    assert "unset PYTHONPATH, or start with apptainer --cleanenv" in done.stdout
+    del own.env["APPTAINERENV_PYTHONPATH"]
+    report = json.loads(own.run(*words, "--apptainer=--cleanenv", "--json").stdout)
+    assert {one["severity"] for one in report["findings"]} <= {"note", "warning"}

@@ -1,0 +1,155 @@
+"""Arrays as values: what is done, what is queued, what is asked again, and how ends are told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from imgbuild import cluster, codec, slurm
+from imgbuild.cluster import Followed, Order, State, Task
+from imgbuild.render import templates
+from tests.unit.cli_project import TARGET, Command, make
+
+ONE = Task(target="one", digest="sha256:" + "1" * 64)
+TWO = Task(target="two", digest="sha256:" + "2" * 64)
+THREE = Task(target="three", digest="sha256:" + "3" * 64)
+COMMAND = ("python", "-m", "imgbuild", "build")
+
+
+@pytest.fixture(name="command")
+def _command(monkeypatch, capsys, tmp_path) -> Command:
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path)
+    return Command(monkeypatch, capsys)
+
+
+def order(top: Path, name: str, *tasks: Task, job: str = "7", command=COMMAND, **more) -> Order:
+    made = Order(
+        verb="build", name=name, folder=str(top / name), root=str(top), command=command,
+        options=(), tasks=tasks, job=job, **more,
+    )  # fmt: skip
+    codec.write(top / name / cluster.ORDER, made)
+    return made
+
+
+def say(made: Order, number: int, status: int | None) -> None:
+    state = State(state="running" if status is None else "done", status=status, node="n1")
+    codec.write(made.place / f"{made.tasks[number].target}.state.json", state)
+
+
+def targets(found) -> list[str]:
+    return sorted(one.target for one in found)
+
+
+def test_the_newest_order_of_a_task_counts(tmp_path):
+    order(tmp_path, "1", ONE, TWO, job="1")
+    order(tmp_path, "2", TWO, job="2")
+    order(tmp_path, "3", ONE, command=("another",), job="3")
+    found = cluster.known(tmp_path, "build", COMMAND, [ONE, TWO, THREE])
+    assert {one.target: one.order.job for one in found} == {"one": "1", "two": "2"}
+
+
+def test_another_digest_is_another_task(tmp_path):
+    order(tmp_path, "1", ONE)
+    changed = Task(target="one", digest=TWO.digest)
+    assert cluster.known(tmp_path, "build", COMMAND, [changed]) == []
+
+
+def test_an_order_without_a_number_is_looked_for_by_name(tmp_path, monkeypatch):
+    order(tmp_path, "1", ONE, job="")
+    monkeypatch.setattr(slurm, "named", {"1": "42"}.__getitem__)
+    [found] = cluster.known(tmp_path, "build", COMMAND, [ONE])
+    assert found.order.job == "42"
+
+
+def test_done_queued_and_to_be_asked_again(tmp_path, monkeypatch):
+    made = order(tmp_path, "1", ONE, TWO, THREE)
+    say(made, 0, 0)
+    say(made, 1, None)
+    say(made, 2, 1)
+    followed = [Followed(order=made, number=number) for number in range(3)]
+    monkeypatch.setattr(slurm, "states", lambda _: {("7", 1): "RUNNING", ("7", 2): "FAILED"})
+    done, live, again = cluster.sort(followed)
+    assert (targets(done), targets(live), targets(again)) == (["one"], ["two"], ["three"])
+    assert done[0].good
+    assert done[0].kept
+
+
+def test_a_task_that_left_without_a_word_is_lost_after_a_while(tmp_path, monkeypatch):
+    made = order(tmp_path, "1", ONE)
+    say(made, 0, None)
+    (made.place / "0.log").write_text(
+        "working\nslurmstepd: error: *** CANCELLED DUE TO TIME LIMIT\n"
+    )
+    looks: list[object] = []
+
+    def gone(_: object) -> dict[tuple[str, int], str]:
+        looks.append(_)
+        return {("7", 0): "TIMEOUT"}
+
+    monkeypatch.setattr(slurm, "states", gone)
+    monkeypatch.setattr(cluster.time, "sleep", lambda _: None)
+    [end] = cluster.follow([Followed(order=made, number=0)])
+    assert len(looks) == cluster.GRACE
+    assert not end.good
+    assert end.message == "timeout: slurmstepd: error: *** CANCELLED DUE TO TIME LIMIT"
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        ("building …\nerror: it broke\n  here\nhint: mend it\n", "it broke\n  here\nhint: mend it"),
+        ("error: first\nerror: last\n", "last"),
+        ("Segmentation fault\n", "Segmentation fault"),
+        ("", "ended with status 1"),
+    ],
+)
+def test_a_bad_end_is_told_by_its_error(tmp_path, log, message):
+    made = order(tmp_path, "1", ONE)
+    (made.place / "0.log").write_text(log)
+    end = cluster.ended(Followed(order=made, number=0), "COMPLETED", State(state="done", status=1))
+    assert end.message == message
+
+
+def test_the_script_names_every_target_and_quotes_the_place(tmp_path):
+    made = order(tmp_path / "100% it's", "1", ONE, TWO, throttle=3)
+    text = templates.render("slurm/array.j2", made, images=None)
+    assert "#SBATCH --array=0-1%3\n" in text
+    assert f"#SBATCH --output={tmp_path}/100%% it's/1/%a.log\n" in text
+    assert "targets=(\n  one\n  two\n)" in text
+    assert f"""folder='{tmp_path}/100% it'"'"'s/1'\n""" in text
+
+
+def test_rows_of_squeue_are_read():
+    text = "12 0 RUNNING\n12 1 PENDING\n13 N/A RUNNING\n"
+    assert slurm._rows(text) == {("12", 0): "RUNNING", ("12", 1): "PENDING"}
+
+
+def test_options_of_a_cluster_need_a_cluster(command: Command):
+    answer = command("build", TARGET, "--partition", "gpu")
+    assert answer.status == 2
+    assert "options of a cluster go with --on slurm" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("build", TARGET, "--output", "x"), "--output"),
+        (("build", TARGET, "--format", "oci-archive"), "--format"),
+        (("smoke", TARGET, "--layout", "x"), "--layout"),
+    ],
+)
+def test_what_no_task_can_have_is_refused(command: Command, words, option):
+    answer = command(*words, "--on", "slurm")
+    assert answer.status == 2
+    assert f"--on slurm does not go with {option}" in answer.stderr
+
+
+def test_without_slurm_the_remedy_is_told(command: Command, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    answer = command("build", TARGET, "--on", "slurm", "--json")
+    assert answer.status == 6
+    assert json.loads(answer.stdout)["error"] == "ToolMissing"
