@@ -13,16 +13,21 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
+import msgspec
 import pytest
 
+from imgbuild import assemble, pipeline, sealing, sources
 from imgbuild import lock as locks
 from imgbuild import seal as seals
 from imgbuild.oci import layout
 from imgbuild.oci.unpack import Reader
-from imgbuild.values import Arch
-from tests import needs, ordinary, squashed
+from imgbuild.plan import plan
+from imgbuild.resolution import Wheel
+from imgbuild.values import Arch, sha256
+from tests import needs, ordinary, ownregistry, squashed
+from tests.ownregistry import OwnRegistry
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"
@@ -227,21 +232,96 @@ def test_another_user_with_another_surrounding_gets_the_same_digest(user_folder,
     assert [item["digest"] for item in json.loads(done.stdout)] == [sealed.digest]
 
 
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory):
+    """A registry of this file's own, to which the image is pushed once; what the push answered."""
+    with ownregistry.serve(tmp_path_factory.mktemp("registry") / "own") as running:
+        yield running, push(running)
+
+
+def push(running: OwnRegistry, *words: str) -> dict[str, Any]:
+    """Push the target, or what `words` say of it, to a registry."""
+    done = imgbuild("push", TARGET, f"{running.host}/rl", "--json", *words)
+    (answer,) = json.loads(done.stdout)
+    return cast("dict[str, Any]", answer)
+
+
 @pytest.mark.engine
-def test_a_pull_through_a_registry_gives_the_same_digest(built, sealed):
-    registry, skopeo, docker = needs.registry(), needs.tool("skopeo"), needs.docker()
-    place = f"{registry}/{TARGET}:test"
-    subprocess.run(
-        [skopeo, "copy", "--quiet", "--dest-tls-verify=false", f"oci:{built}:{TARGET}",
-         f"docker://{place}"],
-        check=True,
-    )  # fmt: skip
+def test_a_pull_of_what_was_pushed_gives_the_same_digest(built, sealed, registry):
+    running, pushed = registry
+    layers = sealed.arch[Arch.X86_64].layers
+    assert pushed["sent"] > sum(layer.size for layer in layers)
+    assert {row["state"] for row in pushed["blobs"]} == {"sent"}
+    skopeo, docker = needs.tool("skopeo"), needs.docker()
     raw = subprocess.run(
-        [skopeo, "inspect", "--raw", "--tls-verify=false", f"docker://{place}"],
+        [skopeo, "inspect", "--raw", "--tls-verify=false", f"docker://{running.host}/rl:{TARGET}"],
         check=True,
         capture_output=True,
     ).stdout
     assert seals.digest_of(raw) == sealed.digest
-    pulled = f"{registry}/{TARGET}@{sealed.digest}"
+    pulled = f"{running.host}/rl@{sealed.digest}"
     subprocess.run([docker, "pull", "--quiet", pulled], check=True)
     subprocess.run([docker, "image", "rm", "--force", pulled], check=True)
+
+
+@pytest.mark.engine
+def test_a_second_push_moves_no_blob(registry):
+    running, _ = registry
+    before = len(running.asked())
+    assert push(running)["sent"] == 0
+    assert running.writes(before) == []
+
+
+@pytest.mark.engine
+def test_a_changed_trl_pin_pushes_under_two_megabytes_beyond_the_package(tmp_path, registry):
+    """DESIGN's mark, with the wheel of another version of trl; counted on the registry's disk."""
+    running, _ = registry
+    wheel = changed_pin(tmp_path, "trl", "0.18.1")
+    before = running.blobs()
+    pushed = push(running, "--matrix", str(tmp_path / "matrix.yaml"))
+    assert {row["name"] for row in pushed["blobs"] if row["state"] == "sent"} == {
+        "trl", "configuration"
+    }  # fmt: skip
+    fresh = {digest: size for digest, size in running.blobs().items() if digest not in before}
+    assert pushed["digest"] in fresh
+    assert pushed["sent"] <= sum(fresh.values()) < wheel.size + 2_000_000
+
+
+def changed_pin(folder: Path, package: str, version: str) -> Wheel:
+    """A copy of the project in `folder`, locked with another version of one wheel; that wheel.
+
+    Nothing is resolved or audited: all other packages are those of the committed lock.
+    """
+    shutil.copytree(ROOT / "images", folder / "images")
+    head, name, rows = (ROOT / "matrix.yaml").read_text().partition(f"\n  {TARGET}:\n")
+    old = locks.read_lock(ROOT / "images", TARGET)
+    pin = f'{package}: "{old.requirements[package].removeprefix("==")}"'
+    assert pin in rows.partition("\n  cu")[0]
+    changed = rows.replace(pin, f'{package}: "{version}"', 1)
+    (folder / "matrix.yaml").write_text(head + name + changed)
+    session = pipeline.open_session(folder, pipeline.Options())
+    inputs = session.inputs()
+    listed = sources.open_indexes(old, session.matrix, inputs.http).files(package)
+    file = next(one for one in listed if one.is_wheel and str(one.version) == version)
+    data = inputs.http.bytes(file.url)
+    with inputs.store.scratch() as scratch:
+        (scratch / "wheel").write_bytes(data)
+        inputs.store.add_file(scratch / "wheel", sha256(data))
+    resolution = old.arch[Arch.X86_64]
+    (before,) = (one for one in resolution.wheels if one.package == package)
+    wheel = msgspec.structs.replace(
+        before, file=file.name, size=len(data), sha256=sha256(data), version=version
+    )
+    wheels = tuple(wheel if one == before else one for one in resolution.wheels)
+    lock = locks.make_lock(
+        session.matrix, TARGET, {Arch.X86_64: msgspec.structs.replace(resolution, wheels=wheels)}
+    )
+    sealed = seals.read_seal(ROOT / "images", old)
+    known = seals.sealed_records(sealed)
+    for layer in plan(lock, Arch.X86_64).layers:
+        if layer.id not in known:
+            job = assemble.Job(layer=layer, record=None, keep=False)
+            known[layer.id] = assemble.make_layer(job, inputs.store, lambda _: None).record
+    floors = {arch: image.floors for arch, image in sealed.arch.items()}
+    sealing.write_locked(session.project, lock, seals.seal(lock, known, floors))
+    return wheel
