@@ -1,0 +1,81 @@
+"""The doctor script on real libraries and users: drivers, stubs, a user without a name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import needs
+
+pytestmark = pytest.mark.engine
+SCRIPT = Path(__file__).parents[2] / "smoke_tests/doctor.py"
+DRIVER = """\
+int cuInit(unsigned flags) { return %d; }
+int cuDeviceGetCount(int *count) { *count = %d; return 0; }
+"""
+
+
+def driver(folder: Path, *, init: int = 0, count: int = 2) -> Path:
+    """A library with the two functions of the driver that are asked, alone in `folder`."""
+    folder.mkdir()
+    source = folder / "driver.c"
+    source.write_text(DRIVER % (init, count))
+    subprocess.run(
+        [needs.tool("gcc"), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", source,
+         "-o", folder / "libcuda.so.1"],
+        check=True,
+    )  # fmt: skip
+    return folder
+
+
+def look(*words: str, before: tuple[str, ...] = (), **env: str) -> dict[str, dict[str, str]]:
+    """What the script finds, by check; its status says whether one is an error."""
+    base = {"PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1", "HOME": os.environ["HOME"]}
+    done = subprocess.run(
+        [*before, sys.executable, "-I", str(SCRIPT), "--json", *words],
+        env=base | env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    found = json.loads(done.stdout)["findings"]
+    errors = any(one["severity"] == "error" for one in found)
+    assert done.returncode == int(errors), done.stderr
+    return {one["check"]: one for one in found}
+
+
+def test_a_driver_without_a_link_is_told_and_so_is_the_cure(tmp_path: Path) -> None:
+    place = driver(tmp_path / "driver")
+    found = look("--gpus", "2", LD_LIBRARY_PATH=str(place))
+    assert found["driver"]["message"] == f"{place}/libcuda.so.1 sees 2 GPUs"
+    assert "cannot find -lcuda" in found["link with -lcuda"]["message"]
+    assert f"LIBRARY_PATH and TRITON_LIBCUDA_PATH to {place}" in found["link with -lcuda"]["remedy"]
+    (place / "libcuda.so").symlink_to("libcuda.so.1")
+    cured = look("--gpus", "2", LD_LIBRARY_PATH=str(place), LIBRARY_PATH=str(place))
+    assert "link with -lcuda" not in cured
+
+
+def test_fewer_gpus_than_were_asked_for(tmp_path: Path) -> None:
+    found = look("--gpus", "4", LD_LIBRARY_PATH=str(driver(tmp_path / "driver")))
+    assert found["driver"]["severity"] == "error"
+    assert "sees 2 GPUs, 4 were asked for" in found["driver"]["message"]
+
+
+@pytest.mark.parametrize(("name", "init"), [("stubs", 0), ("elsewhere", 34)])
+def test_a_stub_is_not_taken_for_the_driver(tmp_path: Path, name: str, init: int) -> None:
+    found = look("--gpus", "1", LD_LIBRARY_PATH=str(driver(tmp_path / name, init=init)))
+    assert found["driver"]["severity"] == "error"
+    assert "is a stub" in found["driver"]["message"]
+
+
+def test_a_user_whom_nobody_knows(tmp_path: Path) -> None:
+    needs.root()
+    as_stranger = (needs.tool("setpriv", "util-linux"), "--reuid=54321", "--clear-groups")
+    home = {"HOME": "/root"}
+    found = look(before=as_stranger, **home)
+    assert found["user"]["severity"] == "error"
+    assert "user id 54321 has no name" in found["user"]["message"]
+    named = look(before=as_stranger, USER="somebody", **home)
+    assert named["user"]["message"] == "somebody, id 54321"
