@@ -7,7 +7,9 @@ it; an artifact is put when all its blobs are there, and its tags last.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,6 +24,7 @@ from imgbuild.oci.documents import MANIFEST
 from imgbuild.plan import RegistryRecipe
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.resolution import RegistryLayer
+from imgbuild.store import Store
 from imgbuild.threads import Stop
 from imgbuild.values import Arch, Bytes, Digest, sha256
 
@@ -221,7 +224,21 @@ def _send(
     if path is None:
         message = f"{item.file} left the cache {store.root} while it was in use"
         raise IntegrityError(message, hint="run the same command again")
-    client.upload(repository, file_source(path, item.digest, item.size), advance=_advance)
+    try:
+        client.upload(repository, file_source(path, item.digest, item.size), advance=_advance)
+    except IntegrityError:
+        _refuse_damaged(path, item, store)
+        raise
+
+
+def _refuse_damaged(path: Path, item: Input, store: Store) -> None:
+    """Take a file out of the cache that is not what its name says; IntegrityError then."""
+    with path.open("rb") as file:
+        intact = hashlib.file_digest(file, "sha256").hexdigest() == item.sha256
+    if not intact:
+        store.drop_damaged(path)
+        message = f"{path} was damaged and is removed: it is not {item.file} of the lock"
+        raise IntegrityError(message, hint="run it again to fetch it anew; check the disk")
 
 
 def _in_store(item: Input, inputs: Inputs) -> bool:

@@ -216,17 +216,13 @@ def test_a_damaged_file_of_the_mirror_is_never_used(world, tmp_path):
 
 def test_a_mirror_that_does_not_answer_is_passed_over(world, tmp_path):
     nobody = "127.0.0.1:9/team/inputs"
-    options = ("build", TARGET, "--output", str(tmp_path / "image"))
     project = world.fresh(tmp_path / "cache", IMGBUILD_MIRROR=nobody)
-    done = project.run(*options)
+    done = project.run("build", TARGET, "--output", str(tmp_path / "image"))
     assert f"the mirror {nobody} is passed over" in done.stderr
-    world.fresh(tmp_path / "strict", IMGBUILD_MIRROR=nobody).run(
-        *options[:2], "--output", str(tmp_path / "other"), "--mirror-only", status=7
-    )
 
 
 def test_a_damaged_cache_is_not_published(world, tmp_path):
-    """The registry refuses bytes of another digest, and no artifact names them."""
+    """The registry refuses other bytes, no artifact names them, and the cache is rid of them."""
     project = world.fresh(tmp_path / "cache")
     project.run("build", TARGET, "--output", str(tmp_path / "image"))
     wheel = world.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
@@ -235,8 +231,8 @@ def test_a_damaged_cache_is_not_published(world, tmp_path):
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     other = f"{world.registry.host}/other/inputs"
     done = project.run("mirror", "push", TARGET, other, status=9)
-    assert wheel["sha256"] in done.stderr
+    assert f"{path} was damaged" in done.stderr
     assert not list(world.registry.storage.glob("**/other/inputs/_manifests/tags/*"))
-    path.unlink()
+    assert not path.exists()
     project.run("mirror", "push", TARGET, other)
     project.run("mirror", "status", TARGET, other)
