@@ -180,7 +180,8 @@ def _verb(way: Way, job: Job, step: Step, words: tuple[str, ...]) -> tuple[int, 
     answer = results.place(way.results, job.id, step, "answer.json")
     log = results.place(way.results, job.id, step, "log")
     program = (sys.executable, "-m", "imgbuild")
-    with answer.open("wb") as data, log.open("w", encoding="utf-8") as text:
+    part = answer.with_suffix(".part")
+    with part.open("wb") as data, log.open("w", encoding="utf-8") as text:
 
         def _line(line: str) -> None:
             text.write(f"{line}\n")
@@ -188,6 +189,7 @@ def _verb(way: Way, job: Job, step: Step, words: tuple[str, ...]) -> tuple[int, 
             console.info(f"  {line}")
 
         status = run.follow((*program, *words), _line, answer=data, env={"NO_COLOR": "1"})
+    part.replace(answer)
     if status == 0:
         return 0, Said(error="")
     if status == Interrupted.exit_code:
@@ -220,7 +222,7 @@ def _size(way: Way, job: Job, _: Mapping[str, Job]) -> None:
     limit, sealed = way.settings.limit(job.target), read_seal(way.project, job.target)
     if limit is None or sealed is None or job.arch not in sealed.arch:
         return
-    size = sealed.arch[job.arch].size / 1e9
+    size = sealed.arch[job.arch].size / 1e6
     if size > limit:
-        message = f"{job.target} on {job.arch} is {size:.2f} GB to pull; its budget is {limit} GB"
+        message = f"{job.target} on {job.arch} is {size:,.1f} MB to pull; its budget is {limit} MB"
         raise WorkFailed(message, hint=f"see imgbuild plan {job.target}; budget: is in {FILE}")

@@ -42,7 +42,7 @@ class Settings(Strict, frozen=True):
     version: Literal[1]
     gate: Annotated[tuple[Tier, ...], msgspec.Meta(min_length=1)]
     runners: tuple[Runner, ...]
-    budget: dict[str, Annotated[float, msgspec.Meta(gt=0)]]
+    budget: dict[str, Annotated[int, msgspec.Meta(ge=1)]]
 
     @property
     def gpu_arches(self) -> tuple[Arch, ...]:
@@ -63,9 +63,9 @@ class Settings(Strict, frozen=True):
             raise InputError(message, hint="name one: --gate static")
         return msgspec.structs.replace(self, gate=gate)
 
-    def limit(self, target: str) -> float | None:
-        """The GB that a pull of `target` may move; None if nobody minds."""
-        found = (gb for pattern, gb in self.budget.items() if fnmatchcase(target, pattern))
+    def limit(self, target: str) -> int | None:
+        """The MB that a pull of `target` may move; None if nobody minds."""
+        found = (size for pattern, size in self.budget.items() if fnmatchcase(target, pattern))
         return next(found, None)
 
 
@@ -75,7 +75,7 @@ class Given(Strict, frozen=True):
     version: Literal[1]
     gate: Annotated[tuple[Tier, ...] | None, msgspec.Meta(description="smoke tiers to pass")] = None
     runners: tuple[Runner, ...] | None = None
-    budget: dict[str, Annotated[float, msgspec.Meta(gt=0)]] | None = None
+    budget: dict[str, Annotated[int, msgspec.Meta(ge=1)]] | None = None
 
 
 def read(project: Project) -> Settings:

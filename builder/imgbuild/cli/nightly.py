@@ -11,7 +11,6 @@ import typer
 
 from imgbuild.cli import allocation, options, ways
 from imgbuild.console import console
-from imgbuild.errors import InputError
 
 
 class Where(enum.StrEnum):
@@ -101,9 +100,6 @@ def nightly(
         plain_http or [], no_push=False, key=key, keyless=keyless, through=through,
         patience=patience, jobs=jobs, offline=offline,
     )  # fmt: skip
-    if not way.registry:
-        message = "no registry is named, and images are published to one"
-        raise InputError(message, hint="--registry HOST/REPOSITORY, or registry: in the matrix")
     chosen = ways.chosen(
         options.wanted(names, target), matrix, gate or [],
         Asked(arches=tuple(arch or ()), labels=False),

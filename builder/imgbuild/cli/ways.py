@@ -129,6 +129,9 @@ def way(
     if no_push and (registry or key or keyless):
         message = "--no-push: nothing goes to a registry, and nothing is signed"
         raise InputError(message, hint="leave out --registry, --key and --keyless")
+    if not no_push and not named:
+        message = "no registry is named, and images are pushed to one"
+        raise InputError(message, hint="--registry HOST/REPOSITORY, or registry: in the matrix")
     if key is not None and keyless:
         message = "--key and --keyless are two ways to sign"
         raise InputError(message, hint="leave one of them out")
@@ -136,7 +139,7 @@ def way(
         project=session.project,
         settings=_settings(session, gate, gpu=gpu),
         results=folder(matrix, results),
-        registry="" if no_push or not named else str(parse_repository(named)),
+        registry="" if no_push else str(parse_repository(named)),
         date=date,
         key=key.absolute() if key else None,
         keyless=keyless,

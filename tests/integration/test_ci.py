@@ -1,0 +1,234 @@
+"""What the workflows do, done: their scripts run on a small project, a real registry, real images.
+
+One pin is changed, pushed, tagged; a target that breaks its smoke tests gets no tag and an issue;
+nights go on where they were stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Reference, parse_repository
+from tests import ciworld, needs, ownregistry
+from tests.ciworld import BROKEN, CAUSE, OTHER, Ran
+from tests.ownregistry import OwnRegistry
+from tests.servers import Site, serve
+from tests.smallproject import TARGET, Project
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+ARCH = "x86_64"
+NIGHT = ("nightly", "--through", "root", "--json")
+
+
+@dataclass
+class World:
+    """The project, the registry, and where scripts write."""
+
+    project: Project
+    registry: OwnRegistry
+    base: str
+    folder: Path
+
+    def place(self, name: str) -> str:
+        """A repository of the registry."""
+        return f"{self.registry.host}/{name}"
+
+    def tags(self, name: str) -> dict[str, str]:
+        """The tags of a repository that are a target's, and what each names."""
+        repository = parse_repository(self.place(name))
+        client = Client(origin=True)
+        found = [tag for tag in client.tags(repository) if not tag.startswith("sha256-")]
+        done = {}
+        for tag in found:
+            named = client.resolve(Reference(repository.host, repository.name, tag=tag))
+            assert named is not None
+            done[tag] = named.digest
+        return done
+
+    def digest(self, target: str) -> str:
+        """The digest that the seal has."""
+        text: str = self.project.read(f"{target}/digests.json")["digest"]
+        return text
+
+    def job(self, workflow: str, job: str, **env: str) -> Ran:
+        """Run the scripts of a workflow's job."""
+        return ciworld.run_job(self.project, workflow, job, env, self.folder / workflow / job)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    needs.user_namespaces()
+    folder = tmp_path_factory.mktemp("ci")
+    with (
+        serve(Site(files=ciworld.index().site_files())) as site,
+        ownregistry.serve(folder / "registry") as registry,
+    ):
+        project = ciworld.make(folder / "project", site.url("simple"))
+        base = ciworld.git(project.folder, "rev-parse", "HEAD")
+        yield World(project, registry, base, folder / "scripts")
+
+
+def night(world: World, *more: str) -> list[str]:
+    """The command line of a night over all targets."""
+    return world.project.command(*NIGHT, "--all", "--registry", world.place("rl"), *more)
+
+
+def results(world: World) -> dict[str, str]:
+    """When each step was done that has a result."""
+    found = sorted((world.project.folder / "build/ci").glob("*/*.json"))
+    documents = {path: json.loads(path.read_bytes()) for path in found}  # none is half written
+    return {
+        f"{path.parent.name} {path.stem}": document["started"]
+        for path, document in documents.items()
+        if "started" in document
+    }
+
+
+def test_a_night_is_stopped_goes_on_and_repeats_nothing(world):
+    begun = world.project.folder / f"build/ci/{OTHER}@{ARCH}/check.json"
+    with subprocess.Popen(
+        night(world), cwd=world.project.folder, env=world.project.environment(),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as running:  # fmt: skip
+        while running.poll() is None and not begun.exists():
+            time.sleep(0.05)
+        running.send_signal(signal.SIGTERM)
+    assert running.returncode in (130, -signal.SIGTERM)  # -: between two steps
+    before, asked = results(world), len(world.registry.asked())
+    assert f"{TARGET}@publish tag" in before
+    assert f"{OTHER}@{ARCH} smoke" not in before
+    assert world.tags("rl").keys() == {TARGET, next(tag for tag in world.tags("rl") if "-" in tag)}
+
+    done = subprocess.run(
+        night(world), cwd=world.project.folder, env=world.project.environment(),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    said = {one["target"]: one for one in json.loads(done.stdout)["targets"]}
+    assert {name: one["outcome"] for name, one in said.items()} == {
+        TARGET: "published", OTHER: "published", BROKEN: "failed",
+    }  # fmt: skip
+    assert (said[BROKEN]["job"], said[BROKEN]["step"]) == (f"{BROKEN}@{ARCH}", "smoke")
+    assert CAUSE in said[BROKEN]["error"]
+    after = results(world)
+    again = {name for name, moment in before.items() if after[name] != moment}
+    assert {name.split(" ")[1] for name in again} <= {"check", "size", "gate"}
+    assert not {name for name in again if name.startswith(TARGET)}
+    put = [one.path for one in world.registry.writes(asked) if one.method == "PUT"]
+    assert not [path for path in put if f"/manifests/{TARGET}" in path]
+    named = world.tags("rl")
+    assert {tag: named[tag] for tag in (TARGET, OTHER)} == {
+        TARGET: world.digest(TARGET), OTHER: world.digest(OTHER),
+    }  # fmt: skip
+    assert not [tag for tag in named if tag.startswith(BROKEN)]
+    assert not list((world.project.folder / "build").glob("*/oci-layout"))  # several are dropped
+
+
+def test_nothing_is_left_to_do_but_what_failed(world):
+    command = ("ci", "jobs", "--all", "--registry", world.place("rl"), "--json")
+    chosen = json.loads(world.project.run(*command).stdout)
+    assert [one["target"] for one in chosen["targets"]] == [BROKEN]
+    assert {one["target"]: one["outcome"] for one in chosen["passed"]} == {
+        TARGET: "published", OTHER: "published",
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def changed(world: World) -> World:
+    """The same world after a pin of one target was changed."""
+    ciworld.pin(world.project, TARGET, "2.0")
+    return world
+
+
+def test_a_change_under_review_builds_one_target(changed):
+    said = changed.job("images", "jobs", BASE=changed.base)
+    assert said.status == 0, said.said
+    jobs = {job["id"]: job for job in said.outputs["jobs"]}
+    assert list(jobs) == [f"{TARGET}@{ARCH}", f"{TARGET}@arm64-again"]
+    assert jobs[f"{TARGET}@{ARCH}"]["runner"] == ["a-machine"]
+    assert jobs[f"{TARGET}@{ARCH}"]["digest"] == changed.digest(TARGET)
+    assert "thewheel" in said.summary
+    writes = len(changed.registry.writes())
+    for name in jobs:
+        done = changed.job("images", "image", JOB=name)
+        assert done.status == 0, done.said
+    assert len(changed.registry.writes()) == writes
+    green = changed.job("images", "green")
+    assert green.status == 0, green.said
+    assert f"| {TARGET} | ✅ proven |" in green.summary
+    assert f"| {BROKEN} | ✅ unchanged |" in green.summary
+
+
+def test_a_night_publishes_that_one_and_reports_the_other(changed, tmp_path):
+    place = changed.place("rl")
+    said = changed.job("nightly", "jobs", REGISTRY=place)
+    assert said.status == 0, said.said
+    targets = {one["target"]: one for one in said.outputs["targets"]}
+    assert set(targets) == {TARGET, BROKEN}
+    before = results(changed)
+    [image] = targets[TARGET]["image"]
+    done = changed.job("target", "image", JOB=image["id"], REGISTRY=place)
+    assert done.status == 0, done.said
+    after = results(changed)
+    # What the change under review has proven, for the same digest and on this machine, stays.
+    assert after[f"{TARGET}@{ARCH} smoke"] == before[f"{TARGET}@{ARCH} smoke"]
+    assert changed.tags("rl")[TARGET] != changed.digest(TARGET)  # pushed, not tagged
+    [publish] = targets[TARGET]["publish"]
+    done = changed.job("target", "publish", JOB=publish["id"], REGISTRY=place, SIGN="no")
+    assert done.status == 0, done.said
+    assert changed.tags("rl")[TARGET] == changed.digest(TARGET)
+
+    [publish] = targets[BROKEN]["publish"]
+    done = changed.job("target", "publish", JOB=publish["id"], REGISTRY=place, SIGN="no")
+    assert done.status == 1, done.said
+    assert f"{BROKEN}@{ARCH} failed at smoke" in done.said
+    assert BROKEN not in changed.tags("rl")
+    report(changed, tmp_path)
+
+
+def report(world: World, folder: Path) -> None:
+    """The report's scripts, with a program in the place of GitHub's that writes down its words."""
+    program = folder / "gh"
+    program.write_text(
+        '#!/bin/sh\necho "$@" >> "$0.log"\n[ "$2" != list ] || cat "$0.number" || true\n'
+    )
+    program.chmod(0o755)
+    env = {"PATH": ciworld.with_programs(folder), "GH_TOKEN": "none", "GH_REPO": "me/rl"}
+    done = world.job("nightly", "report", **env)
+    assert done.status == 1, done.said
+    assert f"| {TARGET} | ✅ published |" in done.summary
+    assert f"| {BROKEN} | ❌ failed | `{BROKEN}@{ARCH}` smoke |" in done.summary
+    asked = (folder / "gh.log").read_text()
+    made = f"issue create --title nightly: {BROKEN} --body-file build/issues/{BROKEN}.md"
+    assert [line for line in asked.splitlines() if "create" in line] == [made]
+    assert CAUSE in (world.project.folder / f"build/issues/{BROKEN}.md").read_text()
+    (folder / "gh.number").write_text("7\n")
+    world.job("nightly", "report", **env)
+    assert (
+        f"issue comment 7 --body-file build/issues/{BROKEN}.md" in (folder / "gh.log").read_text()
+    )
+
+
+def test_a_tier_that_fails_after_the_push_leaves_a_digest_and_no_tag(world):
+    words = ("--registry", world.place("gated"), "--gate", "static", "--gate", "gpu", "--through",
+             "root")  # fmt: skip
+    path = world.project.folder / "ci.yaml"
+    path.write_text(path.read_text() + "  - {labels: [a-gpu], arch: x86_64, disk: 20, gpus: 1}\n")
+    world.project.run("ci", "run", f"{OTHER}@{ARCH}", *words)
+    world.project.run("ci", "run", f"{OTHER}@{ARCH}-gpu", *words, status=1)
+    done = world.project.run("ci", "run", f"{OTHER}@publish", *words, status=1)
+    assert f"{OTHER}@{ARCH}-gpu failed at smoke" in done.stderr
+    assert world.tags("gated") == {}
+    client, place = Client(origin=True), parse_repository(world.place("gated"))
+    found = client.resolve(Reference(place.host, place.name, digest=world.digest(OTHER)))
+    assert found is not None
+    path.write_text(ciworld.SETTINGS)

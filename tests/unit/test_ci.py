@@ -1,0 +1,422 @@
+"""Jobs as values, the choice of targets, results on disk, and what became of a target."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import imgbuild
+from imgbuild import codec, seal
+from imgbuild.ci import choosing, jobs, report, results, running, settings
+from imgbuild.ci.choosing import Asked, Chosen, Passed
+from imgbuild.ci.jobs import Job, Jobs
+from imgbuild.ci.results import StepResult
+from imgbuild.ci.running import Way
+from imgbuild.ci.settings import Settings
+from imgbuild.errors import InputError, WorkFailed
+from imgbuild.matrix.load import load
+from imgbuild.matrix.select import select
+from imgbuild.project import Project
+from imgbuild.values import Arch
+from tests import registries
+from tests.unit import cli_project, registry_project
+from tests.unit.cli_project import TARGET, UNLOCKED, Command, World
+from tests.unit.registry_project import Place
+
+BOTH = (Arch.X86_64, Arch.ARM64)
+DAY = datetime.date(2026, 11, 21)
+RUNNERS = """
+runners:
+  - {labels: [a], arch: x86_64, disk: 10}
+  - {labels: [b], arch: arm64, disk: 10}
+  - {labels: [g], arch: x86_64, disk: 10, gpus: 1}
+"""
+
+
+@pytest.fixture(scope="module", name="made")
+def _made(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IMGBUILD_CACHE", str(folder / "cache"))
+        (folder / "project").mkdir()
+        return cli_project.make(folder / "project")
+
+
+@pytest.fixture(name="world")
+def _world(made: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """The project, made once, in a folder of the test's own."""
+    folder = Path(shutil.copytree(made.folder, tmp_path / "project"))
+    monkeypatch.chdir(folder)
+    return dataclasses.replace(made, folder=folder)
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    yield from registry_project.place(tmp_path, monkeypatch)
+
+
+def told(world: World, text: str = "") -> Settings:
+    """The settings of the project, with `text` in its ci.yaml."""
+    if text:
+        (world.folder / "ci.yaml").write_text(f"version: 1\n{text}")
+    return settings.read(Project(matrix=world.matrix))
+
+
+def way(world: World, text: str = "", **more: object) -> Way:
+    """How jobs are done in the project."""
+    fixed = {"registry": "registry.example/rl", "date": DAY, "results": world.folder / "build/ci"}
+    project = Project(matrix=world.matrix)
+    return Way(project=project, settings=told(world, text), **{**fixed, **more})  # type: ignore[arg-type]
+
+
+def of(world: World, text: str = RUNNERS, *, again: bool = False, gate: str = "") -> Jobs:
+    """The jobs of the target with one architecture."""
+    found = told(world, text + gate)
+    made = jobs.jobs(TARGET, (Arch.X86_64,), world.seal, found, again=again)
+    return jobs.labelled(made, found)
+
+
+def passed(folder: Path, job: Job, *steps: str, **other: object) -> None:
+    """Results that say so; those of all steps, if none is named."""
+    for step in steps or job.steps:
+        result = StepResult(
+            job=job.id, target=job.target, step=step, digest=job.digest, outcome="passed",  # type: ignore[arg-type]
+            exit_code=0, started="2026-11-21T00:00:00+00:00", seconds=1.0, command=(),
+        )  # fmt: skip
+        results.write(folder, msgspec.structs.replace(result, **other))
+
+
+# -- settings
+
+
+def test_what_the_file_leaves_out_is_the_tool_s(world):
+    bare = told(world)
+    assert bare.gate == ("static", "cpu", "gpu")
+    mine = told(world, "gate: [cpu, static]\n")
+    assert mine.gate == ("static", "cpu")
+    assert mine.runners == bare.runners
+
+
+def test_wrong_settings_are_told_with_their_place(world):
+    with pytest.raises(InputError) as raised:
+        told(world, "gate: [static, moon]\nrunners: [{labels: [], arch: x86_64, disk: 1}]\n")
+    lines = [(problem.line, problem.path) for problem in raised.value.problems]
+    assert [line for line, _ in lines] == [2, 3]
+
+
+def test_a_gate_is_never_empty(world):
+    with pytest.raises(InputError, match="no tier"):
+        told(world, "gate: [gpu]\n").gated((), gpu=False)
+
+
+# -- jobs
+
+
+def test_jobs_stand_after_those_that_they_need(world):
+    made = of(world)
+    assert [job.id for job in made.all] == [
+        f"{TARGET}@x86_64", f"{TARGET}@x86_64-gpu", f"{TARGET}@publish",
+    ]  # fmt: skip
+    seen: set[str] = set()
+    for job in made.all:
+        assert set(job.needs) <= seen
+        seen.add(job.id)
+    [publish] = made.publish
+    assert set(publish.needs) == seen - {publish.id}
+    assert {job.digest for job in made.all} == {world.seal.digest}
+
+
+def test_every_architecture_is_proven_and_one_job_pushes(world):
+    found = told(world, RUNNERS)
+    made = jobs.jobs(UNLOCKED, BOTH, None, found)
+    assert [("push" in job.steps) for job in made.image] == [True, False]
+    assert [job.arch for job in made.gpu] == [Arch.X86_64]  # where a machine has one
+    assert made.digest == ""
+
+
+def test_machines_fit_or_the_job_is_refused(world):
+    made = of(world, again=True)
+    assert [job.runner for job in made.all] == [("a",), ("b",), ("g",), ("a",)]
+    small = RUNNERS.replace("disk: 10", "disk: 1")
+    with pytest.raises(InputError, match=r"wants a machine of x86_64 with \d+ GB"):
+        of(world, small)
+
+
+def test_a_gpu_tier_needs_a_machine_that_has_one(world):
+    without = "".join(f"{line}\n" for line in RUNNERS.splitlines() if "gpus" not in line)
+    with pytest.raises(InputError, match="must pass tier gpu, and no machine with a GPU"):
+        of(world, without)
+    assert of(world, without, gate="gate: [static]\n").gpu == ()
+
+
+# -- which targets
+
+
+def chosen(world: World, asked: Asked, published: dict[str, str]) -> Chosen:
+    """The choice among all targets of the matrix."""
+    matrix = load(world.matrix)
+    selected = select(matrix, [], everything=True, arches=[])
+    found = told(world, RUNNERS)
+    return choosing.choose(Project(matrix=world.matrix), selected, found, asked, published)
+
+
+def test_a_published_digest_has_no_jobs(world):
+    found = chosen(world, Asked(), {TARGET: world.seal.digest})
+    assert [one.target for one in found.targets] == [UNLOCKED]
+    [one] = found.passed
+    assert (one.target, one.outcome) == (TARGET, "published")
+    other = chosen(world, Asked(), {TARGET: f"sha256:{'0' * 64}"})
+    assert other.passed == ()
+
+
+def test_shards_share_the_targets(world):
+    parts = [chosen(world, Asked(shard=(part, 2)), {}) for part in (1, 2)]
+    names = [[one.target for one in part.targets] for part in parts]
+    assert sorted(name for part in names for name in part) == sorted([TARGET, UNLOCKED])
+    assert all(len(part) == 1 for part in names)
+
+
+def test_a_target_without_a_machine_stops_no_other_one(world):
+    asked = Asked(arches=(Arch.ARM64,))
+    (world.folder / "matrix.yaml").write_text(
+        world.matrix.read_text().replace("arch: [x86_64, arm64]", "arch: [arm64]")
+    )
+    found = chosen(world, Asked(), {})
+    assert [one.target for one in found.targets] == [TARGET]
+    [one] = found.passed
+    assert (one.target, one.outcome) == (UNLOCKED, "impossible")
+    assert asked.arches == (Arch.ARM64,)
+
+
+def test_tags_say_what_is_published(place):
+    done = place.push()
+    selected = select(load(place.world.matrix), [], everything=True, arches=[])
+    client = place.work().client
+    assert choosing.published(client, place.repository, selected) == {TARGET: done.digest}
+
+
+# -- results
+
+
+def test_a_result_counts_for_its_digest_and_its_imgbuild_alone(world, tmp_path):
+    [job] = of(world).image
+    passed(tmp_path, job, "audit")
+    assert results.read_step(tmp_path, job, "audit") is not None
+    other = msgspec.structs.replace(job, digest=f"sha256:{'0' * 64}")
+    assert results.read_step(tmp_path, other, "audit") is None
+    passed(tmp_path, job, "audit", tool="0.0")
+    assert imgbuild.__version__ != "0.0"
+    assert results.read_step(tmp_path, job, "audit") is None
+    results.place(tmp_path, job.id, "audit", "json").write_text("{")
+    assert results.read_step(tmp_path, job, "audit") is None
+
+
+def test_steps_that_passed_are_not_due_again(world, tmp_path):
+    [job] = of(world).image
+    here = way(world, RUNNERS, results=tmp_path)
+    assert running.due_steps(here, job) == set(job.steps)
+    passed(tmp_path, job)
+    assert running.due_steps(here, job) == {"check", "size"}
+    passed(tmp_path, job, "smoke", outcome="failed", exit_code=1)
+    # The image that is to be tested is not on this disk, so it is built again.
+    assert running.due_steps(here, job) == {"check", "size", "build", "smoke"}
+
+
+def test_a_gate_opens_when_all_has_passed(world, tmp_path):
+    made = of(world)
+    known = {job.id: job for job in made.all}
+    [publish] = made.publish
+    with pytest.raises(WorkFailed, match=f"{TARGET}@x86_64 has not done check, audit"):
+        results.require(tmp_path, publish, known)
+    for job in (*made.image, *made.gpu):
+        passed(tmp_path, job)
+    results.require(tmp_path, publish, known)
+    passed(tmp_path, made.gpu[0], "smoke", outcome="failed", error="no device")
+    with pytest.raises(WorkFailed, match="gpu failed at smoke: no device") as raised:
+        results.require(tmp_path, publish, known)
+    assert raised.value.hint == f"run it first: imgbuild ci run {TARGET}@x86_64-gpu"
+
+
+@pytest.mark.parametrize(
+    ("answer", "log", "status", "error", "hint"),
+    [
+        (b'{"message": "no room", "hint": "make room"}', "error: other\n", 1, "no room",
+         "make room"),
+        (b"", "one\nerror: first\nhint: do it\nerror: second\n", 1, "first", "do it"),
+        (b"", "Traceback (most recent call last):\n  File x\nKeyError: 'a'\n", 1, "KeyError: 'a'",
+         ""),
+        (b"", "a\nb\n\n", 3, "b", ""),
+        (b"", "", 3, "it ended with status 3 and said nothing", ""),
+        (b"", "half\n", -9, "killed by SIGKILL; its last line: half",
+         "a kernel short of memory kills so"),
+    ],
+)  # fmt: skip
+def test_the_first_real_error_is_found(answer, log, status, error, hint):
+    said = results.first_error(answer, log, status)
+    assert (said.error, said.hint) == (error, hint)
+
+
+def test_the_first_test_that_failed_is_the_error():
+    cases = [
+        {"name": "versions", "outcome": "passed", "message": ""},
+        {"name": "vllm", "outcome": "failed", "message": "no output", "log": "a\nlast line\n"},
+        {"name": "ray", "outcome": "failed", "message": "later"},
+    ]
+    reports = [{"target": "t", "arch": "arm64", "tier": "gpu", "cases": cases, "findings": []}]
+    said = results.first_error(json.dumps(reports).encode(), "error: else\n", 1)
+    assert said == results.Said(error="arm64 gpu: vllm: no output", hint="last line")
+
+
+def test_the_first_error_of_an_audit_is_the_error():
+    findings = [
+        {"severity": "warning", "message": "so"},
+        {"severity": "error", "message": "gone", "where": "a.py:1", "remedy": "pin"},
+    ]
+    reports = [{"target": "t", "arch": "x86_64", "tier": "", "cases": [], "findings": findings}]
+    said = results.first_error(json.dumps(reports).encode(), "", 4)
+    assert said == results.Said(error="x86_64: gone (a.py:1)", hint="pin")
+
+
+# -- commands
+
+
+def test_steps_are_verbs_that_one_can_paste(world):
+    made = of(world)
+    [job], [gpu], [publish] = made.image, made.gpu, made.publish
+    here = way(world, key=Path("/a/key"), through="root", plain_http=("h:1",))
+    matrix = ("--matrix", str(world.matrix))
+    plain = ("--plain-http", "h:1")
+    place = f"registry.example/rl@{world.seal.digest}"
+    assert running.command(here, job, "check") == ("lock", "--check", TARGET, *matrix, "--json")
+    assert running.command(here, job, "smoke") == (
+        "smoke", TARGET, "--arch", "x86_64", "--tier", "static", "--tier", "cpu",
+        "--through", "root", *matrix, "--json",
+    )  # fmt: skip
+    assert running.command(here, gpu, "smoke")[4:6] == ("--tier", "gpu")
+    assert "--digest-only" in running.command(here, job, "push")
+    assert running.command(here, publish, "sign") == (
+        "sign", place, "--target", TARGET, "--key", "/a/key", *matrix, *plain, "--json",
+    )  # fmt: skip
+    assert running.command(here, publish, "tag") == (
+        "tag", place, TARGET, f"{TARGET}-20261121", *plain, "--json",
+    )  # fmt: skip
+
+
+def test_nothing_is_pushed_without_a_registry_nor_signed_without_a_key(world):
+    made = of(world)
+    known = running.known(way(world, registry=""), made)
+    assert "push" not in known[f"{TARGET}@x86_64"].steps
+    assert "sign" not in known[f"{TARGET}@publish"].steps
+    with pytest.raises(InputError, match="none is named"):
+        running.run_job(way(world, registry=""), known[f"{TARGET}@publish"], known)
+
+
+def test_an_image_over_its_budget_fails(world, tmp_path):
+    [job] = of(world).image
+    large = msgspec.structs.replace(world.seal.arch[Arch.X86_64], size=2_500_000)
+    sealed = msgspec.structs.replace(world.seal, arch={Arch.X86_64: large})
+    codec.write(seal.seal_path(world.folder / "images", TARGET), sealed)
+    here = way(world, RUNNERS + "budget: {'cu124*': 2, '*': 9}\n", results=tmp_path)
+    status, said = running._here(running._size, here, job, {})
+    assert status == 1
+    assert "is 2.5 MB to pull; its budget is 2 MB" in said.error
+    wide = way(world, RUNNERS + "budget: {'cu13*': 2, '*': 9}\n")
+    assert running._here(running._size, wide, job, {})[0] == 0
+
+
+# -- reports
+
+
+def test_a_target_is_what_its_jobs_are(world, tmp_path):
+    made = of(world)
+    assert report.verdict(tmp_path, made).outcome == "unfinished"
+    passed(tmp_path, made.image[0])
+    passed(tmp_path, made.gpu[0])
+    assert report.verdict(tmp_path, made).outcome == "proven"
+    passed(tmp_path, made.publish[0])
+    found = report.verdict(tmp_path, made)
+    assert (found.outcome, found.seconds) == ("published", 12.0)
+
+
+def test_who_waits_in_vain_is_not_the_first_that_failed(world, tmp_path):
+    made = of(world)
+    passed(tmp_path, made.image[0], "check", "audit")
+    passed(tmp_path, made.publish[0], "gate", outcome="failed", error="has to wait", exit_code=1)
+    assert report.verdict(tmp_path, made).outcome == "unfinished"
+    passed(tmp_path, made.image[0], "smoke", outcome="failed", error="broken", exit_code=1)
+    found = report.verdict(tmp_path, made)
+    assert (found.outcome, found.job, found.error) == ("failed", f"{TARGET}@x86_64", "broken")
+
+
+def test_a_report_is_read_by_people_and_issues(world, tmp_path):
+    made = of(world)
+    said = {"outcome": "failed", "error": "one | two\nthree", "hint": "pin it", "exit_code": 4}
+    passed(tmp_path, made.image[0], "audit", **said)
+    done = Passed(target="other", digest=world.seal.digest, outcome="published", reason="as it is")
+    gone = Passed(target="third", digest="", outcome="impossible", reason="no machine")
+    found = report.overview(tmp_path, Chosen(targets=(made,), passed=(done, gone)))
+    assert [one.target for one in found.bad] == [TARGET, "third"]
+    text = report.markdown(found)
+    assert f"| {TARGET} | ❌ failed | `{TARGET}@x86_64` audit | one \\| two three |" in text
+    assert "| other | ✅ published |" in text
+    issue = report.issue(found.bad[0])
+    assert "exit status 4" in issue
+    assert "    one | two\n    three" in issue
+    assert f"imgbuild ci run {TARGET}@x86_64" in issue
+    assert "imgbuild ci run" not in report.issue(found.bad[1])
+
+
+# -- the command line
+
+
+@pytest.fixture(name="command")
+def _command(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    registries.alone(monkeypatch, world.folder)
+    return Command(monkeypatch, capsys)
+
+
+def test_jobs_fit_a_matrix_of_actions(world, command):
+    told(world, RUNNERS)
+    output = world.folder / "output"
+    output.write_text("before=1\n")
+    done = command("ci", "jobs", TARGET, "--no-gpu", "--actions", str(output), "--json")
+    document = codec.decode(done.stdout.encode(), Chosen, file="stdout")
+    before, targets, alone = output.read_text().splitlines()
+    assert before == "before=1"
+    [target] = json.loads(targets.removeprefix("targets="))
+    assert target["target"] == TARGET
+    assert target["gpu"] == []
+    assert [job["id"] for job in json.loads(alone.removeprefix("jobs="))] == [f"{TARGET}@x86_64"]
+    assert [one.target for one in document.targets] == [TARGET]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("jobs", TARGET, "--shard", "3/2"), "--shard 3/2 is no part"),
+        (("run", f"{TARGET}@moon", "--no-push", "--no-gpu"), f"{TARGET} has no job {TARGET}@moon"),
+        (("run", f"{TARGET}@x86_64", "--no-push", "--keyless"), "--no-push: nothing goes"),
+        (("run", "a@b", "--registry", "h/n", "--key", "k", "--keyless"), "two ways to sign"),
+        (("run", f"{TARGET}@x86_64", "--no-gpu"), "no registry is named"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(world, command, words, message):
+    told(world, RUNNERS)
+    done = command("ci", *words)
+    assert done.status == InputError.exit_code
+    assert message in " ".join(done.stderr.split())
+
+
+def test_a_night_needs_a_registry(command):
+    done = command("nightly", "--all")
+    assert done.status == InputError.exit_code
+    assert "no registry is named" in done.stderr
