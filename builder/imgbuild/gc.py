@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from imgbuild import holdings
 from imgbuild.console import console
 from imgbuild.holdings import Kind, Manifest
 from imgbuild.registry.reference import Repository
@@ -88,7 +89,10 @@ class Garbage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """What a repository comes to. `size` counts each blob of the garbage once."""
+    """What a repository comes to. `size` counts each blob of the garbage once.
+
+    `deleted`: the garbage is gone, and what is named here is what went.
+    """
 
     repository: str
     manifests: int
@@ -121,15 +125,35 @@ def judge(
     )
 
 
-def delete(sweep: Sweep, repository: Repository, client: Client) -> Sweep:
-    """Delete the garbage of `sweep`, what lists before what is listed."""
+def delete(
+    sweep: Sweep, held: Mapping[Digest, Manifest], repository: Repository, client: Client
+) -> Sweep:
+    """Delete the garbage of `sweep`, what lists before what is listed; what was deleted.
+
+    What has got a tag since `held` was read, as by a push of an older lock, is left alone.
+    """
+    tags = holdings.tags(repository, client)
+    gone: list[Garbage] = []
     total = sum(len(entry.manifests) for entry in sweep.garbage)
     with console.progress(f"deleting from {repository}", total, unit="manifests") as bar:
         for entry in sweep.garbage:
+            new = {
+                tag
+                for digest in entry.manifests
+                for tag in tags.get(digest, ())
+                if tag not in held[digest].tags
+            }
+            if new:
+                console.warn(f"{entry.digest} is kept: it is tagged {', '.join(sorted(new))} now")
+                continue
             for digest in entry.manifests:
                 client.delete(repository, digest)
                 bar.advance(1)
-    return msgspec.structs.replace(sweep, deleted=True)
+            gone.append(entry)
+    removed = {digest for entry in gone for digest in entry.manifests}
+    left = {blob for digest in held.keys() - removed for blob in held[digest].blobs}
+    size = _size(removed, held, left)
+    return msgspec.structs.replace(sweep, garbage=tuple(gone), size=size, deleted=True)
 
 
 # -- what is kept

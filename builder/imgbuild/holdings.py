@@ -86,36 +86,36 @@ def scan(
 
     FetchFailed if there is no such repository or it does not answer.
     """
-    tags = _tags(repository, client)
+    named = tags(repository, client)
     found: dict[Digest, Manifest] = {}
-    due = {*tags, *_untagged(repository, client, set(known) - tags.keys())}
+    due = {*named, *_untagged(repository, client, set(known) - named.keys())}
     while due:
         fetched = threads.each(
             sorted(due),
-            lambda digest, _: _read(repository, client, digest, tags.get(digest, ())),
+            lambda digest, _: _read(repository, client, digest, named.get(digest, ())),
             threads=THREADS,
         )
         new = {item.digest: item for item, _ in fetched if item is not None}
         found |= new
-        named = {digest for item in new.values() for digest in item.children}
-        named |= {digest for _, referrers in fetched for digest in referrers}
-        due = named - found.keys() - due
+        near = {digest for item in new.values() for digest in item.children}
+        near |= {digest for _, referrers in fetched for digest in referrers}
+        due = near - found.keys() - due
     return found
 
 
-def _tags(repository: Repository, client: Client) -> dict[Digest, tuple[str, ...]]:
-    """Digest → its tags."""
+def tags(repository: Repository, client: Client) -> dict[Digest, tuple[str, ...]]:
+    """Digest → its tags, now."""
     names = sorted(client.tags(repository))
 
     def _resolve(tag: str, _: Stop) -> Digest | None:
-        found = client.resolve(Reference(repository.host, repository.name, tag=tag))
-        return found.digest if found is not None else None  # removed meanwhile
+        named = client.resolve(Reference(repository.host, repository.name, tag=tag))
+        return named.digest if named is not None else None  # removed meanwhile
 
-    tags: dict[Digest, tuple[str, ...]] = {}
+    found: dict[Digest, tuple[str, ...]] = {}
     for name, digest in zip(names, threads.each(names, _resolve, threads=THREADS), strict=True):
         if digest is not None:
-            tags[digest] = (*tags.get(digest, ()), name)
-    return tags
+            found[digest] = (*found.get(digest, ()), name)
+    return found
 
 
 def _untagged(

@@ -283,9 +283,11 @@ def test_deletion_leaves_what_is_kept_and_nothing_of_the_rest(registry):
         digests=frozenset({new}), ever={old: OLD}, targets=frozenset({"small"}),
         tags=frozenset({"small"}),
     )  # fmt: skip
-    sweep = gc.judge(place.repository, place.scan(), named, Policy())
-    done = gc.delete(sweep, place.repository, place.client)
+    held = place.scan()
+    sweep = gc.judge(place.repository, held, named, Policy())
+    done = gc.delete(sweep, held, place.repository, place.client)
     assert done.deleted
+    assert (done.garbage, done.size) == (sweep.garbage, sweep.size)
     left = {digest for _, digest in registry.manifests}
     assert {new, bills[0]} <= left
     assert not left & {old, bills[1]}
@@ -307,10 +309,29 @@ def test_a_registry_that_deletes_nothing_says_what_to_change(registry):
     named = Named(
         digests=frozenset(), ever={old: OLD}, targets=frozenset({"small"}), tags=frozenset()
     )
-    sweep = gc.judge(place.repository, place.scan(), named, Policy())
+    held = place.scan()
+    sweep = gc.judge(place.repository, held, named, Policy())
     with pytest.raises(FetchFailed) as caught:
-        gc.delete(sweep, place.repository, place.client)
+        gc.delete(sweep, held, place.repository, place.client)
     assert "storage.delete.enabled" in (caught.value.hint or "")
+
+
+def test_what_is_tagged_while_it_is_looked_at_is_left_alone(registry, capsys):
+    """Somebody has pushed an older lock again: the registry had all of it already."""
+    place = Place(registry)
+    old, older = place.image("old", "small-20260101"), place.image("older", "small-20250101")
+    named = Named(
+        digests=frozenset(), ever={old: OLD, older: OLD}, targets=frozenset({"small"}),
+        tags=frozenset({"small"}),
+    )  # fmt: skip
+    held = place.scan()
+    sweep = gc.judge(place.repository, held, named, Policy())
+    place.image("old", "small")
+    done = gc.delete(sweep, held, place.repository, place.client)
+    assert [entry.digest for entry in done.garbage] == [older]
+    assert done.size == done.garbage[0].size < sweep.size
+    assert {digest for _, digest in registry.manifests} == {old}
+    assert f"{old} is kept: it is tagged small now" in capsys.readouterr().err
 
 
 def test_a_tag_whose_manifest_is_not_given_stops_the_scan(registry):

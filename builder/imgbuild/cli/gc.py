@@ -136,7 +136,7 @@ def gc(
         held = holdings.scan(repository, client, known.ever)
         sweep = gc.judge(repository, held, known, policy)
         if delete:
-            sweep = gc.delete(sweep, repository, client)
+            sweep = gc.delete(sweep, held, repository, client)
         _tell(sweep)
         sweeps.append(sweep)
     if any(sweep.deleted and sweep.garbage for sweep in sweeps):
