@@ -90,7 +90,7 @@ class ToolMissing(ImgbuildError):
 
 
 class FetchFailed(ImgbuildError):
-    """A download failed: no route, no such file, no permission."""
+    """A download or an upload failed: no route, no such file, no permission."""
 
     exit_code = 7
 
