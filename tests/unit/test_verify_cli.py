@@ -10,23 +10,32 @@ import pytest
 from cryptography.hazmat.primitives import serialization as forms
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imgbuild import building, carried, inside, push
+from imgbuild import building, carried
 from imgbuild.values import Arch
 from imgbuild.verifying import known
-from tests.unit import registry_project
+from tests.unit import verified
 from tests.unit.cli_project import Command, json_of
 from tests.unit.registry_project import BOTH, NAME, Place
+from tests.unit.verified import World
 
 MARK = "sha256:"
 
 
+@pytest.fixture(name="whole", scope="module")
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    yield from verified.make(tmp_path_factory.mktemp("verifying"))
+
+
+@pytest.fixture(name="world")
+def _world(whole: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    return verified.use(whole, monkeypatch, tmp_path)
+
+
 @pytest.fixture(name="place")
-def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    for place in registry_project.place(tmp_path, monkeypatch):
-        plan, work = place.both(), place.work()
-        push.push(work, plan)
-        inside.attach_all(work.client, place.repository, plan.lock, plan.sealed, work.project)
-        yield place
+def _place(world: World) -> Place:
+    """The image as it was pushed, with all that is attached, before anybody signed it."""
+    world.restore(world.unsigned)
+    return world.place
 
 
 @pytest.fixture(name="imgbuild")
@@ -115,13 +124,13 @@ def test_an_image_that_is_not_its_locks_is_not_signed(place, imgbuild, pair):
     assert place.registry.manifests == held
 
 
-def test_an_image_without_a_lock_is_signed_by_its_digest(place, imgbuild, pair):
-    place.push()
-    other = str(place.reference(registry_project.TAGS[0]))
+def test_an_image_without_a_lock_is_signed_by_its_digest(world, place, imgbuild, pair):
+    world.remove(carried.ARTIFACT_TYPE, world.top)
+    other = ref(place)
     answer = imgbuild("sign", other, "--key", pair[0], "--json")
     assert "carries no lock: only its digest is signed" in answer.stderr
-    (one,) = json_of(answer)
-    assert one["statements"] == []
+    made = json_of(answer)
+    assert [one["statements"] for one in made] == [[], [], []]
     found = imgbuild("verify", other, "--key", pair[1], "--json")
     assert (found.status, outcomes(found)["signature"]) == (0, "passed")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,9 +29,8 @@ from imgbuild.verifying import known
 from imgbuild.verifying.checks import Outcome
 from imgbuild.verifying.places import InRegistry
 from imgbuild.verifying.verify import Wanted, verify
-from tests import registries
 from tests.registries import named
-from tests.unit import registry_project
+from tests.unit import verified
 from tests.unit.registry_project import BOTH, NAME
 from tests.unit.verified import World
 
@@ -39,20 +39,12 @@ ARM = Arch.ARM64
 
 @pytest.fixture(name="whole", scope="module")
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("verifying")
-        for place in registry_project.place(folder, patch):
-            yield World(place)
+    yield from verified.make(tmp_path_factory.mktemp("verifying"))
 
 
 @pytest.fixture(name="world")
-def _world(whole: World, monkeypatch: pytest.MonkeyPatch, tmp_path) -> World:
-    cache = whole.place.world.folder.parent / "cache"
-    registries.alone(monkeypatch, tmp_path)
-    monkeypatch.setenv("IMGBUILD_CACHE", str(cache))
-    monkeypatch.chdir(whole.place.world.folder)
-    whole.restore(whole.signed)
-    return whole
+def _world(whole: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    return verified.use(whole, monkeypatch, tmp_path)
 
 
 def own(world: World) -> known.Known:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from imgbuild import building, push
+from imgbuild import building
 from imgbuild.oci.documents import INDEX, MANIFEST
 from imgbuild.registry.client import Client
 from imgbuild.values import Arch
@@ -22,22 +22,31 @@ from imgbuild.verifying.checks import Checklist, Outcome
 from imgbuild.verifying.image import Expected
 from imgbuild.verifying.places import InLayout, InRegistry
 from tests.registries import named
-from tests.unit import registry_project
+from tests.unit import registry_project, verified
 from tests.unit.registry_project import BOTH, NAME, Place
+from tests.unit.verified import World
 
 QUIET = {"layer bytes": Outcome.UNCHECKED}
 
 
+@pytest.fixture(name="whole", scope="module")
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    yield from verified.make(tmp_path_factory.mktemp("verifying"))
+
+
+@pytest.fixture(name="world")
+def _world(whole: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    return verified.use(whole, monkeypatch, tmp_path)
+
+
 @pytest.fixture(name="place")
-def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    yield from registry_project.place(tmp_path, monkeypatch)
+def _place(world: World) -> Place:
+    return world.place
 
 
 @pytest.fixture(name="due")
-def _due(place: Place) -> Expected:
-    plan = place.both()
-    push.push(place.work(), plan)
-    return image.expected(plan.lock, plan.sealed)
+def _due(world: World) -> Expected:
+    return image.expected(world.lock, world.sealed)
 
 
 def check(place: Place, due: Expected, *, whole: bool = False, tag: str = BOTH):
@@ -191,9 +200,8 @@ def test_a_document_that_is_none(place, due):
     assert "config" in failed(check(place, due))["manifest", None]
 
 
-def test_a_layout_is_checked_alike(place, tmp_path):
-    plan = place.both()
-    due = image.expected(plan.lock, plan.sealed)
+def test_a_layout_is_checked_alike(world, place, due, tmp_path):
+    plan = world.plan
     out = tmp_path / "layout"
     inputs = place.work().inputs
     building.build(plan.lock, plan.sealed, tuple(Arch), out, inputs, processes=1, verify=False)

@@ -1,13 +1,16 @@
 """A pushed and signed image for two architectures, to be tampered with.
 
-Comes in: a `Place`. Goes out: a `World`, whose registry can be changed and set back.
+Comes in: a `Place`. Goes out: a `World`, made once for a file of tests, whose registry is set back
+for each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from imgbuild import attach, inside, push
@@ -23,7 +26,9 @@ from imgbuild.values import Arch
 from imgbuild.verifying.checks import Outcome
 from imgbuild.verifying.places import InRegistry
 from imgbuild.verifying.verify import Wanted, verify
+from tests import registries
 from tests.registries import named
+from tests.unit import registry_project
 from tests.unit.registry_project import BOTH, NAME, Place
 
 Found = dict[str, tuple[Outcome, str]]
@@ -126,3 +131,20 @@ class World:
             for one in self.client.referrers(self.repository, subject.digest, forms.BUNDLE):
                 if one.annotations["dev.sigstore.bundle.predicateType"] in kinds:
                     self.client.delete(self.repository, one.digest)
+
+
+def make(folder: Path) -> Iterator[World]:
+    """A `World` below `folder`, for a fixture of a whole file."""
+    with pytest.MonkeyPatch.context() as patch:
+        for place in registry_project.place(folder, patch):
+            yield World(place)
+
+
+def use(world: World, monkeypatch: pytest.MonkeyPatch, folder: Path) -> World:
+    """`world` for one test, as it was made: in its project, with its cache, nobody's settings."""
+    registries.alone(monkeypatch, folder)
+    monkeypatch.setenv("IMGBUILD_CACHE", str(world.place.world.folder.parent / "cache"))
+    monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
+    monkeypatch.chdir(world.place.world.folder)
+    world.restore(world.signed)
+    return world
