@@ -10,7 +10,6 @@ of the image, makes no GPU context, and no check waits longer than a few seconds
 from __future__ import annotations
 
 import argparse
-import ctypes
 import getpass
 import importlib.util
 import json
@@ -27,7 +26,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+
+from doctor_driver import Finding, driver
 
 FORMAT = 1
 STACK = ("torch", "vllm", "ray", "trl", "transformers", "verl", "numpy")
@@ -49,15 +49,6 @@ SOCKET_PATH = 107  # bytes of the path of a socket, by the kernel
 RAY_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
 NETWORK_PATIENCE = 2.0
 NETWORK_DISKS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "9p", "cifs"}
-
-
-class Finding(NamedTuple):
-    """One thing that was looked at; `severity` is note, warning or error."""
-
-    check: str
-    severity: str
-    message: str
-    remedy: str = ""
 
 
 def packages() -> Iterator[Finding]:
@@ -265,64 +256,6 @@ def cores() -> Iterator[Finding]:
         )  # fmt: skip
     else:
         yield Finding("cores", "note", f"{granted} cores, all of the machine's")
-
-
-def driver(gpus: int) -> Iterator[Finding]:
-    """The driver's library: whether it loads, whose it is, how many GPUs it has, and its link."""
-    try:
-        library = ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        if gpus:
-            yield Finding(
-                "driver", "error", f"libcuda.so.1 cannot be loaded: {error}",
-                "apptainer: --nv; docker: --gpus all; else bind the folder that holds it, and name"
-                " it in LD_LIBRARY_PATH and TRITON_LIBCUDA_PATH",
-            )  # fmt: skip
-        else:
-            yield Finding("driver", "note", "there is none, and no GPU was asked for")
-        return
-    place = _loaded("libcuda.so")
-    if "/stubs/" in place or library.cuInit(0) == 34:  # CUDA_ERROR_STUB_LIBRARY
-        yield Finding(
-            "driver", "error", f"{place} is a stub that is there to link with, not the driver",
-            "take the stubs folder out of LD_LIBRARY_PATH; LIBRARY_PATH is the one for linking",
-        )  # fmt: skip
-        return
-    count = ctypes.c_int(0)
-    status = library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count))
-    if status or count.value < gpus:
-        why = f" (CUDA error {status})" if status else ""
-        yield Finding(
-            "driver", "error", f"{place} sees {count.value} GPUs{why}, {gpus} were asked for",
-            "look at CUDA_VISIBLE_DEVICES and at nvidia-smi on the node; Slurm: --gpus-per-node",
-        )  # fmt: skip
-    else:
-        yield Finding("driver", "note", f"{place} sees {count.value} GPUs")
-    yield from _link(Path(place).parent)
-
-
-def _loaded(name: str) -> str:
-    """The path of the loaded library whose file begins with `name`."""
-    rows = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
-    return next((row.split()[-1] for row in rows if f"/{name}" in row), name)
-
-
-def _link(folder: Path) -> Iterator[Finding]:
-    """Whether `gcc -lcuda` finds what Triton and FlashInfer link with."""
-    compiler = shutil.which(os.environ.get("CC", "gcc"))
-    if compiler is None:
-        return
-    with tempfile.TemporaryDirectory() as work:
-        source = Path(work, "empty.c")
-        source.write_text("int nothing(void) { return 0; }\n", "ascii")
-        command = [compiler, "-shared", str(source), "-o", str(Path(work, "empty.so")), "-lcuda"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    if done.returncode:
-        yield Finding(
-            "link with -lcuda", "warning", f"cannot find -lcuda; the driver lies in {folder}",
-            f"set LIBRARY_PATH and TRITON_LIBCUDA_PATH to {folder}; if it has libcuda.so.1 alone,"
-            " to a folder of yours with a link libcuda.so to it",
-        )  # fmt: skip
 
 
 def model_disk() -> Iterator[Finding]:

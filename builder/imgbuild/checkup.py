@@ -26,6 +26,7 @@ from imgbuild.store import Store
 from imgbuild.values import Arch
 
 SCRIPT = "doctor.py"
+SCRIPTS = (SCRIPT, "doctor_driver.py")
 PLACE = "/smoke_tests"
 FORMAT = 1
 TIER = "doctor"
@@ -33,7 +34,7 @@ ENTRYPOINT = "/opt/imgbuild/entrypoint"
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be there: GPUs, and MB of shared memory if any; `words` are options for Apptainer."""
+    """What must be there: GPUs, MB of shared memory. `words` are options for Apptainer."""
 
     gpus: int = 0
     shared: int = 0
@@ -120,10 +121,11 @@ def _command(lock: Lock, asked: Asked) -> list[str]:
 
 
 def _tar() -> Iterator[bytes]:
-    """The script as a tar stream."""
-    data = (smoke.TESTS / SCRIPT).read_bytes()
-    yield header(Member(path=SCRIPT, size=len(data), content=data))
-    yield data + bytes(padding(len(data)))
+    """The script, in two files, as a tar stream."""
+    for name in SCRIPTS:
+        data = (smoke.TESTS / name).read_bytes()
+        yield header(Member(path=name, size=len(data), content=data))
+        yield data + bytes(padding(len(data)))
     yield bytes(1024)
 
 

@@ -232,13 +232,13 @@ def ended(one: Followed, word: str, state: State | None) -> Ended:
     """The end of `one`, with what it left."""
     place = one.order.place / f"{one.number}.log"
     answer = one.order.place / f"{one.target}.answer.json"
-    log = place.read_text("utf-8", "replace").splitlines() if place.exists() else []
+    log = place.read_text(encoding="utf-8", errors="replace").splitlines() if place.exists() else []
     return Ended(
         target=one.target,
         job=f"{one.order.job}_{one.number}",
         state=word,
         status=state.status if state else None,
-        answer=answer.read_text("utf-8") if answer.exists() else "",
+        answer=answer.read_text(encoding="utf-8") if answer.exists() else "",
         log="\n".join(log[-TAIL:]),
         place=place,
     )

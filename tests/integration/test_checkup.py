@@ -37,7 +37,7 @@ def look(*words: str, before: tuple[str, ...] = (), **env: str) -> dict[str, dic
     """What the script finds, by check; its status says whether one is an error."""
     base = {"PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1", "HOME": os.environ["HOME"]}
     done = subprocess.run(
-        [*before, sys.executable, "-I", str(SCRIPT), "--json", *words],
+        [*before, sys.executable, "-sE", str(SCRIPT), "--json", *words],
         env=base | env, capture_output=True, text=True, check=False,
     )  # fmt: skip
     found = json.loads(done.stdout)["findings"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import os
@@ -20,6 +21,7 @@ EVERY = ("HOME", "TMPDIR", "RAY_TMPDIR", "HF_HUB_OFFLINE", "SLURM_CPUS_PER_TASK"
 @pytest.fixture(name="doctor")
 def _doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The script as a module, in an environment that has nothing wrong."""
+    monkeypatch.syspath_prepend(SCRIPT.parent)
     spec = importlib.util.spec_from_file_location("cluster_doctor", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
@@ -165,7 +167,7 @@ def test_no_driver(doctor, monkeypatch):
     def absent(name: str) -> None:
         raise OSError(name)
 
-    monkeypatch.setattr(doctor.ctypes, "CDLL", absent)
+    monkeypatch.setattr(ctypes, "CDLL", absent)
     assert worst(doctor.driver(0))[0] == "note"
     severity, text = worst(doctor.driver(1))
     assert severity == "error"

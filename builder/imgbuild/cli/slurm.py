@@ -15,7 +15,7 @@ from imgbuild.errors import InputError
 
 if TYPE_CHECKING:
     from imgbuild.project import Project
-    from imgbuild.render.slurm import Container, JobScript
+    from imgbuild.render.slurm import Allocation, Container, JobScript
 
 
 class Kind(enum.StrEnum):
@@ -25,6 +25,15 @@ class Kind(enum.StrEnum):
     RAY = "ray"
     TRL_SERVER = "trl-server"
     VERL = "verl"
+
+
+class Runtime(msgspec.Struct, frozen=True):
+    """What is to run the image: a SIF or what pyxis takes, folders, and options for Apptainer."""
+
+    sif: Path | None
+    pyxis: str | None
+    binds: tuple[str, ...]
+    words: tuple[str, ...]
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,13 +132,63 @@ Words = Annotated[
     ),
 ]
 
+Command = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="-- COMMAND", help="What the job runs.", show_default=False),
+]
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="With trl-server: the model that vLLM serves.",
+        rich_help_panel=options.WORK,
+    ),
+]
+Check = Annotated[
+    bool,
+    typer.Option(
+        "--check",
+        help="Instead of the work, try for two minutes what it will need: GPUs, all-reduce"
+        " between the nodes, shared memory, folders, limits.",
+        rich_help_panel=options.WORK,
+    ),
+]
+Shared = Annotated[
+    int,
+    typer.Option(
+        "--shared",
+        metavar="MB",
+        min=0,
+        help="With --check: shared memory that must be free; 0: 1 GB is advised.",
+        rich_help_panel=options.WORK,
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Where the script goes; by default to stdout.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
+Submit = Annotated[
+    bool,
+    typer.Option(
+        "--submit",
+        help="Give it to sbatch too, and print the job's number. With --check, wait for its"
+        " end and print what it found; exit status 1 if something stands in the way.",
+        rich_help_panel=options.WORK,
+    ),
+]
+
 
 def slurm(
     name: options.One,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="-- COMMAND", help="What the job runs.", show_default=False),
-    ] = None,
+    command: Command = None,
     job: Job = Kind.SINGLE,
     nodes: allocation.Nodes = 1,
     gpus: allocation.Gpus = 0,
@@ -141,59 +200,16 @@ def slurm(
     sbatch: allocation.More = None,
     sif: Sif = None,
     pyxis: Pyxis = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            metavar="NAME",
-            help="With trl-server: the model that vLLM serves.",
-            rich_help_panel=options.WORK,
-        ),
-    ] = "",
+    model: Model = "",
     bind: Binds = None,
     stage: Stage = None,
     scratch: Scratch = "",
     env: Env = None,
     apptainer: Words = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Instead of the work, try for two minutes what it will need: GPUs, all-reduce"
-            " between the nodes, shared memory, folders, limits.",
-            rich_help_panel=options.WORK,
-        ),
-    ] = False,
-    shared: Annotated[
-        int,
-        typer.Option(
-            "--shared",
-            metavar="MB",
-            min=0,
-            help="With --check: shared memory that must be free; 0: 1 GB is advised.",
-            rich_help_panel=options.WORK,
-        ),
-    ] = 0,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Where the script goes; by default to stdout.",
-            rich_help_panel=options.WORK,
-            show_default=False,
-        ),
-    ] = None,
-    submit: Annotated[
-        bool,
-        typer.Option(
-            "--submit",
-            help="Give it to sbatch too, and print the job's number. With --check, wait for its"
-            " end and print what it found; exit status 1 if something stands in the way.",
-            rich_help_panel=options.WORK,
-        ),
-    ] = False,
+    check: Check = False,
+    shared: Shared = 0,
+    output: Output = None,
+    submit: Submit = False,
     matrix: options.MatrixFile = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -215,40 +231,58 @@ def slurm(
         imgbuild slurm cu130-vllm --job verl --nodes 2 --gpus 8 -- python -m verl.trainer.main_ppo
     """
     from imgbuild import project as projects
-    from imgbuild import seal
-    from imgbuild.cli import locked
     from imgbuild.codec import write_bytes
-    from imgbuild.render import slurm as jobs
+    from imgbuild.render.slurm import Allocation, text
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     found = projects.find(matrix)
-    [chosen] = locked.choose(found, [single_name(found, name)], everything=False, arches=[])
-    if sif is not None and pyxis is not None:
-        message = "--sif and --pyxis are two ways to run the image"
-        raise InputError(message, hint="leave one of them out")
-    environment, passed = jobs.variables(env or ())
-    words = list(command or [])
-    made = jobs.script(
-        chosen.lock,
-        seal.read_seal(found.images, chosen.lock).digest,
-        jobs.Job.CHECK if check else jobs.Job(job.value),
-        jobs.Allocation(
-            nodes=nodes, gpus=gpus, cpus=cpus, memory=memory, time=time, account=account,
-            partition=partition, more=tuple(sbatch or ()),
-        ),
-        _container(found, chosen.lock.target, sif, pyxis, bind or [], apptainer or [], check=check),
-        command=tuple(words[1:] if words[:1] == ["--"] else words),
-        model=model,
-        stage=tuple(stage or ()),
-        scratch=scratch,
-        environment=environment,
-        passed=passed,
+    asked = Allocation(
+        nodes=nodes, gpus=gpus, cpus=cpus, memory=memory, time=time, account=account,
+        partition=partition, more=tuple(sbatch or ()),
+    )  # fmt: skip
+    runtime = Runtime(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
+    made = _script(
+        found, name, None if check else job, asked, runtime, env or [],
+        command=_words(command), model=model, stage=tuple(stage or ()), scratch=scratch,
         shared=shared,
     )  # fmt: skip
-    text = jobs.text(made, found.images)
+    script = text(made, found.images)
     if output is not None:
-        write_bytes(output, text.encode())
-    _tell(made, text, output, submit=submit, json=json)
+        write_bytes(output, script.encode())
+    _tell(made, script, output, submit=submit, json=json)
+
+
+def _words(command: list[str] | None) -> tuple[str, ...]:
+    words = tuple(command or ())
+    return words[1:] if words[:1] == ("--",) else words
+
+
+def _script(
+    found: Project,
+    name: str,
+    job: Kind | None,
+    asked: Allocation,
+    runtime: Runtime,
+    env: list[str],
+    **more: object,
+) -> JobScript:
+    """The script of `job`, None being the check, in the image of the one target `name`."""
+    from imgbuild import seal
+    from imgbuild.cli import locked
+    from imgbuild.render import slurm as jobs
+
+    [chosen] = locked.choose(found, [single_name(found, name)], everything=False, arches=[])
+    environment, passed = jobs.variables(env)
+    return jobs.script(
+        chosen.lock,
+        seal.read_seal(found.images, chosen.lock).digest,
+        jobs.Job(job.value) if job else jobs.Job.CHECK,
+        asked,
+        _container(found, chosen.lock.target, runtime, check=job is None),
+        environment=environment,
+        passed=passed,
+        **more,
+    )
 
 
 def single_name(found: Project, name: str) -> str:
@@ -262,28 +296,23 @@ def single_name(found: Project, name: str) -> str:
     return chosen[0].lock.target
 
 
-def _container(
-    found: Project,
-    target: str,
-    sif: Path | None,
-    pyxis: str | None,
-    binds: list[str],
-    words: list[str],
-    *,
-    check: bool,
-) -> Container:
+def _container(found: Project, target: str, runtime: Runtime, *, check: bool) -> Container:
     """What runs the image; a check is shown the scripts that it runs."""
     from imgbuild import smoke
     from imgbuild.render.slurm import Container
 
+    if runtime.sif is not None and runtime.pyxis is not None:
+        message = "--sif and --pyxis are two ways to run the image"
+        raise InputError(message, hint="leave one of them out")
+    binds, words = runtime.binds, runtime.words
     if check:
-        binds = [*binds, f"{smoke.TESTS.resolve()}:/smoke_tests:ro"]
-    if pyxis is not None:
-        return Container(image=pyxis, pyxis=True, binds=tuple(binds), words=tuple(words))
-    image = (sif or found.output(target).with_name(f"{target}.sif")).absolute()
+        binds = (*binds, f"{smoke.TESTS.resolve()}:/smoke_tests:ro")
+    if runtime.pyxis is not None:
+        return Container(image=runtime.pyxis, pyxis=True, binds=binds, words=words)
+    image = (runtime.sif or found.output(target).with_name(f"{target}.sif")).absolute()
     if not image.exists():
         console.warn(f"{image} is not there yet: imgbuild sif {target}")
-    return Container(image=str(image), binds=tuple(binds), words=tuple(words))
+    return Container(image=str(image), binds=binds, words=words)
 
 
 def _tell(made: JobScript, text: str, output: Path | None, *, submit: bool, json: bool) -> None:
@@ -303,7 +332,7 @@ def _tell(made: JobScript, text: str, output: Path | None, *, submit: bool, json
     with console.step(f"{made.name}: waiting for Slurm to run it"):
         number, status = door.wait(text, here)
     log = here / made.log.replace("%x", made.name).replace("%j", number)
-    said = log.read_text("utf-8", "replace") if log.exists() else ""
+    said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     answer = msgspec.structs.replace(answer, job=number, status=status, log=said)
     options.answer(answer, [said or f"{log} was not written"], json=json)
     if status != 0:
