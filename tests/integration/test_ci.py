@@ -232,3 +232,13 @@ def test_a_tier_that_fails_after_the_push_leaves_a_digest_and_no_tag(world):
     found = client.resolve(Reference(place.host, place.name, digest=world.digest(OTHER)))
     assert found is not None
     path.write_text(ciworld.SETTINGS)
+
+
+def test_a_sif_lies_beside_the_published_image(world):
+    path = world.project.folder / "ci.yaml"
+    path.write_text(ciworld.SETTINGS + "sif: true\n")
+    words = ("--registry", world.place("rl"), "--through", "root")
+    done = world.project.run("ci", "run", f"{OTHER}@{ARCH}-sif", *words)
+    assert f"{OTHER}@{ARCH}-sif passed" in done.stdout
+    assert f"{OTHER}-{ARCH}-sif" in world.tags("rl")
+    path.write_text(ciworld.SETTINGS)

@@ -141,6 +141,14 @@ def test_every_architecture_is_proven_and_one_job_pushes(world):
     assert made.digest == ""
 
 
+def test_a_sif_comes_after_the_tags_of_each_architecture(world):
+    made = jobs.jobs(UNLOCKED, BOTH, None, told(world, RUNNERS + "sif: true\n"))
+    assert [job.id for job in made.sif] == [f"{UNLOCKED}@x86_64-sif", f"{UNLOCKED}@arm64-sif"]
+    assert {job.needs for job in made.sif} == {(f"{UNLOCKED}@publish",)}
+    command = running.command(way(world), made.sif[1], "sif")
+    assert command[:6] == ("sif", UNLOCKED, "--arch", "arm64", "--push", "registry.example/rl")
+
+
 def test_machines_fit_or_the_job_is_refused(world):
     made = of(world, again=True)
     assert [job.runner for job in made.all] == [("a",), ("b",), ("g",), ("a",)]

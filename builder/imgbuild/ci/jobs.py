@@ -6,6 +6,7 @@ steps, the machine that it wants and the jobs whose results it rests on.
     TARGET@x86_64, TARGET@arm64    check → audit → size → build → smoke (→ push, by digest)
     TARGET@x86_64-gpu, …           gate → pull → smoke
     TARGET@publish                 gate → sign → tag
+    TARGET@x86_64-sif, …           gate → pull → sif, where ci.yaml asks for it
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from imgbuild.seal import Seal
 from imgbuild.smoke import GPU_TIERS, Tier
 from imgbuild.values import Arch
 
-Step = Literal["check", "audit", "size", "build", "smoke", "push", "gate", "pull", "sign", "tag"]
+Step = Literal[
+    "check", "audit", "size", "build", "smoke", "push", "gate", "pull", "sign", "tag", "sif"
+]  # fmt: skip
 PUBLISH = "publish"
+SIF = "sif"
 AGAIN = "again"
 ROOM = 2.0  # GB beside the image: the checkout, an environment, logs
 SMALL = 1  # GB that a job without an image fills
@@ -57,11 +61,75 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
     again: tuple[Job, ...] = ()
     gpu: tuple[Job, ...] = ()
     publish: tuple[Job, ...]
+    sif: tuple[Job, ...] = ()
 
     @property
     def all(self) -> tuple[Job, ...]:
         """All jobs; each stands after those that it needs."""
-        return (*self.image, *self.again, *self.gpu, *self.publish)
+        return (*self.image, *self.again, *self.gpu, *self.publish, *self.sif)
+
+
+class _Maker(msgspec.Struct, frozen=True):
+    """Makes the jobs of one target."""
+
+    target: str
+    sealed: Seal | None
+    settings: Settings
+
+    @property
+    def digest(self) -> str:
+        return self.sealed.digest if self.sealed is not None else ""
+
+    def job(self, place: str, arch: Arch, steps: tuple[Step, ...]) -> Job:
+        """A job that holds the image; without tiers, needs, GPUs."""
+        return Job(
+            id=f"{self.target}@{place}",
+            target=self.target,
+            digest=self.digest,
+            arch=arch,
+            steps=steps,
+            disk=_disk(self.sealed, arch),
+        )
+
+    def image(self, arches: Sequence[Arch]) -> tuple[Job, ...]:
+        """For each architecture all that needs no GPU; the first also pushes."""
+        steps: tuple[Step, ...] = ("check", "audit", "size", "build", "smoke")
+        return tuple(
+            msgspec.structs.replace(
+                self.job(arch, arch, (*steps, "push") if arch is arches[0] else steps),
+                tiers=without_gpu(self.settings.gate),
+            )
+            for arch in arches
+        )
+
+    def again(self, arches: Sequence[Arch]) -> tuple[Job, ...]:
+        """Builds on machines of the other architectures, where there are any."""
+        there = {runner.arch for runner in self.settings.runners}
+        others = (arch for arch in Arch if arch in there and arch not in arches)
+        return tuple(self.job(f"{arch}-{AGAIN}", arch, ("check", "build")) for arch in others)
+
+    def gpu(self, arches: Sequence[Arch], pushed: Job) -> tuple[Job, ...]:
+        """For each tier that needs GPUs, the architectures on which a machine has some."""
+        return tuple(
+            msgspec.structs.replace(
+                self.job(f"{arch}-{tier}", arch, ("gate", "pull", "smoke")),
+                tiers=(tier,),
+                gpus=GPU_TIERS[tier],
+                needs=(pushed.id,),
+            )
+            for tier in self.settings.gate
+            if tier in GPU_TIERS
+            for arch in _gpu_arches(self.target, tier, arches, self.settings)
+        )
+
+    def sif(self, arches: Sequence[Arch], publish: Job) -> tuple[Job, ...]:
+        """A SIF for each architecture, if they are asked for."""
+        return tuple(
+            msgspec.structs.replace(
+                self.job(f"{arch}-{SIF}", arch, ("gate", "pull", "sif")), needs=(publish.id,)
+            )
+            for arch in (arches if self.settings.sif else ())
+        )
 
 
 def jobs(
@@ -72,50 +140,26 @@ def jobs(
     *,
     again: bool = False,
 ) -> Jobs:
-    """The jobs of `target`, proven on `arches`; with `again`, built on a second kind of machine."""
-    digest = sealed.digest if sealed is not None else ""
+    """The jobs of `target`, proven on `arches`; with `again`, built on a second kind of machine.
 
-    def _job(place: str, arch: Arch, steps: tuple[Step, ...], **more: object) -> Job:
-        fixed = {"id": f"{target}@{place}", "target": target, "digest": digest}
-        return Job(**fixed, arch=arch, steps=steps, **more)  # type: ignore[arg-type]
-
-    image = tuple(
-        _job(
-            arch,
-            arch,
-            ("check", "audit", "size", "build", "smoke", *(("push",) if first else ())),
-            tiers=without_gpu(settings.gate),
-            disk=_disk(sealed, arch),
-        )
-        for arch, first in zip(arches, (True, *(False for _ in arches)), strict=False)
-    )
-    others = tuple(
-        _job(f"{arch}-{AGAIN}", arch, ("check", "build"), disk=_disk(sealed, arch))
-        for arch in Arch
-        if again and arch not in arches and any(one.arch is arch for one in settings.runners)
-    )
-    gpu = tuple(
-        _job(
-            f"{arch}-{tier}",
-            arch,
-            ("gate", "pull", "smoke"),
-            tiers=(tier,),
-            gpus=GPU_TIERS[tier],
-            disk=_disk(sealed, arch),
-            needs=(image[0].id,),
-        )
-        for tier in settings.gate
-        if tier in GPU_TIERS
-        for arch in _gpu_arches(target, tier, arches, settings)
-    )
-    publish = _job(
-        PUBLISH,
-        arches[0],
-        ("gate", "sign", "tag"),
+    InputError if a tier needs a GPU and no machine with one is named.
+    """
+    maker = _Maker(target, sealed, settings)
+    image = maker.image(arches)
+    gpu = maker.gpu(arches, image[0])
+    publish = msgspec.structs.replace(
+        maker.job(PUBLISH, arches[0], ("gate", "sign", "tag")),
+        disk=SMALL,
         needs=tuple(job.id for job in (*image, *gpu)),
     )
     return Jobs(
-        target=target, digest=digest, image=image, again=others, gpu=gpu, publish=(publish,)
+        target=target,
+        digest=maker.digest,
+        image=image,
+        again=maker.again(arches) if again else (),
+        gpu=gpu,
+        publish=(publish,),
+        sif=maker.sif(arches, publish),
     )
 
 
@@ -154,6 +198,7 @@ def labelled(found: Jobs, settings: Settings) -> Jobs:
         again=_with(found.again),
         gpu=_with(found.gpu),
         publish=_with(found.publish),
+        sif=_with(found.sif),
     )
 
 

@@ -1,6 +1,6 @@
 """A night without a CI: the jobs of several targets, one after another, on machines of one's own.
 
-    image jobs → GPU jobs → publish, for each target; here, or what needs a GPU through Slurm
+    image jobs → GPU jobs → publish → SIFs, for each target; here, or what needs a GPU through Slurm
 
 Comes in: targets with their jobs, a `Way`. Goes out: what became of each. A target that fails does
 not stop the others, and a night that is stopped goes on where it was: results are on disk.
@@ -54,10 +54,17 @@ def night(way: Way, chosen: Chosen, machines: Machines) -> Overview:
         except ImgbuildError as error:
             console.error(f"{own.target}: {error.message}", hint=error.hint)
             raised[own.target] = error
-        if machines.drop and not there and (folder / "oci-layout").exists():
-            shutil.rmtree(folder)
+        if machines.drop and not there:
+            _drop(folder)
     found = report.overview(way.results, chosen)
     return Overview(targets=tuple(_judged(one, raised.get(one.target)) for one in found.targets))
+
+
+def _drop(folder: Path) -> None:
+    """Remove an image that was made for this night, and its SIF: the registry has them."""
+    if (folder / "oci-layout").exists():
+        shutil.rmtree(folder)
+        folder.with_name(f"{folder.name}.sif").unlink(missing_ok=True)
 
 
 def _judged(one: Verdict, error: ImgbuildError | None) -> Verdict:
@@ -76,13 +83,14 @@ def _target(way: Way, own: Jobs, machines: Machines) -> None:
     """The jobs of one target; those that cannot be done here must have been done elsewhere."""
     known = running.known(way, own)
     here = Arch.parse(platform.machine())
+    anywhere = {job.id for job in (*own.publish, *own.sif)}
     for job in (known[job.id] for job in own.all):
         if results.read_job(way.results, job).passed:
             console.info(f"{job.id} has passed before")
         elif job.gpus and machines.slurm:
             if not _through_slurm(way, job, known, machines.options).passed:
                 return
-        elif job.arch is not here and job not in own.publish:
+        elif job.arch is not here and job.id not in anywhere:
             console.warn(f"{job.id} is for another machine: imgbuild ci run {job.id} on {job.arch}")
         elif not running.run_job(way, job, known).passed:
             return

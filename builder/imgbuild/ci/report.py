@@ -77,7 +77,7 @@ def verdict(folder: Path, own: Jobs) -> Verdict:
     jobs = [results.begun(folder, job) for job in own.all]
     found = [results.read_job(folder, job) for job in jobs]
     waited = {job.id for job in jobs if "gate" in job.steps}
-    publishing = {job.id for job in own.publish}
+    publishing = {job.id for job in (*own.publish, *own.sif)}
     # A job that waits in vain for another one is not the first that failed.
     real = [one for one in found if one.failed and not _waits(one, waited)]
     seconds = round(sum(one.seconds for one in found), 3)

@@ -29,9 +29,10 @@ from imgbuild.values import sha256
 
 # Steps that look at what lies there now, in well under a second: done anew each time.
 CHEAP: frozenset[Step] = frozenset({"check", "size", "gate"})
-IN_REGISTRY: frozenset[Step] = frozenset({"push", "pull", "sign", "tag"})
-# Steps that leave an image in a folder for the smoke tests that follow.
+IN_REGISTRY: frozenset[Step] = frozenset({"push", "pull", "sign", "tag", "sif"})
+# Steps that leave an image in a folder, and those that want it there.
 MAKES: frozenset[Step] = frozenset({"build", "pull"})
+WANT: frozenset[Step] = frozenset({"smoke", "sif"})
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +105,7 @@ def due_steps(way: Way, job: Job) -> set[Step]:
         found = results.read_step(way.results, job, step)
         if step in CHEAP or found is None or found.outcome != "passed":
             due.add(step)
-    if "smoke" in due and not layout.check(way.project.output(job.target), job.digest):
+    if WANT & due and not layout.check(way.project.output(job.target), job.digest):
         due |= MAKES & set(job.steps)
     return due
 
@@ -119,6 +120,7 @@ def command(way: Way, job: Job, step: Step) -> tuple[str, ...]:
         "push": ("push", job.target, way.registry, "--digest-only"),
         "pull": ("pull", _reference(way, job), "--output", str(way.project.output(job.target))),
         "sign": ("sign", _reference(way, job), "--target", job.target, *_signer(way)),
+        "sif": ("sif", job.target, "--arch", job.arch, "--push", way.registry),
         "tag": ("tag", _reference(way, job), job.target, f"{job.target}-{way.date:%Y%m%d}"),
     }
     if step not in words:
@@ -128,7 +130,7 @@ def command(way: Way, job: Job, step: Step) -> tuple[str, ...]:
         shared += ["--matrix", str(way.project.matrix)]
     if step in ("audit", "build", "push") and way.offline:
         shared += ["--offline"]
-    if step in ("build", "push") and way.jobs:
+    if step in ("build", "push", "sif") and way.jobs:
         shared += ["--jobs", str(way.jobs)]
     if step in IN_REGISTRY:
         shared += [word for host in way.plain_http for word in ("--plain-http", host)]

@@ -42,6 +42,7 @@ class Settings(Strict, frozen=True):
     version: Literal[1]
     gate: Annotated[tuple[Tier, ...], msgspec.Meta(min_length=1)]
     runners: tuple[Runner, ...]
+    sif: bool
     budget: dict[str, Annotated[int, msgspec.Meta(ge=1)]]
 
     @property
@@ -75,6 +76,7 @@ class Given(Strict, frozen=True):
     version: Literal[1]
     gate: Annotated[tuple[Tier, ...] | None, msgspec.Meta(description="smoke tiers to pass")] = None
     runners: tuple[Runner, ...] | None = None
+    sif: Annotated[bool | None, msgspec.Meta(description="a SIF beside each image")] = None
     budget: dict[str, Annotated[int, msgspec.Meta(ge=1)]] | None = None
 
 
