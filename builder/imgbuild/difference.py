@@ -36,7 +36,7 @@ def side(text: str, client: Client, matrix: Path | None) -> Side:
     name, at, revision = text.partition("@")
     if "/" not in name and ":" not in name and not revision.startswith("sha256:"):
         return _of_target(name, revision, text, matrix) if at else _locked(name, matrix)
-    return _in_registry(client, parse(text))
+    return _in_registry(client, parse(text, default_tag="latest"))
 
 
 def _on_disk(path: Path, name: str) -> Side:

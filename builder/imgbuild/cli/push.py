@@ -163,7 +163,7 @@ def push(
 
         imgbuild push cu124-vllm registry.example/rl --digest-only --digest-file pushed.txt
     """
-    from imgbuild import pipeline
+    from imgbuild import pipeline, upkeep
     from imgbuild import push as pushes
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
@@ -193,6 +193,7 @@ def push(
         options.answer(made, _table(made), json=json)
         return
     made = [pushes.push(work, plan) for plan in plans]
+    upkeep.trim(work.inputs.store)
     lines = [f"{item.target} {item.reference}" for item in made]
     if digest_file is not None:
         from imgbuild import codec
@@ -280,7 +281,7 @@ def tag(
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     client = Client(plain_http=plain_http or (), origin=True)
-    found = parse(reference)
+    found = parse(reference, default_tag="latest")
     made = tagging.tag(client, found, names)
     for item in made:
         console.info(str(item))

@@ -46,8 +46,8 @@ def reference(made: Dockerfile, lock: Lock, registry: str | None) -> str:
     if registry is None:
         message = f"{made.target}: no registry has its base {made.base.name}"
         hint = (
-            "push what `imgbuild build --only base` makes, and say where: registry: HOST/NAME in"
-            " matrix.yaml, or --registry HOST/NAME"
+            f"imgbuild push {made.target} HOST/NAME --only base, and say where: registry:"
+            " HOST/NAME in matrix.yaml, or --registry HOST/NAME"
         )
         raise InputError(message, hint=hint)
     return f"{registry}@{made.base.digest}"
