@@ -219,13 +219,19 @@ def report(world: World, folder: Path) -> None:
 
 
 def test_a_tier_that_fails_after_the_push_leaves_a_digest_and_no_tag(world):
-    words = ("--registry", world.place("gated"), "--gate", "static", "--gate", "gpu", "--through",
-             "root")  # fmt: skip
+    """The tier for GPUs, which no machine of the tests has, on a node of a real Slurm."""
+    world.project.env.update(needs.slurm())
     path = world.project.folder / "ci.yaml"
     path.write_text(path.read_text() + "  - {labels: [a-gpu], arch: x86_64, disk: 20, gpus: 1}\n")
-    world.project.run("ci", "run", f"{OTHER}@{ARCH}", *words)
-    world.project.run("ci", "run", f"{OTHER}@{ARCH}-gpu", *words, status=1)
-    done = world.project.run("ci", "run", f"{OTHER}@publish", *words, status=1)
+    done = world.project.run(
+        "nightly", OTHER, "--on", "slurm", "--registry", world.place("gated"), "--through", "root",
+        "--gate", "static", "--gate", "gpu", "--sbatch=--gpus-per-node=0", "--json", status=1,
+    )  # fmt: skip
+    [said] = json.loads(done.stdout)["targets"]
+    assert (said["job"], said["step"]) == (f"{OTHER}@{ARCH}-gpu", "smoke"), said
+    assert list((world.project.folder / f"build/ci/{OTHER}@{ARCH}-gpu").glob("slurm-*.log"))
+    command = ("ci", "run", f"{OTHER}@publish", "--registry", world.place("gated"))
+    done = world.project.run(*command, "--gate", "static", "--gate", "gpu", status=1)
     assert f"{OTHER}@{ARCH}-gpu failed at smoke" in done.stderr
     assert world.tags("gated") == {}
     client, place = Client(origin=True), parse_repository(world.place("gated"))

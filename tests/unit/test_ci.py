@@ -226,6 +226,14 @@ def test_a_result_counts_for_its_digest_and_its_imgbuild_alone(world, tmp_path):
     assert results.read_step(tmp_path, job, "audit") is None
 
 
+def test_what_was_pushed_elsewhere_is_not_pushed(world, tmp_path):
+    here, there = (way(world, RUNNERS, results=tmp_path, registry=f"h/{one}") for one in "ab")
+    [job] = of(world).image
+    passed(tmp_path, job, registry="h/a")
+    assert running.due_steps(here, here.fitted(job)) == {"check", "size"}
+    assert running.due_steps(there, there.fitted(job)) == {"check", "size", "push"}
+
+
 def test_steps_that_passed_are_not_due_again(world, tmp_path):
     [job] = of(world).image
     here = way(world, RUNNERS, results=tmp_path)

@@ -37,7 +37,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What one machine does for one target. `digest` is the seal's, "" where there is none.
 
     `runner` are labels, none where the machine is not asked for; `disk` is in GB. `needs` are the
-    jobs whose steps must have passed for the same digest.
+    jobs whose steps must have passed for the same digest. `registry` is HOST/REPOSITORY, once the
+    job is begun with one.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     tiers: tuple[Tier, ...] = ()
     steps: tuple[Step, ...]
     needs: tuple[str, ...] = ()
+    registry: str = ""
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True):

@@ -131,6 +131,7 @@ def _lost(job: Job, done: JobResult, number: str, status: int, log: Path) -> Ste
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=0.0,
         command=(),
+        registry=job.registry,
     )
 
 

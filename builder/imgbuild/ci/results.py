@@ -25,6 +25,7 @@ from imgbuild.errors import InputError, WorkFailed
 
 FORMAT = 1
 JOB = "job.json"
+CHANGING: frozenset[Step] = frozenset({"push", "sign", "tag", "sif"})  # what a registry holds
 Outcome = Literal["passed", "failed"]
 # A line of a log that says what went wrong first: imgbuild's own, a Python traceback's last.
 FIRST = re.compile(r"^\s*error: (.+)|^((?:[\w.]+\.)?\w*(?:Error|Exception): .+)$")
@@ -55,6 +56,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     started: str
     seconds: float
     command: tuple[str, ...]
+    registry: str = ""
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +95,10 @@ def place(folder: Path, job: str, step: str, suffix: str) -> Path:
 
 
 def read_step(folder: Path, job: Job, step: Step) -> StepResult | None:
-    """The result of `step` for the digest of `job`; None if there is none, or it is damaged."""
+    """The result of `step` for the digest of `job`; None if there is none, or it is damaged.
+
+    What was done to one registry is not done in another one.
+    """
     path = place(folder, job.id, step, "json")
     if not path.exists():
         return None
@@ -102,7 +107,8 @@ def read_step(folder: Path, job: Job, step: Step) -> StepResult | None:
     except InputError:
         return None
     same = (found.format, found.tool, found.digest) == (FORMAT, imgbuild.__version__, job.digest)
-    return found if same else None
+    elsewhere = step in CHANGING and found.registry != job.registry
+    return found if same and not elsewhere else None
 
 
 def read_job(folder: Path, job: Job) -> JobResult:

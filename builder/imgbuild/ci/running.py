@@ -29,7 +29,7 @@ from imgbuild.values import sha256
 
 # Steps that look at what lies there now, in well under a second: done anew each time.
 CHEAP: frozenset[Step] = frozenset({"check", "size", "gate"})
-IN_REGISTRY: frozenset[Step] = frozenset({"push", "pull", "sign", "tag", "sif"})
+IN_REGISTRY: frozenset[Step] = frozenset({"pull", *results.CHANGING})
 # Steps that leave an image in a folder, and those that want it there.
 MAKES: frozenset[Step] = frozenset({"build", "pull"})
 WANT: frozenset[Step] = frozenset({"smoke", "sif"})
@@ -62,9 +62,8 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
             left_out.add("push")
         if not self.key and not self.keyless:
             left_out.add("sign")
-        return msgspec.structs.replace(
-            job, steps=tuple(step for step in job.steps if step not in left_out)
-        )
+        steps = tuple(step for step in job.steps if step not in left_out)
+        return msgspec.structs.replace(job, steps=steps, registry=self.registry)
 
 
 def known(way: Way, found: Jobs) -> dict[str, Job]:
@@ -174,6 +173,7 @@ def _step(way: Way, job: Job, step: Step, others: Mapping[str, Job]) -> StepResu
         started=started.isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - clock, 3),
         command=words,
+        registry=job.registry,
     )
 
 
