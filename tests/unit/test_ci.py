@@ -14,7 +14,7 @@ import pytest
 
 import imgbuild
 from imgbuild import codec, seal
-from imgbuild.ci import choosing, jobs, report, results, running, settings
+from imgbuild.ci import choosing, jobs, nightly, report, results, running, settings
 from imgbuild.ci.choosing import Asked, Chosen, Passed
 from imgbuild.ci.jobs import Job, Jobs
 from imgbuild.ci.results import StepResult
@@ -345,6 +345,18 @@ def test_an_image_over_its_budget_fails(world, tmp_path):
     assert "is 2.5 MB to pull; its budget is 2 MB" in said.error
     wide = way(world, RUNNERS + "budget: {'cu13*': 2, '*': 9}\n")
     assert running._here(running._size, wide, job, {})[0] == 0
+
+
+def test_another_machine_is_told_what_this_one_was(world):
+    here = way(world, RUNNERS, arches=(Arch.X86_64,), through="root", patience=2.0)
+    words = nightly.run_command(here, of(world).gpu[0])[3:]
+    assert words == [
+        "ci", "run", f"{TARGET}@x86_64-gpu", "--matrix", str(world.matrix),
+        "--results", str(world.folder / "build/ci"), "--registry", "registry.example/rl",
+        "--date", "2026-11-21", "--arch", "x86_64",
+        "--gate", "static", "--gate", "cpu", "--gate", "gpu",
+        "--through", "root", "--patience", "2.0",
+    ]  # fmt: skip
 
 
 # -- reports

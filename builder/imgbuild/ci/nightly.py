@@ -140,6 +140,7 @@ def run_command(way: Way, job: Job) -> list[str]:
     words = [sys.executable, "-m", "imgbuild", "ci", "run", job.id]
     words += ["--matrix", str(way.project.matrix), "--results", str(way.results.resolve())]
     words += ["--registry", way.registry, "--date", way.date.isoformat()]
+    words += [word for arch in way.arches for word in ("--arch", arch)]
     words += [word for tier in way.settings.gate for word in ("--gate", tier)]
     words += ["--through", way.through] if way.through else []
     words += ["--patience", str(way.patience)] if way.patience != 1.0 else []

@@ -25,7 +25,7 @@ from imgbuild.errors import ImgbuildError, InputError, Interrupted, WorkFailed
 from imgbuild.oci import layout
 from imgbuild.project import Project
 from imgbuild.store import Store
-from imgbuild.values import sha256
+from imgbuild.values import Arch, sha256
 
 # Steps that look at what lies there now, in well under a second: done anew each time.
 CHEAP: frozenset[Step] = frozenset({"check", "size", "gate"})
@@ -38,8 +38,9 @@ WANT: frozenset[Step] = frozenset({"smoke", "sif"})
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     """How jobs are done: where results lie, which registry is meant, and what verbs are told.
 
-    `registry` is HOST/REPOSITORY, "" if nothing is to leave this machine. `patience` and `through`
-    are those of `smoke`, `key` and `keyless` those of `sign`; `jobs` are processes.
+    `registry` is HOST/REPOSITORY, "" if nothing is to leave this machine. `arches` are those to be
+    proven, none: all that a target has. `patience` and `through` are those of `smoke`, `key` and
+    `keyless` those of `sign`; `jobs` are processes.
     """
 
     project: Project
@@ -47,6 +48,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     results: Path
     registry: str
     date: datetime.date
+    arches: tuple[Arch, ...] = ()
     key: Path | None = None
     keyless: bool = False
     through: str = ""

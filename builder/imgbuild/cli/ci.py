@@ -226,10 +226,10 @@ def run(
     options.configure(json=json, quiet=quiet, verbose=verbose)
     way = ways.way(
         matrix, registry, results, gate or [], date or _today(), plain_http or [],
-        no_push=no_push, key=key, keyless=keyless, through=through, patience=patience,
-        jobs=jobs, offline=offline, gpu=not no_gpu,
+        arches=arch or [], no_push=no_push, key=key, keyless=keyless, through=through,
+        patience=patience, jobs=jobs, offline=offline, gpu=not no_gpu,
     )  # fmt: skip
-    own = ways.jobs_of(way, matrix, job.partition("@")[0], arch or [])
+    own = ways.jobs_of(way, matrix, job.partition("@")[0])
     known = running.known(way, own)
     if job not in known:
         message = f"{own.target} has no job {job}"

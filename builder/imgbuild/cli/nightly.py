@@ -97,12 +97,12 @@ def nightly(
     options.configure(json=json, quiet=quiet, verbose=verbose)
     way = ways.way(
         matrix, registry, results, gate or [], date or datetime.datetime.now(datetime.UTC).date(),
-        plain_http or [], no_push=False, key=key, keyless=keyless, through=through,
-        patience=patience, jobs=jobs, offline=offline,
+        plain_http or [], arches=arch or [], no_push=False, key=key, keyless=keyless,
+        through=through, patience=patience, jobs=jobs, offline=offline,
     )  # fmt: skip
     chosen = ways.chosen(
         options.wanted(names, target), matrix, gate or [],
-        Asked(arches=tuple(arch or ()), labels=False),
+        Asked(arches=way.arches, labels=False),
         None if published else way.registry, plain_http or [], everything=everything,
     )  # fmt: skip
     for one in chosen.passed:

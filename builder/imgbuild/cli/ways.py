@@ -111,6 +111,7 @@ def way(
     date: datetime.date,
     plain_http: Sequence[str],
     *,
+    arches: Sequence[Arch],
     no_push: bool,
     key: Path | None,
     keyless: bool,
@@ -141,6 +142,7 @@ def way(
         results=folder(matrix, results),
         registry="" if no_push else str(parse_repository(named)),
         date=date,
+        arches=tuple(arches),
         key=key.absolute() if key else None,
         keyless=keyless,
         through=through.value if through else "",
@@ -177,13 +179,13 @@ def chosen(
     return choosing.choose(session.project, selected, told, asked, there)
 
 
-def jobs_of(way: Way, matrix: Path | None, target: str, arches: Sequence[Arch]) -> Jobs:
+def jobs_of(way: Way, matrix: Path | None, target: str) -> Jobs:
     """All jobs of one target, wherever they may run."""
     from imgbuild.ci import choosing
 
     session = _session(matrix)
     [item] = session.select([target], arches=[])
-    asked = choosing.Asked(arches=tuple(arches), labels=False, again=True)
+    asked = choosing.Asked(arches=way.arches, labels=False, again=True)
     sealed = choosing.read_seal(session.project, item.name)
     return choosing.of_target(item, sealed, way.settings, asked)
 
