@@ -232,3 +232,29 @@ def test_files_have_the_names_of_their_images(tmp_path):
     assert verb.placed(own, None, ".sif", several=False) == tmp_path / "build/small.sif"
     assert verb.placed(own, tmp_path / "x", ".sif", several=False) == tmp_path / "x"
     assert verb.placed(own, tmp_path / "x", ".sqsh", several=True) == tmp_path / "x/small.sqsh"
+
+
+@pytest.mark.parametrize(
+    ("name", "remote"),
+    [
+        ("cu124-vllm", False),
+        ("registry.example/rl:cu124-vllm", True),
+        ("localhost/rl", True),
+        ("127.0.0.1:5000/rl@sha256:1", True),
+        ("build/cu124-vllm", False),
+        ("./layout", False),
+        ("../layout", False),
+        ("cu130-*", False),
+    ],
+)
+def test_a_name_with_a_host_is_an_image_of_a_registry(name, remote):
+    assert verb._is_remote(name) is remote
+
+
+def test_a_layout_is_no_image_of_a_registry(tmp_path, monkeypatch):
+    place = tmp_path / "a.folder/layout"
+    place.mkdir(parents=True)
+    (place / "oci-layout").write_text("{}", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert not verb._is_remote("a.folder/layout")
+    assert verb._is_remote("a.folder/other")
