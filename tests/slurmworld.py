@@ -7,7 +7,6 @@ environment; and what tests ask Slurm itself.
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -80,7 +79,7 @@ def job(project: Project, script: Path, *options: str) -> tuple[int, str]:
     command = ["sbatch", "--wait", f"--output={log}", *options, str(script)]
     done = subprocess.run(
         command, cwd=script.parent, env=project.environment(), capture_output=True, text=True,
-        check=False, timeout=float(os.environ.get("IMGBUILD_JOB_PATIENCE", PATIENCE)),
+        check=False, timeout=PATIENCE,
     )  # fmt: skip
     return done.returncode, log.read_text() if log.exists() else done.stderr
 

@@ -50,6 +50,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     job: str = ""
 
     @property
+    def counted(self) -> bool:
+        """Whether a task says how many processes its verb starts: the user did not."""
+        return self.verb == "build" and not any(word.startswith("--jobs") for word in self.command)
+
+    @property
     def place(self) -> Path:
         """The folder of the order."""
         return Path(self.folder)

@@ -123,6 +123,14 @@ def test_the_script_names_every_target_and_quotes_the_place(tmp_path):
     assert f"""folder='{tmp_path}/100% it'"'"'s/1'\n""" in text
 
 
+def test_a_build_starts_as_many_processes_as_were_granted(tmp_path):
+    granted = 'set -- "--jobs=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"'
+    own = order(tmp_path, "1", ONE)
+    assert granted in templates.render("slurm/array.j2", own, images=None)
+    told = order(tmp_path, "2", ONE, command=(*COMMAND, "--jobs=2"))
+    assert granted not in templates.render("slurm/array.j2", told, images=None)
+
+
 def test_rows_of_squeue_are_read():
     text = "12 0 RUNNING\n12 1 PENDING\n13 N/A RUNNING\n"
     assert slurm._rows(text) == {("12", 0): "RUNNING", ("12", 1): "PENDING"}

@@ -1,0 +1,148 @@
+"""The job with a vLLM server on a real Slurm: who starts where, waits for whom, ends with whom.
+
+trl's server and accelerate need GPUs. Packages of these names stand for them here, which answer
+over HTTP and tell how they were called: what is tested is the script, not trl.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import needs, slurmworld, smallproject
+from tests.localindex import LocalIndex
+from tests.servers import Site, serve
+from tests.smallproject import TARGET, Project
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+SERVER = b"""\
+import http.server, json, os, sys, time
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path.startswith("/end"):
+            os._exit(3)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps([sys.argv[1:], os.environ["SLURMD_NODENAME"]]).encode())
+
+    def log_message(self, *_):
+        pass
+
+def main():
+    words = sys.argv[1:]
+    if "broken" in words:
+        sys.exit("the model cannot be loaded")
+    time.sleep(3)
+    port = int(words[words.index("--port") + 1])
+    http.server.HTTPServer(("0.0.0.0", port), Handler).serve_forever()
+"""
+LAUNCH = b"""\
+import json, os, sys, urllib.request
+
+def main():
+    words = sys.argv[1:]
+    given = dict(word[2:].split("=", 1) for word in words if "=" in word)
+    url = f"http://{given['vllm_server_host']}:{given['vllm_server_port']}/"
+    if "stop-the-server" in words:
+        try:
+            urllib.request.urlopen(url + "end")
+        except OSError:
+            import time
+            time.sleep(600)
+    with urllib.request.urlopen(url) as answer:
+        served = json.loads(answer.read())
+    print(json.dumps([os.environ["SLURMD_NODENAME"], words, served]), flush=True)
+    sys.exit(5 if "fail" in words else 0)
+"""
+CONFIG = b"""\
+class GRPOConfig:
+    use_vllm: bool = False
+    vllm_mode: str = "server"
+    vllm_server_host: str = "0.0.0.0"
+    vllm_server_port: int = 8000
+"""
+
+
+def index() -> LocalIndex:
+    """Packages by the names that the job needs."""
+    made = smallproject.index()
+    made.wheel("vllm", "0.8.5")
+    points = b"[console_scripts]\ntrl = trl.cli:main\naccelerate = trl.launch:main\n"
+    made.wheel("trl", "0.18.2", files={
+        "trl/__init__.py": b"", "trl/cli.py": SERVER, "trl/launch.py": LAUNCH,
+        "trl/trainer/__init__.py": b"", "trl/trainer/grpo_config.py": CONFIG,
+        "trl-0.18.2.dist-info/entry_points.txt": points,
+    })  # fmt: skip
+    return made
+
+
+@pytest.fixture(scope="module", name="project")
+def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    env = needs.slurm()
+    needs.network()
+    needs.apptainer()
+    with serve(Site(files=index().site_files())) as site:
+        made = Project(tmp_path_factory.mktemp("server"), site.url("simple"), None, env)
+        made.write(slurmworld.BASE)
+        path = made.folder / "matrix.yaml"
+        pins = 'thewheel: "1.0"}'
+        path.write_text(
+            path.read_text()
+            .replace(pins, 'trl: "0.18.2", vllm: "0.8.5"}')
+            .replace("named: [thewheel]", "named: [torch]")
+        )
+        for verb in ("lock", "build", "sif"):
+            made.run(verb, TARGET)
+        yield made
+
+
+def run(project: Project, folder: Path, *command: str, model: str = "a/model") -> tuple[int, str]:
+    """Run the job on two nodes, without the GPUs that these have not."""
+    path = folder / "job.sh"
+    project.run(
+        "slurm", TARGET, "--job", "trl-server", "--nodes", "2", "--gpus", "1", "--model", model,
+        "--cpus-per-task", "1", "--scratch", str(folder), "--output", str(path), "--", *command,
+    )  # fmt: skip
+    path.write_text(path.read_text().replace("#SBATCH --gpus-per-node=1\n", ""))
+    return slurmworld.job(project, path)
+
+
+def test_trainers_reach_the_server_on_the_last_node(project: Project, tmp_path: Path) -> None:
+    status, log = run(project, tmp_path, "train.py", "--steps", "2")
+    assert status == 0, log
+    [line] = re.findall(r"^\[.*\]$", log, re.MULTILINE)
+    node, words, (serving, server) = json.loads(line)
+    assert (node, server) == ("node1", "node2")
+    port = serving[serving.index("--port") + 1]
+    assert serving[:5] == ["vllm-serve", "--model", "a/model", "--tensor-parallel-size", "1"]
+    assert words[:3] == ["launch", "--machine_rank", "0"]
+    assert words[words.index("--num_processes") + 1] == "1"
+    # This trl has no port of its own for weights, so it is given none.
+    assert words[words.index("train.py") :] == [
+        "train.py", "--steps", "2", "--use_vllm=true", "--vllm_mode=server",
+        "--vllm_server_host=127.0.0.3", f"--vllm_server_port={port}",
+    ]  # fmt: skip
+
+
+def test_trainers_that_fail_fail_the_job(project: Project, tmp_path: Path) -> None:
+    status, log = run(project, tmp_path, "fail")
+    assert status == 1, log
+    assert "the trainers ended with status 5" in log
+
+
+def test_a_server_that_does_not_start_ends_the_job(project: Project, tmp_path: Path) -> None:
+    status, log = run(project, tmp_path, "train.py", model="broken")
+    assert status == 1, log
+    assert "the model cannot be loaded" in log
+    assert "the vLLM server on node2 did not start" in log
+
+
+def test_a_server_that_ends_ends_the_job(project: Project, tmp_path: Path) -> None:
+    status, log = run(project, tmp_path, "stop-the-server")
+    assert status == 1, log
+    assert "the vLLM server ended while the trainers ran (status 3)" in log
