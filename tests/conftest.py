@@ -129,7 +129,9 @@ def _alone(
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IMGBUILD_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{os.getpid()}"))
-        for name in ("NO_COLOR", "FORCE_COLOR", "SOURCE_DATE_EPOCH"):
+        # The user's own mirror and certificates are nobody's here.
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "config"))
+        for name in ("NO_COLOR", "FORCE_COLOR", "SOURCE_DATE_EPOCH", "IMGBUILD_MIRROR"):
             patch.delenv(name, raising=False)
         GUARD.closed = True
         try:

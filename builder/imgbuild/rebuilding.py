@@ -139,5 +139,5 @@ def _inputs(origin: Origin, options: Options) -> Inputs:
         Store.open(),
         Http(offline=options.offline),
         offline=options.offline,
-        mirror=mirror.Mirror.of(named),
+        mirror=mirror.Mirror.of(named, plain_http=options.plain_http),
     )
