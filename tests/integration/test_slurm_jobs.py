@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import slurmworld
+from tests import needs, slurmworld
 from tests.smallproject import TARGET, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
@@ -179,3 +179,15 @@ def test_doctor_explains_what_a_user_brought_along(
     del own.env["APPTAINERENV_PYTHONPATH"]
     report = json.loads(own.run(*words, "--apptainer=--cleanenv", "--json").stdout)
     assert {one["severity"] for one in report["findings"]} <= {"note", "warning"}
+
+
+@pytest.mark.parametrize("through", ["root", "docker"])
+def test_doctor_looks_from_within_any_way_of_running(project: Project, through: str) -> None:
+    if through == "docker":
+        needs.docker()
+    done = project.run("doctor", TARGET, "--through", through, "--json")
+    report = json.loads(done.stdout)
+    found = {one["check"]: one["message"] for one in report["findings"]}
+    assert found["packages"] == "all come from /opt/venv"
+    assert "id 1234" in found["user"]
+    assert (report["target"], report["tier"]) == (TARGET, "doctor")
