@@ -36,8 +36,9 @@ def test_without_an_old_lock_all_is_new():
 
 
 def test_two_targets_are_compared_by_name_and_by_layers_not_shared():
-    old = diff.side(*sealed(samples.lock(samples.wheel("trl", "1.0"))), name="one")
-    new = diff.side(*sealed(samples.lock(samples.wheel("vllm", "0.9"))), name="two")
+    first, second = (samples.lock(samples.wheel(*one)) for one in (("trl", "1.0"), ("vllm", "0.9")))
+    old = diff.side(first, sealed(first)[1], "one")
+    new = diff.side(second, sealed(second)[1], "two")
     found = diff.between(old, new)
     part = found.arch[Arch.X86_64]
     assert (found.before, found.target, part.layers) == ("one", "two", ("vllm",))
