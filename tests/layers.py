@@ -20,7 +20,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
         "audit.facts",
     ),
     ("console", "steps", "run", "disk", "threads"),
-    ("credentials", "fetch_folder", "fetch_session", "fetch_http", "store", "upkeep", "fetch"),
+    ("credentials", "fetch_headers", "fetch_folder", "fetch_session", "fetch_http", "store", "upkeep", "fetch"),
     ("registry.*",),
     ("project", "matrix.*"),
     ("constraints",),

@@ -22,7 +22,8 @@ from imgbuild import disk
 from imgbuild.console import Bar, console
 from imgbuild.credentials import host
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, Interrupted, WorkFailed
-from imgbuild.fetch_http import Http, Page, Refused, content_range
+from imgbuild.fetch_headers import content_range, number
+from imgbuild.fetch_http import Http, Page, Refused
 from imgbuild.resolution import Locked
 from imgbuild.store import NAME, Store
 
@@ -257,14 +258,14 @@ class _Download:
             headers["Range"] = f"bytes={self._size}-"
         try:
             with self._http.open(url, headers) as response:
-                start, total = content_range(response)
+                start, total = content_range(response.headers)
                 if self._size and (response.status_code != 206 or start != self._size):
                     self._restart(file)  # the server ignores ranges, or gives another one
                     if response.status_code == 206:
                         return self._append(url, file)
-                begun, length = self._size, response.headers.get("Content-Length", "")
-                if total is None and length.isdigit():
-                    total = begun + int(length)
+                begun, length = self._size, number(response.headers.get("Content-Length", ""))
+                if total is None and length is not None:
+                    total = begun + length
                 self._check_total(url, total)
                 self._receive(url, self._http.chunks(response), file)
         except Refused as refused:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import datetime
-import email.utils
 import os
 import random
 import re
@@ -28,6 +26,7 @@ import msgspec
 from imgbuild.console import console
 from imgbuild.credentials import Credentials, Login, bare, host, origin, redact
 from imgbuild.errors import FetchFailed
+from imgbuild.fetch_headers import content_range, number, retry_after
 
 if TYPE_CHECKING:
     import ssl
@@ -144,7 +143,7 @@ class Http:
         """`length` bytes at `start`, also without ranges; FetchFailed if the file is shorter."""
 
         def _read(response: Response) -> bytes:
-            first, _ = content_range(response)
+            first, _ = content_range(response.headers)
             skip = start - (first or 0)
             data = bytearray()
             for chunk in self.chunks(response):
@@ -167,7 +166,7 @@ class Http:
         """The last `length` bytes (all, if there are fewer) and the size of the whole file."""
 
         def _read(response: Response) -> tuple[Octets, int]:
-            first, total = content_range(response)
+            first, total = content_range(response.headers)
             data, seen = bytearray(), first or 0
             for chunk in self.chunks(response):
                 seen += len(chunk)
@@ -357,39 +356,16 @@ class Http:
             hint = f"give a login for {where}: in netrc, keyring, or https://USER:PASSWORD@…"
         if status == 407:
             hint = "the proxy wants a login: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
-        return Refused(message, status=status, hint=hint, total=content_range(response)[1])
+        return Refused(message, status=status, hint=hint, total=content_range(response.headers)[1])
 
 
 # A body as it lies on the server: a compressed one would have other bytes and another length.
 _PLAIN = {"Accept-Encoding": "identity"}
 
 
-def content_range(response: Response) -> tuple[int | None, int | None]:
-    """First byte and size of the whole from Content-Range; None for what it does not say."""
-    text = response.headers.get("Content-Range", "")
-    found = re.fullmatch(r"\s*bytes\s+(?:(\d+)-\d+|\*)/(\d+|\*)\s*", text)
-    if found is None:
-        return None, None
-    return int(found[1]) if found[1] else None, int(found[2]) if found[2] != "*" else None
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """How long Retry-After, which holds seconds or a date, asks to wait, in seconds; or None."""
-    text = headers.get("Retry-After", "").strip()
-    if text.isdigit():
-        return float(text)
-    try:
-        moment = email.utils.parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return max(0.0, (moment - datetime.datetime.now(datetime.UTC)).total_seconds())
-
-
 def _length(response: Response) -> int:
-    text = response.headers.get("Content-Length", "")
-    if not text.isdigit():
+    length = number(response.headers.get("Content-Length", ""))
+    if length is None:
         message = f"{redact(response.url)}: the server does not tell the size"
         raise FetchFailed(message)
-    return int(text)
+    return length

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ from imgbuild import credentials, fetch_session
 from imgbuild.credentials import Credentials, bare, host, origin, redact
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.fetch import Http, Refused
-from imgbuild.fetch_http import retry_after
 from tests.servers import Site, serve
 
 DATA = bytes(range(256)) * 1000
@@ -226,18 +223,6 @@ def test_services_that_keyring_is_asked_for() -> None:
     assert "https://h:8443/team/simple/" in names
     assert "h" in names
     assert not any("secret" in name or "torch.whl" in name for name in names)
-
-
-def test_retry_after_as_seconds_and_as_a_date() -> None:
-    assert retry_after({"Retry-After": "7"}) == 7
-    later = datetime.now(UTC) + timedelta(seconds=100)
-    wait = retry_after({"Retry-After": format_datetime(later, usegmt=True)})
-    assert wait is not None
-    assert 90 < wait <= 100
-    earlier = datetime.now(UTC) - timedelta(days=1)
-    assert retry_after({"Retry-After": format_datetime(earlier, usegmt=True)}) == 0
-    assert retry_after({}) is None
-    assert retry_after({"Retry-After": "soon"}) is None
 
 
 def test_offline_no_server_is_asked_and_files_of_this_machine_are_read(

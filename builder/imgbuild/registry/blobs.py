@@ -15,7 +15,8 @@ import msgspec
 
 from imgbuild import disk
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.fetch_http import Refused, Request, content_range
+from imgbuild.fetch_headers import content_range, number
+from imgbuild.fetch_http import Refused, Request
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import hosts
 from imgbuild.registry.manifests import REFUSED
@@ -56,11 +57,9 @@ def has(
 
 
 def _size(response: Response) -> int | None:
-    _, total = content_range(response)
-    length = response.headers.get("Content-Length", "")
     if response.status_code == 206:
-        return total
-    return int(length) if length.isdigit() else None
+        return content_range(response.headers)[1]
+    return number(response.headers.get("Content-Length", ""))
 
 
 def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> bytes:
@@ -180,14 +179,14 @@ class _Download:
         asked = msgspec.structs.replace(request, headers={**request.headers, **more})
         try:
             with self._http.send(asked) as response:
-                start, total = content_range(response)
+                start, total = content_range(response.headers)
                 if self._size and (response.status_code != 206 or start != self._size):
                     self._restart()  # the server ignores ranges, or gives another one
                     if response.status_code == 206:
                         return self._append(request)
-                begun, length = self._size, response.headers.get("Content-Length", "")
-                if total is None and length.isdigit():
-                    total = begun + int(length)
+                begun, length = self._size, number(response.headers.get("Content-Length", ""))
+                if total is None and length is not None:
+                    total = begun + length
                 if total not in (None, self._descriptor.size):
                     raise _mismatch(self._repository, self._descriptor, f"{total} bytes")
                 for chunk in self._http.chunks(response):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.fetch_headers import number
 from imgbuild.fetch_http import Refused, Request
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor
@@ -73,12 +74,12 @@ def resolve(
 
     def _read(response: Response) -> Descriptor | None:
         digest = response.headers.get("Docker-Content-Digest", "").strip()
-        length = response.headers.get("Content-Length", "")
+        size = number(response.headers.get("Content-Length", ""))
         kind = media_type(response)
         whole = re.fullmatch(DIGEST_PATTERN, digest) and kind in TYPES
-        if not whole or not length.isdigit() or reference.digest not in (None, digest):
+        if not whole or size is None or reference.digest not in (None, digest):
             return None
-        return Descriptor(media_type=kind, digest=digest, size=int(length))
+        return Descriptor(media_type=kind, digest=digest, size=size)
 
     try:
         found = http.ask(reference.host, capability, _asked(reference, "HEAD"), _read)

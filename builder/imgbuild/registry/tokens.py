@@ -22,6 +22,7 @@ from imgbuild.registry.logins import Found
 
 CLIENT = "imgbuild"
 _SOON = 0.8  # the part of a token's life after which it is renewed
+_LONGEST = 86_400  # seconds; whatever is said, a token is not kept for longer than this
 _REQUIRED = re.compile(r'([A-Za-z_-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 
 
@@ -117,7 +118,8 @@ def answer(
         message = f"the token server {origin(realm)} answers what is no token"
         raise FetchFailed(message, hint="ask the registry's owner") from None
     token = granted.token or granted.access_token
-    until = monotonic() + granted.expires_in * _SOON if granted.expires_in else None
+    life = min(granted.expires_in or 0, _LONGEST)
+    until = monotonic() + life * _SOON if life else None
     return Grant(f"Bearer {token}", asked, until) if token else None
 
 

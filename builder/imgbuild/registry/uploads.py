@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import io
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlencode
@@ -22,6 +21,7 @@ import msgspec
 
 from imgbuild.console import console
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, WorkFailed
+from imgbuild.fetch_headers import number
 from imgbuild.fetch_http import Refused, Request
 from imgbuild.registry import blobs, hosts
 from imgbuild.registry.reference import Repository
@@ -220,7 +220,7 @@ class _Upload:
         def _read(response: Response) -> bool:
             if response.status_code == 201:
                 return True
-            self._minimum = _number(response.headers.get("OCI-Chunk-Min-Length", ""))
+            self._minimum = number(response.headers.get("OCI-Chunk-Min-Length", "")) or 0
             self._location = self._http.location(response, self._shown)
             return False
 
@@ -370,14 +370,9 @@ def _held(response: Response) -> int | None:
     "0-0" stands for none, since that is what most registries write for it; of one byte it is right
     too, but then the upload only begins anew.
     """
-    found = re.fullmatch(r"\s*(?:bytes=)?0-(\d+)\s*", response.headers.get("Range", ""))
-    if found is None:
-        return None
-    return int(found[1]) + 1 if int(found[1]) else 0
-
-
-def _number(text: str) -> int:
-    return int(text) if text.strip().isdigit() else 0
+    text = response.headers.get("Range", "").strip().removeprefix("bytes=")
+    last = number(text.removeprefix("0-")) if text.startswith("0-") else None
+    return last and last + 1
 
 
 def _same_size(repository: Repository, source: Source, found: int) -> None:

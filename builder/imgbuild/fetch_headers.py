@@ -1,0 +1,41 @@
+"""What servers say in the headers of their answers.
+
+Comes in: headers. Goes out: numbers, or None for what is not said or is none: it is never an error.
+"""
+
+from __future__ import annotations
+
+import datetime
+import email.utils
+import re
+from collections.abc import Mapping
+
+
+def number(text: str) -> int | None:
+    """The whole number that a header holds; None if it holds none of at most 18 digits."""
+    found = re.fullmatch(r"\s*([0-9]{1,18})\s*", text)
+    return int(found[1]) if found else None
+
+
+def content_range(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """First byte and size of the whole from Content-Range; None for what it does not say."""
+    text = headers.get("Content-Range", "")
+    found = re.fullmatch(r"\s*bytes\s+(?:([0-9]+)-[0-9]+|\*)/([0-9]+|\*)\s*", text)
+    if found is None:
+        return None, None
+    return number(found[1] or ""), number(found[2])
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """How long Retry-After, which holds seconds or a date, asks to wait, in seconds; or None."""
+    text = headers.get("Retry-After", "").strip()
+    seconds = number(text)
+    if seconds is not None:
+        return float(seconds)
+    try:
+        moment = email.utils.parsedate_to_datetime(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=datetime.UTC)
+        return max(0.0, (moment - datetime.datetime.now(datetime.UTC)).total_seconds())
+    except (ValueError, OverflowError):
+        return None

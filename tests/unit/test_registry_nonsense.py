@@ -1,0 +1,73 @@
+"""Registries that answer what no registry should: errors of imgbuild's own, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.errors import FetchFailed, ImgbuildError
+from imgbuild.oci.documents import Descriptor
+from imgbuild.registry.client import Client, Outcome, bytes_source
+from tests import registries
+from tests.registries import Fault, Registry, says
+
+BLOB = bytes_source(b"hello" * 1000)
+WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
+MANY = "9" * 5000
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    registries.alone(monkeypatch, tmp_path)
+
+
+@pytest.fixture(name="registry")
+def _registry() -> Iterator[Registry]:
+    with registries.serve(Registry()) as registry:
+        yield registry
+
+
+@pytest.fixture(name="client")
+def _client() -> Client:
+    return Client(attempts=2, first_wait=0.001, timeout=(5, 5))
+
+
+@pytest.mark.parametrize("wait", ["²", MANY, "-1", "Mon, 99 Jan 2026 00:00:00 GMT"])
+def test_a_time_to_wait_that_is_none(client, registry, wait):
+    registry.faults.append(Fault("HEAD", times=9, status=503, headers={"Retry-After": wait}))
+    with pytest.raises(FetchFailed, match="503"):
+        client.has(registry.repository("me/x"), BLOB.digest)
+
+
+@pytest.mark.parametrize("text", ["²", MANY, "-1", ""])
+def test_sizes_that_are_none(client, registry, tmp_path, text):
+    """The client asks in another way, goes without, or refuses it by a plain error."""
+    client.upload(registry.repository("me/x"), BLOB)
+    for name, value in (
+        ("Content-Range", f"bytes 0-0/{text}"),
+        ("Content-Range", f"bytes {text}-{text}/5"),
+        ("Content-Length", text),
+    ):
+        edit = says(name, value)
+        registry.faults[:] = [Fault("(HEAD|GET) .*/blobs/", times=2, edit=edit)]
+        try:
+            assert client.has(registry.repository("me/x"), BLOB.digest) in (BLOB.size, 5)
+        except ImgbuildError as error:
+            assert registry.host in error.message  # noqa: PT017 - either is right
+    registry.faults[:] = [
+        Fault("GET .*/blobs/", edit=says("Content-Range", f"bytes {text}/{text}"))
+    ]
+    (tmp_path / "blob").write_bytes(b"hello")
+    client.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
+    assert (tmp_path / "blob").read_bytes() == b"hello" * 1000
+
+
+@pytest.mark.parametrize("name", ["OCI-Chunk-Min-Length", "Range"])
+@pytest.mark.parametrize("text", ["²", MANY, f"0-{MANY}", "0-²"])
+def test_numbers_of_uploads_that_are_none(registry, name, text):
+    registry.faults.append(Fault("(POST|PATCH) .*/uploads/", times=2, edit=says(name, text)))
+    pusher = Client(chunk=2000, attempts=3, first_wait=0.001)
+    assert pusher.upload(registry.repository("me/x"), BLOB) is Outcome.UPLOADED
+    assert registry.blobs["me/x", BLOB.digest] == b"hello" * 1000
