@@ -287,7 +287,7 @@ def test_the_first_test_that_failed_is_the_error():
     ]
     reports = [{"target": "t", "arch": "arm64", "tier": "gpu", "cases": cases, "findings": []}]
     said = results.first_error(json.dumps(reports).encode(), "error: else\n", 1)
-    assert said == results.Said(error="arm64 gpu: vllm: no output", hint="last line")
+    assert said == results.Said(error="arm64 gpu: vllm: no output; at last: last line")
 
 
 def test_the_first_error_of_an_audit_is_the_error():

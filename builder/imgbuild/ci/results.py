@@ -180,7 +180,8 @@ def _of_document(document: Any) -> Said | None:
         for case in _dicts(report.get("cases")):
             if case.get("outcome") == "failed":
                 text = f"{where}: {case.get('name')}: {case.get('message')}"
-                return Said(error=_cut(text), hint=_cut(_last(case.get("log") or "")))
+                last = _last(case.get("log") or "")
+                return Said(error=_cut(text if last in text else f"{text}; at last: {last}"))
         for finding in _dicts(report.get("findings")):
             if finding.get("severity") == "error":
                 text = f"{where}: {finding.get('message')} ({finding.get('where')})"
