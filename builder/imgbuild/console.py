@@ -20,11 +20,25 @@ if TYPE_CHECKING:
     from imgbuild.steps import Steps
 
 
+# What moves a terminal's cursor, colours its text or turns its direction, written out instead.
+_CONTROLS = {
+    number: f"\\x{number:02x}" for number in (*range(32), *range(127, 160)) if number not in (9, 10)
+} | {number: f"\\u{number:04x}" for number in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+
+
+def visible(text: str) -> str:
+    """`text` as a terminal may be shown it: servers and files of others put into it what they like.
+
+    Lines stay lines.
+    """
+    return text.translate(_CONTROLS)
+
+
 def escape(text: str) -> str:
-    """`text` with nothing in it that rich would take for markup."""
+    """`text` with nothing in it that rich would take for markup, nor a terminal for a command."""
     from rich.markup import escape as escaped
 
-    return escaped(text)
+    return escaped(visible(text))
 
 
 class Bar:

@@ -41,6 +41,7 @@ _TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n"
     "# This file marks a cache that backups may leave out: https://bford.info/cachedir/\n"
 )
+LOCK_NAME = 80  # letters of a lock's name that its file tells; a hash has the rest
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -256,7 +257,8 @@ class Store:
     @contextlib.contextmanager
     def exclusive(self, name: str) -> Iterator[None]:
         """Hold the lock `name` among all processes and threads; waits. Do not nest it in itself."""
-        path = self._locks("user-" + re.sub(r"[^A-Za-z0-9._-]", "_", name))
+        told = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:LOCK_NAME]  # for who looks into the folder
+        path = self._locks(f"user-{told}-{sha256(name.encode())[:16]}")
         with disk.plain_errors(self.root):
             descriptor = disk.open_locked(path)
             if descriptor is None:

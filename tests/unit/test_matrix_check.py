@@ -43,6 +43,11 @@ SHARED = {
         "url: §'https://me:hunter2@example.org/whl'",
         ("indexes.torch.url", "user name or password", None, "netrc or keyring", None),
     ),
+    "a secret in a mirror": (
+        "packages: [python3, g++]",
+        "packages: [python3, g++]\n    mirrors: [§'https://me:hunter2@example.org/debian']",
+        ("bases.debian-12.mirrors[0]", "user name or password", None, "netrc or keyring", None),
+    ),
     "a Debian package twice": (
         "packages: [python3, g++]",
         "packages: [python3, g++, §python3]",

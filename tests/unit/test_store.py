@@ -149,7 +149,12 @@ def test_exclusive_lets_one_thread_in_at_a_time(store: Store) -> None:
 
 
 def test_exclusive_locks_of_other_names_do_not_wait(store: Store) -> None:
+    long = "x" * 300
     with store.exclusive("a"), store.exclusive("b"):
+        pass
+    with store.exclusive(f"{long}a"), store.exclusive(f"{long}b"):
+        pass
+    with store.exclusive("a:b"), store.exclusive("a/b"):
         pass
 
 

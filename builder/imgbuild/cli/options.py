@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from imgbuild import codec
-from imgbuild.console import console
+from imgbuild.console import console, visible
 from imgbuild.values import Arch
 
 SELECT = "Which targets"
@@ -209,7 +209,11 @@ def put(text: str) -> None:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
-    """Lines of columns as wide as their widest cell; the columns `right` are numbers."""
+    """Lines of columns as wide as their widest cell; the columns `right` are numbers.
+
+    No cell makes a line of its own, whoever wrote it.
+    """
+    rows = [[visible(cell).replace("\n", "\\n") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -214,6 +214,20 @@ def _base(notes: Notes, path: Path, base: Mapping[str, Any]) -> None:
         expected = "a Debian package name, such as libc6-dev"
         notes.form((*path, "packages", number), package, DEBIAN_PACKAGE, expected)
     folder(notes, (*path, "interpreter"), base.get("interpreter"))
+    for number, mirror in enumerate(texts(base.get("mirrors"))):
+        if _has_login(mirror):
+            # It travels with pushed images; left out of the error too, which is copied into logs.
+            message = "the address holds a user name or password"
+            expected = "an address without it; netrc or keyring has it"
+            notes.note((*path, "mirrors", number), message, expected=expected)
+
+
+def _has_login(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.username is not None or parts.password is not None
 
 
 def _image(notes: Notes, image: Mapping[str, Any]) -> None:
