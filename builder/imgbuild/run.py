@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import shlex
@@ -19,6 +20,7 @@ from imgbuild.console import console
 from imgbuild.errors import ToolMissing, WorkFailed
 
 PATIENCE = 20  # seconds that an interrupted command has to clean up
+TAIL = 20  # lines of a command that failed that its error repeats
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -75,31 +77,48 @@ def run(
 
 def feed(
     command: Sequence[str], chunks: Iterable[bytes], *, env: Mapping[str, str] | None = None
-) -> Result:
+) -> None:
     """Run `command` with `chunks` streamed to its stdin; WorkFailed if its status is not 0.
 
-    `env` adds to this process's own environment.
+    `env` adds to this process's own environment. Of what it says the end is kept. What `chunks`
+    raises passes, and ends the program: it must not take half of its input for the whole.
     """
     console.detail(f"$ … | {pasted(command)}")
+    said: collections.deque[bytes] = collections.deque(maxlen=TAIL)
     with subprocess.Popen(
         command,
         env={**os.environ, **env} if env else None,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     ) as process:
-        stdin: IO[bytes] | None = process.stdin
+        # Read beside the writing: a program whose words nobody takes reads nothing more.
+        listener = threading.Thread(target=said.extend, args=(process.stdout or (),), daemon=True)
+        listener.start()
         try:
-            if stdin is not None:
-                for chunk in chunks:
-                    stdin.write(chunk)
-        except BrokenPipeError:
-            console.detail(f"{command[0]} closed its input early")
-        stdout, stderr = process.communicate()
-    result = Result(process.returncode, _text(stdout), _text(stderr))
-    if result.status != 0:
-        raise failure(command, result)
-    return result
+            _pour(process, chunks)
+            listener.join()
+        except BaseException:
+            process.kill()
+            _pour(process, ())
+            listener.join()
+            raise
+    if process.returncode != 0:
+        raise failure(command, Result(process.returncode, "", _text(b"".join(said))))
+
+
+def _pour(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
+    """Write `chunks` to a program, as long as it reads, and tell it that this is the end."""
+    if process.stdin is None:
+        return
+    try:
+        for chunk in chunks:
+            process.stdin.write(chunk)
+        process.stdin.close()
+    except BrokenPipeError:
+        console.detail("its input was closed early")
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
 
 
 def follow(
@@ -165,7 +184,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 def failure(command: Sequence[str], result: Result) -> WorkFailed:
     """The error for a command that ended badly: its last lines and how to repeat it."""
-    tail = "\n".join((result.stderr or result.stdout).strip().splitlines()[-20:])
+    tail = "\n".join((result.stderr or result.stdout).strip().splitlines()[-TAIL:])
     message = f"{Path(command[0]).name} ended with status {result.status}"
     return WorkFailed(
         f"{message}:\n{tail}" if tail else message, hint=f"to repeat: {pasted(command)}"

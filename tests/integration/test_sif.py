@@ -165,6 +165,23 @@ def test_extended_attributes_come_along(tmp_path):
         pytest.fail(f"{tmp_path} holds no attributes, or they were lost: {error}")
 
 
+def test_attributes_that_no_squashfs_holds_are_named_once(tmp_path):
+    rows = []
+    for number in range(2000):
+        made = info(f"srv/{number}")
+        made.pax_headers = {"SCHILY.xattr.system.posix_acl_access": "\x02\x01"}
+        rows.append((made, b""))
+    found = make_layout(tmp_path / "image", [members(*rows)])
+    done = subprocess.run(
+        [sys.executable, "-m", "imgbuild", "sif", found.path, "--output", tmp_path / "x.sif"],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    said = " ".join(done.stderr.split())
+    assert said.count("posix_acl_access") == 1
+    assert "/srv/0 and others lose it" in said
+    assert len(squashed.read(tmp_path / "x.sif", squashed.start(tmp_path / "x.sif"))) > 2000
+
+
 def test_the_bytes_follow_from_the_image_alone(odd, tmp_path):
     """Another folder, umask, clock's zone, SOURCE_DATE_EPOCH, one process or two."""
     made = convert.convert(odd, ARCH, tmp_path / "odd.sif", convert.Options(processors=2))

@@ -137,6 +137,24 @@ def test_devices_attributes_owners_long_names_and_odd_bytes_come_through():
     assert facts(merged(given_))["/odd"][-2] == {"user.note": "wörd", "user.raw": "\udcff\x01"}
 
 
+def test_attributes_that_no_squashfs_holds_are_left_out_and_told():
+    kept, other, lost = info("kept"), info("other"), info("lost", tarfile.DIRTYPE)
+    kept.pax_headers = {
+        "SCHILY.xattr.security.capability": "\x01",
+        "SCHILY.xattr.system.posix_acl_access": "\x02",
+    }
+    lost.pax_headers = {"SCHILY.xattr.com.apple.provenance": "x"}
+    other.pax_headers = {"SCHILY.xattr.system.posix_acl_access": "\x02"}
+    given_ = members((kept, b""), (lost, b""), (other, b""))
+    made = Flat()
+    made.add([Layer(data=given_)])
+    found = facts(merged(b"".join(made.chunks())))
+    assert [found[path][-2] for path in ("/kept", "/lost", "/other")] == [
+        {"security.capability": "\x01"}, None, None
+    ]  # fmt: skip
+    assert made.lost == {"system.posix_acl_access": "/kept", "com.apple.provenance": "/lost"}
+
+
 def test_a_time_that_no_squashfs_holds_becomes_the_last_that_it_does():
     found = facts(merged(flat(members((info("late", mtime=1 << 33), b"")))))
     assert found["/late"][8] == (1 << 32) - 1

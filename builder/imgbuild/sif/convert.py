@@ -22,6 +22,7 @@ from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
 from imgbuild.lock import lock_path, read_lock
 from imgbuild.oci.layout import Layout
+from imgbuild.oci.merged import shown
 from imgbuild.seal import read_seal
 from imgbuild.sif import container, enroot, files, squashfs
 from imgbuild.sif.flat import Flat, Layer
@@ -78,6 +79,9 @@ def convert(layout: Layout, arch: Arch, out: Path, options: Options, *, lock: by
             for layer in layout.image(arch).layers
         ]
     )
+    for attribute, path in flat.lost.items():
+        console.warn(f"{image.name}: a squashfs holds no attribute {attribute!r}: {shown(path)}"
+                     " and others lose it")  # fmt: skip
     own = files if options.format == "sif" else enroot
     flat.add([Layer(path=out, data=archive(own.members(image, flat.tree)))])
     objects = files.objects(image) if options.format == "sif" else []

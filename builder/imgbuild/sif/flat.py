@@ -39,6 +39,7 @@ TYPES = {
     "block device": tarfile.BLKTYPE,
 }
 TIME_LIMIT = (1 << 32) - 1  # seconds: what a squashfs can hold
+ATTRIBUTES = ("user.", "trusted.", "security.")  # names of those that a squashfs can hold
 READERS = 2  # layers that are inflated at once, each by a thread of its own
 REMEDY = "remove the layout and build or pull the image again"
 
@@ -80,6 +81,16 @@ class Flat:
     def newest(self) -> int:
         """The time of the newest path, in seconds since 1970."""
         return max((_time(node) for _, node in self.tree.walk()), default=0)
+
+    @property
+    def lost(self) -> dict[str, str]:
+        """Attributes that no squashfs holds, each with the first path that has it."""
+        found: dict[str, str] = {}
+        for path, node in self.tree.walk():
+            for name in node.attributes or ():
+                if not name.startswith(ATTRIBUTES):
+                    found.setdefault(name, path)
+        return found
 
     def chunks(self, advance: Callable[[int], object] = lambda _: None) -> Iterator[bytes]:
         """The tar, but for the root folder itself; `advance` is told how much content went by."""
@@ -175,7 +186,16 @@ def _header(path: str, node: Node, same: str | None = None) -> bytes:
     info.devmajor, info.devminor = node.device or (0, 0)
     # Long and odd names as GNU has them: of a link's target that stands in a PAX header, mksquashfs
     # 4.5.1 takes the first slash away. Attributes are PAX's own; links are said to have none.
-    if same is None and node.attributes and node.kind != "symlink":
-        info.pax_headers = {XATTR + name: text for name, text in node.attributes.items()}
+    if same is None and node.kind != "symlink" and (attributes := _attributes(node)):
+        info.pax_headers = attributes
         return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+
+
+def _attributes(node: Node) -> dict[str, str]:
+    """Those of a node's attributes that a squashfs can hold, as PAX names them."""
+    return {
+        XATTR + name: text
+        for name, text in (node.attributes or {}).items()
+        if name.startswith(ATTRIBUTES)
+    }

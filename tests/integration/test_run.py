@@ -1,0 +1,55 @@
+"""Real processes: what is fed to them, and what they say meanwhile."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from imgbuild import run
+from imgbuild.errors import WorkFailed
+
+pytestmark = pytest.mark.timeout(60)
+TALKATIVE = """
+import sys
+for number, line in enumerate(sys.stdin.buffer):
+    print(f"line {number} of what is said" * 4, file=sys.stderr)
+    print(f"line {number} of what is told" * 4)
+sys.stdout.flush()
+sys.exit(int(sys.argv[1]))
+"""
+CHUNKS = [b"a line that is fed\n" * 100] * 100  # of what is said no pipe holds a fifth
+
+
+def test_a_program_may_say_much_while_it_is_fed():
+    run.feed([sys.executable, "-c", TALKATIVE, "0"], CHUNKS)
+
+
+def test_its_last_words_are_told_if_it_fails():
+    with pytest.raises(WorkFailed) as raised:
+        run.feed([sys.executable, "-c", TALKATIVE, "3"], CHUNKS)
+    text = str(raised.value)
+    assert "ended with status 3" in text
+    assert "line 9999 of what is said" in text
+    assert "line 9000 of" not in text
+
+
+def test_a_program_that_stops_reading_fails_with_its_own_words():
+    code = "import sys; sys.stdin.close(); sys.exit('no room is left')"
+    with pytest.raises(WorkFailed, match="no room is left"):
+        run.feed([sys.executable, "-c", code], CHUNKS * 10)
+
+
+def test_what_the_chunks_raise_ends_the_program_too(tmp_path):
+    """It would else take the end of what it was fed for the end of all, and finish."""
+    code = f"import sys; sys.stdin.read(); open({str(tmp_path / 'finished')!r}, 'w')"
+
+    def broken() -> Iterator[bytes]:
+        yield from CHUNKS
+        message = "the layer is damaged"
+        raise ValueError(message)
+
+    with pytest.raises(ValueError, match="the layer is damaged"):
+        run.feed([sys.executable, "-c", code], broken())
+    assert list(tmp_path.iterdir()) == []
