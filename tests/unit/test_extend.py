@@ -313,6 +313,23 @@ def test_a_registry_of_ones_own(tmp_path: Path) -> None:
     assert caught.value.problems[0].path == "registry"
 
 
+@pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ("indexes: {special: {url: 'https://me:hunter2@x.org/simple'}}\n", "indexes.special.url"),
+        ("mirrors: ['https://a.org/debian', 'https://me:hunter2@x.org/debian']\n", "mirrors[1]"),
+    ],
+)
+def test_an_address_with_a_login_is_refused_and_not_repeated(
+    tmp_path: Path, more: str, place: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        extended.read(extended.repository(tmp_path, extended.MATRIX + more))
+    [problem] = caught.value.problems
+    assert (problem.path, problem.message) == (place, "the url holds a user name or password")
+    assert "hunter2" not in str(problem)
+
+
 def test_an_index_whose_address_the_lock_does_not_tell(tmp_path: Path) -> None:
     wheel = msgspec.structs.replace(samples.wheel("flash", "1.0"), index="special")
     lock = msgspec.structs.replace(extended.published(wheel), indexes={"flash": "special"})

@@ -194,17 +194,12 @@ def _index(notes: Notes, path: Path, index: Mapping[str, Any], *, alone: bool) -
             )
     try:
         parts = urlsplit(url)
-        secret = parts.username is not None or parts.password is not None
         right = parts.scheme in ("https", "http", "file") and (
             parts.netloc or parts.scheme == "file"
         )
     except ValueError:
-        secret, right = False, False
-    if secret:
-        # The value is left out on purpose: an error is copied into logs.
-        message = "the url holds a user name or password"
-        notes.note((*path, "url"), message, expected="a url without it; netrc or keyring has it")
-    elif not right:
+        right = False
+    if without_login(notes, (*path, "url"), url) and not right:
         notes.note((*path, "url"), "not an address", value=url, expected="https://host/path")
 
 
@@ -214,20 +209,27 @@ def _base(notes: Notes, path: Path, base: Mapping[str, Any]) -> None:
         expected = "a Debian package name, such as libc6-dev"
         notes.form((*path, "packages", number), package, DEBIAN_PACKAGE, expected)
     folder(notes, (*path, "interpreter"), base.get("interpreter"))
-    for number, mirror in enumerate(texts(base.get("mirrors"))):
-        if _has_login(mirror):
-            # It travels with pushed images; left out of the error too, which is copied into logs.
-            message = "the address holds a user name or password"
-            expected = "an address without it; netrc or keyring has it"
-            notes.note((*path, "mirrors", number), message, expected=expected)
+    mirrors(notes, (*path, "mirrors"), base.get("mirrors"))
 
 
-def _has_login(url: str) -> bool:
+def mirrors(notes: Notes, path: Path, found: object) -> None:
+    """Note the addresses that hold a login: they travel with pushed images."""
+    for number, url in enumerate(texts(found)):
+        without_login(notes, (*path, number), url)
+
+
+def without_login(notes: Notes, path: Path, url: str) -> bool:
+    """Note an address that holds a user name or password; whether it holds none."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        return False
-    return parts.username is not None or parts.password is not None
+        return True
+    if parts.username is None and parts.password is None:
+        return True
+    # The value is left out on purpose: an error is copied into logs.
+    message = "the url holds a user name or password"
+    notes.note(path, message, expected="a url without it; netrc or keyring has it")
+    return False
 
 
 def _image(notes: Notes, image: Mapping[str, Any]) -> None:

@@ -15,7 +15,14 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from imgbuild.matrix.check import DEBIAN_PACKAGE, Notes, folder, table, texts
+from imgbuild.matrix.check import (
+    DEBIAN_PACKAGE,
+    Notes,
+    folder,
+    mirrors,
+    table,
+    texts,
+)
 from imgbuild.matrix.model import (
     Drop,
     Index,
@@ -163,6 +170,7 @@ def check_extensions(notes: Notes) -> None:
         if isinstance(index, dict) and not index.get("url"):
             message = "only the default index may have no url, and that one is not named here"
             notes.note(("indexes", name), message, key=True, expected="url: https://…")
+    mirrors(notes, ("mirrors",), matrix.get("mirrors"))
     for name, row in table(matrix.get("targets")).items():
         if isinstance(row, dict):
             _row(notes, ("targets", name), row, matrix)
