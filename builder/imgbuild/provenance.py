@@ -49,11 +49,12 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     """What is not in lock and seal: digests of the files asked by, and who builds where.
 
-    `commit` is None outside a checkout, and where lock or matrix are not as committed.
+    `matrix` is None for a lock alone. `commit` is None outside a checkout, and where lock or matrix
+    are not as committed.
     """
 
     lock: Sha256
-    matrix: Sha256
+    matrix: Sha256 | None = None
     builder: str = LOCAL_BUILDER
     version: str = imgbuild.__version__
     invocation: str = ""
@@ -84,6 +85,12 @@ def circumstances(
     )
 
 
+def bare(lock: Sha256, environ: Mapping[str, str] | None = None) -> Circumstances:
+    """What is known of a lock that lies in no project: its bytes, and who speaks of it."""
+    known = os.environ if environ is None else environ
+    return Circumstances(lock=lock, builder=builder_id(known), invocation=_invocation(known))
+
+
 def builder_id(environ: Mapping[str, str]) -> str:
     """Who vouches for the build: the workflow that GitHub runs, else only this machine."""
     if environ.get("GITHUB_ACTIONS") == "true" and environ.get("GITHUB_WORKFLOW_REF"):
@@ -101,6 +108,9 @@ def statement(
     subjects = [_subject(lock.target, top)]
     if top not in manifests.values():
         subjects += [_subject(f"{lock.target}/{arch}", one) for arch, one in manifests.items()]
+    asked_by = {"lock": {"sha256": circumstances.lock}}
+    if circumstances.matrix is not None:
+        asked_by["matrix"] = {"sha256": circumstances.matrix}
     metadata = {"invocationId": circumstances.invocation} if circumstances.invocation else {}
     run_details: dict[str, Any] = {
         "builder": {"id": circumstances.builder, "version": {VERSION: circumstances.version}}
@@ -120,8 +130,7 @@ def statement(
                     "externalParameters": {
                         "target": lock.target,
                         "arch": list(manifests),
-                        "lock": {"sha256": circumstances.lock},
-                        "matrix": {"sha256": circumstances.matrix},
+                        **asked_by,
                     },
                     "resolvedDependencies": [
                         *_asked_by(circumstances),
@@ -158,7 +167,8 @@ def _subject(name: str, digest: Digest) -> dict[str, Any]:
 
 def _asked_by(circumstances: Circumstances) -> Iterator[dict[str, Any]]:
     yield {"name": "lock.json", "digest": {"sha256": circumstances.lock}}
-    yield {"name": "matrix.yaml", "digest": {"sha256": circumstances.matrix}}
+    if circumstances.matrix is not None:
+        yield {"name": "matrix.yaml", "digest": {"sha256": circumstances.matrix}}
     commit = circumstances.commit
     if commit is not None:
         place = {"uri": commit.uri} if commit.uri else {}

@@ -10,7 +10,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization as forms
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imgbuild import building, carried
+from imgbuild import attach, building, carried, codec, provenance
+from imgbuild.attach import Part
+from imgbuild.signing import kept, keys, statements
 from imgbuild.values import Arch
 from imgbuild.verifying import known
 from tests.unit import verified
@@ -70,7 +72,7 @@ def ref(place: Place) -> str:
 
 
 def test_what_sign_signs_verify_verifies_anywhere(place, imgbuild, pair, tmp_path, monkeypatch):
-    signed = imgbuild("sign", ref(place), "--key", pair[0], "--json")
+    signed = imgbuild("sign", ref(place), "--target", BOTH, "--key", pair[0], "--json")
     assert len(json_of(signed)) == 3  # the index and two manifests
     away = tmp_path / "away"
     away.mkdir()
@@ -93,10 +95,11 @@ def test_what_sign_signs_verify_verifies_anywhere(place, imgbuild, pair, tmp_pat
 
 
 def test_signing_again_writes_nothing(place, imgbuild, pair):
-    first = json_of(imgbuild("sign", ref(place), "--key", pair[0], "--json"))
+    words = ("sign", ref(place), "--target", BOTH, "--key", pair[0], "--json")
+    first = json_of(imgbuild(*words))
     written = len(place.writes())
     held = dict(place.registry.manifests)
-    assert json_of(imgbuild("sign", ref(place), "--key", pair[0], "--json")) == first
+    assert json_of(imgbuild(*words)) == first
     assert place.registry.manifests == held
     assert place.writes()[written:] == []
 
@@ -108,7 +111,8 @@ def test_what_is_wrong_is_told_and_has_its_status(place, imgbuild, pair):
     assert "is not what it should be: 7 failed" in found.stderr
 
 
-def test_an_image_that_is_not_its_locks_is_not_signed(place, imgbuild, pair):
+@pytest.mark.parametrize("words", [(), ("--target", BOTH)])
+def test_an_image_that_is_not_its_locks_is_not_signed(place, imgbuild, pair, words):
     due = known.of_project(place.work().project, BOTH).due
     digest = due.manifest(Arch.ARM64)
     data, kind = place.registry.manifests[NAME, digest]
@@ -117,22 +121,68 @@ def test_an_image_that_is_not_its_locks_is_not_signed(place, imgbuild, pair):
         kind,
     )
     held = dict(place.registry.manifests)
-    answer = imgbuild("sign", ref(place), "--key", pair[0])
+    answer = imgbuild("sign", ref(place), *words, "--key", pair[0])
     assert answer.status == 9
     assert digest in answer.stderr
     assert "is not signed, since it is not what it should be" in answer.stderr
     assert place.registry.manifests == held
 
 
-def test_an_image_without_a_lock_is_signed_by_its_digest(world, place, imgbuild, pair):
-    world.remove(carried.ARTIFACT_TYPE, world.top)
-    other = ref(place)
-    answer = imgbuild("sign", other, "--key", pair[0], "--json")
-    assert "carries no lock: only its digest is signed" in answer.stderr
+@pytest.mark.parametrize("lock", ["attached", "none"])
+def test_without_a_lock_of_ones_own_the_digest_is_signed_alone(world, place, imgbuild, pair, lock):
+    if lock == "none":
+        world.remove(carried.ARTIFACT_TYPE, world.top)
+    answer = imgbuild("sign", ref(place), "--key", pair[0], "--json")
+    assert "only its digest is signed" in answer.stderr
+    assert "name your own lock with --target" in answer.stderr
     made = json_of(answer)
     assert [one["statements"] for one in made] == [[], [], []]
-    found = imgbuild("verify", other, "--key", pair[1], "--json")
-    assert (found.status, outcomes(found)["signature"]) == (0, "passed")
+    found = imgbuild("verify", ref(place), "--key", pair[1], "--json")
+    assert (found.status, outcomes(found)["signature"]) == (9, "passed")
+    assert outcomes(found)["lock"] == "failed"
+
+
+VICTIM = "https://host.example/victim/rl/.github/workflows/release.yml@refs/heads/main"
+
+
+def forge(world: World) -> None:
+    """Attach what a stranger makes up: the same image and lock, another builder and a commit."""
+    for subject in (world.top, world.arm):
+        (one,) = world.artifacts(subject, provenance.MEDIA_TYPE)
+        said = json.loads(one.files["provenance.json"].data)
+        said["predicate"]["runDetails"]["builder"]["id"] = VICTIM
+        commit = {"name": "repository", "digest": {"gitCommit": "f" * 40}}
+        said["predicate"]["buildDefinition"]["resolvedDependencies"].append(commit)
+        part = Part(data=codec.compact(said), media_type=provenance.MEDIA_TYPE)
+        kind = provenance.MEDIA_TYPE
+        files = {"provenance.json": part}
+        attach.attach(world.client, world.repository, subject, kind, files)
+
+
+@pytest.mark.parametrize("lock", ["target", "file", "none"])
+def test_a_strangers_provenance_is_never_signed(world, place, imgbuild, pair, tmp_path, lock):
+    forge(world)
+    own = known.of_project(place.work().project, BOTH)
+    words = {"target": ("--target", BOTH), "file": ("--lock", str(tmp_path / "own")), "none": ()}
+    (tmp_path / "own").mkdir()
+    for name, part in carried.parts(own.carried).items():
+        (tmp_path / "own" / name).write_bytes(part.data)
+    assert imgbuild("sign", ref(place), *words[lock], "--key", pair[0]).status == 0
+    key = keys.load_public(Path(pair[1]))
+    signed = [
+        each
+        for subject in (world.top, world.arm)
+        for each in kept.read(world.client, world.repository, subject.digest).signatures
+        if each.by(key) and each.kind == statements.PROVENANCE
+    ]
+    found = {provenance.basis(each.payload) for each in signed}
+    ours = {provenance.LOCAL_BUILDER} if words[lock] else set()
+    assert {one.builder for one in found if one} == ours
+    assert not any(b"f" * 40 in each.payload for each in signed)
+    check = ("verify", ref(place), "--key", pair[1], "--json")
+    assert outcomes(imgbuild(*check, "--builder", VICTIM))["provenance"] == "failed"
+    answer = imgbuild(*check, "--builder", provenance.LOCAL_BUILDER)
+    assert answer.status == (0 if words[lock] else 9), answer.stdout
 
 
 def test_ones_own_lock_by_target_or_file(place, imgbuild, tmp_path, monkeypatch):
@@ -165,7 +215,37 @@ def test_a_layout_is_verified_by_a_lock(place, imgbuild, tmp_path):
     layer.unlink()
     layer.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     assert imgbuild("verify", str(out), "--target", BOTH, "--blobs").status == 9
-    assert outcomes(imgbuild("verify", str(out), "--json"))["lock"] == "not checked"
+    bare = imgbuild("verify", str(out), "--json")
+    assert (bare.status, set(outcomes(bare).values())) == (9, {"not checked"})
+    assert json.loads(bare.stdout)["ok"] is False
+    assert "nothing of" in bare.stderr
+    assert "--target" in bare.stderr
+
+
+def test_what_a_layout_cannot_show_fails_where_it_is_asked_for(place, imgbuild, pair, tmp_path):
+    plan = place.both()
+    out = tmp_path / "layout"
+    building.build(
+        plan.lock, plan.sealed, tuple(Arch), out, place.work().inputs, processes=1, verify=False
+    )
+    words = ("verify", str(out), "--target", BOTH, "--json")
+    assert imgbuild(*words).status == 0
+    found = imgbuild(*words, "--builder", provenance.LOCAL_BUILDER)
+    assert (found.status, outcomes(found)["provenance"]) == (9, "failed")
+    signed = imgbuild(*words, "--key", pair[1])
+    assert (signed.status, outcomes(signed)["signature"]) == (9, "failed")
+
+
+def test_what_was_taken_away_does_not_pass(world, place, imgbuild, pair):
+    """One DELETE by whoever can write to the registry."""
+    signed = imgbuild("sign", ref(place), "--target", BOTH, "--key", pair[0])
+    assert signed.status == 0
+    world.remove(carried.ARTIFACT_TYPE, world.top)
+    assert imgbuild("verify", ref(place)).status == 9
+    for words in (("--rebuild",), ("--builder", "https://x"), ("--key", pair[1])):
+        found = imgbuild("verify", ref(place), *words, "--json")
+        assert (found.status, json.loads(found.stdout)["ok"]) == (9, False), words
+    assert imgbuild("verify", ref(place), "--blobs").status == 0
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ Each change is refused by the check that it concerns, and by no other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from imgbuild import attach, carried, codec, inside, provenance
 from imgbuild import seal as seals
 from imgbuild.attach import Part
 from imgbuild.lock import Lock
-from imgbuild.oci.documents import MANIFEST, Descriptor
+from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor
 from imgbuild.registry.client import Client
 from imgbuild.sbom import cyclonedx, spdx
 from imgbuild.seal import Seal
@@ -35,6 +35,8 @@ from tests.unit.registry_project import BOTH, NAME
 from tests.unit.verified import World
 
 ARM = Arch.ARM64
+# What a key asks for and no lock lets be checked.
+OF_A_LOCK = {"provenance", "SBOM CycloneDX", "SBOM SPDX"}
 
 
 @pytest.fixture(name="whole", scope="module")
@@ -93,10 +95,9 @@ def test_an_image_without_attachments_is_held_against_ones_own_lock(world):
     world.remove(provenance.MEDIA_TYPE, world.top)
     found = world.verify(key=None, own=own(world))
     assert set(found) == {"signature", "provenance"}
-    nothing = world.verify(key=None)
-    assert {name: how for name, (how, _) in nothing.items()} == {
-        "signature": Outcome.UNCHECKED, "lock": Outcome.UNCHECKED, "image": Outcome.UNCHECKED,
-    }  # fmt: skip
+    nothing = world.checks(key=None)
+    assert set(nothing) == {"signature", "lock", "image", "rebuild", *OF_A_LOCK}
+    assert {how for how, _ in nothing.values()} == {Outcome.UNCHECKED}
 
 
 # -- a byte of what is stored
@@ -145,7 +146,7 @@ def test_a_flipped_byte_in_a_provenance(world):
 @pytest.mark.parametrize("name", ["lock.json", "digests.json", "packages.json", "sources.json"])
 def test_a_flipped_byte_in_a_lock(world, name):
     world.flip(world.top, carried.ARTIFACT_TYPE, name)
-    assert set(world.failed()) == {"lock"}
+    assert set(world.failed()) == {"lock", *OF_A_LOCK}
     assert set(world.failed(key=None)) == {"lock"}
 
 
@@ -295,9 +296,9 @@ def test_an_older_lock_of_the_same_target_is_refused(world):
         world.restore(world.signed)
         world.replace(world.top, carried.ARTIFACT_TYPE, files)
         found = world.failed(key=key)
-        assert set(found) == {"lock"}
+        assert set(found) == {"lock", *(OF_A_LOCK if key else ())}
         assert f"is of another image: {BOTH} {sealed.digest}" in found["lock"]
-    assert set(world.failed(own=own(world))) == {"lock"}
+    assert set(world.failed(own=own(world))) == {"lock", *OF_A_LOCK}
 
 
 def test_another_lock_of_the_same_image_is_refused_by_the_key(world):
@@ -332,16 +333,125 @@ def test_a_wrong_lock_does_not_hide_the_right_one(world):
 def test_a_seal_that_does_not_follow_from_its_lock_is_refused(world):
     files = _files(world.lock, msgspec.structs.replace(world.sealed, target="other"), world)
     world.replace(world.top, carried.ARTIFACT_TYPE, files)
-    assert set(world.failed()) == {"lock"}
+    assert set(world.failed()) == {"lock", *OF_A_LOCK}
 
 
-def test_an_absent_lock_leaves_nothing_to_hold_the_image_against(world):
+# -- what is asked for and taken away
+
+
+def test_without_a_lock_what_a_key_asks_for_fails(world):
     world.remove(carried.ARTIFACT_TYPE, world.top)
-    found = world.verify()
+    found = world.failed()
+    assert set(found) == {"lock", *OF_A_LOCK}
     assert found["lock"] == (
-        Outcome.UNCHECKED,
-        "none is attached; name one with --target or --lock",
+        "none is attached; name one with --target or --lock; --key asks for this check"
     )
+    assert found["provenance"].endswith("no lock to hold it against; --key asks for this check")
+
+
+def test_without_a_lock_what_other_options_ask_for_fails(world):
+    built = Builds()
+    world.remove(carried.ARTIFACT_TYPE, world.top)
+    found = world.failed(key=None, builder=provenance.LOCAL_BUILDER, rebuild=built)
+    assert set(found) == {"provenance", "rebuild"}
+    assert found["provenance"].endswith("--builder asks for this check")
+    assert found["rebuild"].endswith("--rebuild asks for this check")
+    assert built.locks == []
+
+
+def test_blobs_are_read_without_a_lock(world):
+    world.remove(carried.ARTIFACT_TYPE, world.top)
+    found = world.checks(key=None, whole=True)
+    passed = {name for name, (how, _) in found.items() if how is Outcome.PASSED}
+    assert passed == {"layer sizes", "layer bytes"}
+    layer = world.sealed.arch[ARM].layers[1].digest
+    world.flip_blob(world.place.registry.blobs[NAME, layer])
+    assert layer in world.failed(key=None, whole=True)["layer bytes"]
+
+
+def test_blobs_of_an_image_that_names_none_are_not_found_good(world):
+    data = b'{"schemaVersion":2,"mediaType":"%s","manifests":[]}' % INDEX.encode()
+    world.place.registry.manifests[NAME, named(data)] = (data, INDEX)
+    world.place.registry.tags[NAME, BOTH] = named(data)
+    assert set(world.failed(key=None, whole=True)) == {"layer sizes", "layer bytes"}
+
+
+@pytest.mark.parametrize("form", ["attached", "signed", "both"])
+def test_a_provenance_that_is_taken_away(world, form):
+    if form != "signed":
+        world.remove(provenance.MEDIA_TYPE, world.top)
+    if form != "attached":
+        world.unsign(world.top, kinds=(statements.PROVENANCE,))
+    held = own(world)
+    asked = {"key": None, "builder": provenance.LOCAL_BUILDER}
+    # Signed it lies in an envelope too, so that what is attached may go.
+    assert set(world.failed(own=held)) == (set() if form == "attached" else {"provenance"})
+    assert set(world.failed(own=held, **asked)) == ({"provenance"} if form == "both" else set())
+    assert world.failed(own=held, key=None) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "predicate", "check"),
+    [
+        (cyclonedx.MEDIA_TYPE, statements.CYCLONEDX, "SBOM CycloneDX arm64"),
+        (spdx.MEDIA_TYPE, statements.SPDX, "SBOM SPDX arm64"),
+    ],
+)
+def test_an_sbom_that_is_taken_away(world, kind, predicate, check):
+    world.remove(kind, world.arm)
+    world.unsign(world.arm, kinds=(predicate,))
+    for held in (None, own(world)):
+        found = world.failed(own=held)
+        assert check in found
+        assert "none is attached; --key asks for this check" in found[check]
+    assert world.failed(key=None) == {}
+
+
+# -- built again
+
+
+class Builds:
+    """Stands where locks are built again, and notes which were: the build has tests of its own."""
+
+    def __init__(self) -> None:
+        self.locks: list[str] = []
+
+    def __call__(self, held: known.Known, arches: Sequence[Arch]) -> str:
+        self.locks.append(held.sha256)
+        return f"built for {', '.join(arches)}"
+
+
+def test_a_trusted_lock_is_built_again(world):
+    for wanted in ({}, {"key": None}, {"key": None, "own": own(world)}):
+        built = Builds()
+        assert world.checks(rebuild=built, **wanted)["rebuild"] == (
+            Outcome.PASSED,
+            "built for arm64, x86_64",
+        )
+        assert built.locks == [own(world).sha256]
+
+
+def test_a_lock_that_the_key_did_not_name_is_not_built(world):
+    """A build runs code of packages that the lock chooses."""
+    built = Builds()
+    other = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
+    found = world.failed(key=other.public, rebuild=built)
+    assert found["rebuild"] == (
+        "not built: whose lock it is was refused; --rebuild asks for this check"
+    )
+    world.unsign(world.top, kinds=(statements.PROVENANCE,))
+    assert "rebuild" in world.failed(rebuild=built)
+    assert built.locks == []
+
+
+def test_ones_own_lock_of_another_image_is_not_built(world):
+    place = world.place
+    place.push()
+    held = known.of_project(place.work().project, place.world.lock.target)
+    built = Builds()
+    found = world.failed(key=None, own=held, rebuild=built)
+    assert "the image is not of this lock" in found["rebuild"]
+    assert built.locks == []
 
 
 # -- signatures

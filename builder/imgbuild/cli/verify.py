@@ -81,6 +81,27 @@ LockFile = Annotated[
         show_default=False,
     ),
 ]
+SignedTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="NAME",
+        help="Sign provenance and SBOMs too, made of the lock of this target in the checkout.",
+        rich_help_panel=options.SELECT,
+        show_default=False,
+    ),
+]
+SignedLock = Annotated[
+    Path | None,
+    typer.Option(
+        "--lock",
+        metavar="FILE",
+        help="The same of this lock.json; digests.json lies beside it.",
+        rich_help_panel=options.SELECT,
+        show_default=False,
+    ),
+]
 Builder = Annotated[
     str | None,
     typer.Option(
@@ -128,7 +149,9 @@ def verify(
     """Check an image: who signed it, what it was made of, and that it is what its lock says.
 
     Needs nothing but the image: it carries its lock. Each check is a line: passed, failed, or not
-    checked and why. Exit status 9 if one failed; what is not checked fails nothing.
+    checked and why. Exit status 9 if one failed, if one that an option asks for cannot be made, or
+    if none passed. Without --key or a lock of your own, --rebuild builds what the image's owner
+    chose.
 
     Examples:
 
@@ -164,25 +187,27 @@ def sign(
     image: Ref,
     key: PrivateFile = None,
     keyless: Keyless = False,
-    target: OneTarget = None,
-    lock: LockFile = None,
+    target: SignedTarget = None,
+    lock: SignedLock = None,
     plain_http: options.PlainHttp = None,
     matrix: options.MatrixFile = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Sign an image in a registry, and what is said of it: its provenance and its SBOMs.
+    """Sign an image in a registry, its provenance and its SBOMs.
 
     The image is verified first, and is not signed if it is not what its lock says (exit status 9).
-    One that carries no lock is signed by its digest alone. An index and each of its manifests are
-    signed. cosign verifies what is written; signing again with the same key writes nothing.
+    Provenance and SBOMs are made of your own lock, of --target or --lock; what is attached is never
+    signed, and without a lock of your own the digest is signed alone. An index and each of its
+    manifests are signed. cosign verifies what is written; signing again with the same key writes
+    nothing.
 
     Examples:
 
-        imgbuild sign registry.example/rl:cu124-vllm --key cosign.key
+        imgbuild sign registry.example/rl:cu124-vllm --target cu124-vllm --key cosign.key
 
-        imgbuild sign registry.example/rl:cu124-vllm --keyless
+        imgbuild sign registry.example/rl:cu124-vllm --target cu124-vllm --keyless
     """
     from imgbuild.signing import keys
     from imgbuild.verifying import vouch
@@ -244,6 +269,11 @@ def _judge(found: Verified) -> None:
     told = ", ".join(f"{number} {outcome}" for outcome, number in count.items() if number)
     if found.ok:
         console.info(f"{found.reference} is {found.digest}: {told}")
+    elif not count[Outcome.FAILED]:
+        console.error(
+            f"nothing of {found.reference} could be checked: {told}",
+            hint="name a lock with --target or --lock, or a public key with --key",
+        )
     else:
         console.error(f"{found.reference} is not what it should be: {told}")
 

@@ -44,21 +44,35 @@ def sign_pushed(
 ) -> tuple[Signed, ...]:
     """Sign the image of `lock` on `arches`, which was pushed from `project`.
 
-    A provenance of the same lock, builder and version of imgbuild that the key has signed already
-    is not signed again. LockStale if `project` has another lock by now.
+    LockStale if `project` has another lock by now.
     """
     chosen = tuple(lock.arch) if arches is None else tuple(sorted(arches))
     own = carried.of(lock, sealed, project)
     circumstances = provenance.circumstances(project, lock.target)
     made = provenance.statement(lock, sealed, chosen, circumstances)
+    with console.step(f"signing {lock.target}"):
+        return sign_made(client, repository, own, chosen, made, key)
+
+
+def sign_made(
+    client: Client,
+    repository: Repository,
+    own: Carried,
+    arches: Collection[Arch],
+    made: bytes,
+    key: PrivateKey,
+) -> tuple[Signed, ...]:
+    """Sign the image of `own` on `arches`, its SBOMs, and `made`, its provenance.
+
+    A provenance that rests on the same and that the key has signed already stands for `made`.
+    """
     sign = partial(signer.sign, client, repository, key=key)
 
     def _sign(subject: Descriptor, said: Sequence[bytes]) -> Signed:
         known = _said(client, repository, subject.digest, made, key)
-        return sign(subject, said=said if known else [made, *said])
+        return sign(subject, said=[known or made, *said])
 
-    with console.step(f"signing {lock.target}"):
-        return sign_all(own, chosen, (), _sign)
+    return sign_all(own, arches, (), _sign)
 
 
 def sign_all(
@@ -93,12 +107,11 @@ def bills(own: Carried, arch: Arch) -> tuple[bytes, ...]:
 
 def _said(
     client: Client, repository: Repository, digest: Digest, made: bytes, key: PrivateKey
-) -> bool:
-    """Whether the key has signed a provenance of this image that rests on the same."""
-    return any(
-        each.kind == statements.PROVENANCE
-        and digest in each.digests
-        and provenance.basis(each.payload) == provenance.basis(made)
-        and each.by(key.public)
-        for each in kept.read(client, repository, digest).signatures
-    )
+) -> bytes | None:
+    """The provenance of this image that the key has signed already and that rests on the same."""
+    for each in kept.read(client, repository, digest).signatures:
+        about = each.kind == statements.PROVENANCE and digest in each.digests
+        same = about and provenance.basis(each.payload) == provenance.basis(made)
+        if same and each.by(key.public):
+            return each.payload
+    return None

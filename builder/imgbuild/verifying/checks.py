@@ -38,7 +38,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was checked of an image. `ok`: nothing failed."""
+    """All that was checked of an image. `ok`: something passed, and nothing failed."""
 
     reference: str
     digest: Digest | None
@@ -52,31 +52,50 @@ class Failed(Exception):
 
 
 class Unchecked(Exception):
-    """This cannot be checked here, which is nobody's fault."""
+    """This is not checked here, which is nobody's fault."""
+
+
+class Lacking(Unchecked):
+    """What is to be checked is not there: a failure where an option asks for the check.
+
+    Whoever can write to a registry can also delete there, so that absence proves nothing.
+    """
 
 
 class Checklist:
-    """Checks one after another."""
+    """Checks one after another.
+
+    A check is `asked` for by the option of that name, or by none, if the text is empty.
+    """
 
     def __init__(self) -> None:
         self.checks: list[Check] = []
 
     @property
     def ok(self) -> bool:
-        """No check failed."""
-        return all(check.outcome is not Outcome.FAILED for check in self.checks)
+        """No check failed, and one passed: what was not looked at at all is not found good."""
+        found = {check.outcome for check in self.checks}
+        return Outcome.PASSED in found and Outcome.FAILED not in found
 
-    def run(self, name: str, work: Callable[[], str], arch: Arch | None = None) -> bool:
+    def run(
+        self, name: str, work: Callable[[], str], arch: Arch | None = None, *, asked: str = ""
+    ) -> bool:
         """Note what `work` found, or what it raised; whether it passed."""
-        detail = self.read(name, work, arch)
+        detail = self.read(name, work, arch, asked=asked)
         if detail is not None:
             self._note(name, arch, Outcome.PASSED, detail)
         return detail is not None
 
-    def read(self, name: str, work: Callable[[], T], arch: Arch | None = None) -> T | None:
+    def read(
+        self, name: str, work: Callable[[], T], arch: Arch | None = None, *, asked: str = ""
+    ) -> T | None:
         """What `work` returns; None, and a note, if it raised what is wrong with the image."""
         try:
             return work()
+        except Lacking as reason:
+            outcome = Outcome.FAILED if asked else Outcome.UNCHECKED
+            more = f"; {asked} asks for this check" if asked else ""
+            self._note(name, arch, outcome, f"{reason}{more}")
         except Unchecked as reason:
             self._note(name, arch, Outcome.UNCHECKED, str(reason))
         except Failed as reason:

@@ -22,8 +22,10 @@ from imgbuild.seal import Document, Seal, SealedLayer
 from imgbuild.threads import Stop
 from imgbuild.values import Arch, Digest
 from imgbuild.verifying import places
-from imgbuild.verifying.checks import Checklist, Failed, Unchecked
+from imgbuild.verifying.checks import Checklist, Failed, Lacking, Unchecked
 from imgbuild.verifying.places import Place
+
+NO_LAYERS = "no manifest that could be read names a layer"
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +70,7 @@ def expected(lock: Lock, sealed: Seal) -> Expected:
 def check(place: Place, due: Expected, checklist: Checklist, *, whole: bool) -> None:
     """Check documents and layers of the image at `place`; with `whole`, every byte of a layer."""
     checklist.run("image", partial(_named, place.top.digest, due))
-    layers: dict[Digest, Descriptor] = {}
+    layers: list[Descriptor] = []
     for descriptor in checklist.read("index", partial(places.manifests, place)) or ():
         picture = checklist.read("manifest", partial(_picture, place, descriptor))
         if picture is None:
@@ -77,9 +79,27 @@ def check(place: Place, due: Expected, checklist: Checklist, *, whole: bool) -> 
         checklist.run("manifest", partial(_manifest, picture, due), arch)
         checklist.run("config", partial(_config, picture, due), arch)
         checklist.run("layers", partial(_layers, picture, due), arch)
-        layers |= {layer.digest: layer for layer in picture.manifest.layers}
-    checklist.run("layer sizes", partial(_sizes, place, tuple(layers.values())))
-    checklist.run("layer bytes", partial(_bytes, place, tuple(layers.values()), whole=whole))
+        layers += picture.manifest.layers
+    _check_layers(place, layers, checklist, whole=whole)
+
+
+def check_alone(place: Place, checklist: Checklist) -> None:
+    """Check every byte of what the image at `place` says it is, which needs no lock."""
+    layers: list[Descriptor] = []
+    for descriptor in checklist.read("index", partial(places.manifests, place)) or ():
+        found = checklist.read("manifest", partial(places.manifest, place, descriptor))
+        layers += found.layers if found else ()
+    _check_layers(place, layers, checklist, whole=True)
+
+
+def _check_layers(
+    place: Place, layers: Sequence[Descriptor], checklist: Checklist, *, whole: bool
+) -> None:
+    """Check that `layers` are at `place`, each once though several manifests name it."""
+    each = tuple({(layer.digest, layer.size): layer for layer in layers}.values())
+    asked = "--blobs" if whole else ""
+    checklist.run("layer sizes", partial(_sizes, place, each), asked=asked)
+    checklist.run("layer bytes", partial(_bytes, place, each, whole=whole), asked=asked)
 
 
 def _named(digest: Digest, due: Expected) -> str:
@@ -144,8 +164,7 @@ def _layers(picture: Picture, due: Expected) -> str:
 
 def _sizes(place: Place, layers: Sequence[Descriptor]) -> str:
     if not layers:
-        message = "no manifest could be read"
-        raise Unchecked(message)
+        raise Lacking(NO_LAYERS)
     for layer in layers:
         size = place.size(layer)
         if size != layer.size:
@@ -160,6 +179,8 @@ def _bytes(place: Place, layers: Sequence[Descriptor], *, whole: bool) -> str:
     if not whole:
         message = f"--blobs reads and hashes {total / 1e9:.2f} GB; engines do so when they pull"
         raise Unchecked(message)
+    if not layers:
+        raise Lacking(NO_LAYERS)
     with console.progress(f"reading layers of {place.name}", total) as bar:
 
         def _read(layer: Descriptor, stop: Stop) -> str:

@@ -20,7 +20,7 @@ from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
 from imgbuild.values import Digest, Sha256, sha256
 from imgbuild.verifying import image
-from imgbuild.verifying.checks import Failed, Unchecked
+from imgbuild.verifying.checks import Failed, Lacking
 from imgbuild.verifying.image import Expected
 
 LOCK = carried.LOCK
@@ -29,7 +29,8 @@ LOCK = carried.LOCK
 class Known(msgspec.Struct, frozen=True, kw_only=True):
     """A lock with all that goes with it: the sha256 of its file, and in words whose it is.
 
-    Folders of wheels that it names are looked for below `root`.
+    Folders of wheels that it names are looked for below `root`. `project` is the checkout that it
+    lies in, None for a lock alone.
     """
 
     carried: Carried
@@ -37,6 +38,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     place: str
     root: Path
     due: Expected
+    project: Project | None = None
 
 
 def of_project(project: Project, target: str) -> Known:
@@ -44,7 +46,8 @@ def of_project(project: Project, target: str) -> Known:
     lock = locks.read_lock(project.images, target)
     sealed = seals.read_seal(project.images, lock)
     path = locks.lock_path(project.images, target)
-    return _known(carried.of(lock, sealed, project), str(path), project.root)
+    found = _known(carried.of(lock, sealed, project), str(path), project.root)
+    return msgspec.structs.replace(found, project=project)
 
 
 def of_folder(path: Path) -> Known:
@@ -91,7 +94,7 @@ def choose(own: Known | None, found: Beside, vouched: Callable[[Known], bool]) -
     """The lock to hold an image against, and what is to be said of it.
 
     One's own, else the attached one that is `vouched` for, else any. Failed if all that are
-    attached are wrong, Unchecked if there is none at all.
+    attached are wrong, Lacking if there is none at all.
     """
     if found.wrong and not found.right:
         raise Failed("; ".join(found.wrong))
@@ -102,7 +105,7 @@ def choose(own: Known | None, found: Beside, vouched: Callable[[Known], bool]) -
         return own, f"{own.place}{also}{more}"
     if not found.right:
         message = "none is attached; name one with --target or --lock"
-        raise Unchecked(message)
+        raise Lacking(message)
     chosen = next(filter(vouched, found.right), found.right[0])
     return chosen, f"{chosen.place}, whose seal follows from it{more}"
 

@@ -16,9 +16,10 @@ from imgbuild.signing.kept import Beside
 from imgbuild.signing.keys import PublicKey
 from imgbuild.signing.statements import Statement
 from imgbuild.values import Digest, Sha256
-from imgbuild.verifying.checks import Failed, Unchecked
+from imgbuild.verifying.checks import Failed, Lacking, Unchecked
 
 NO_KEY = "no --key: whoever can write to the registry can have made what lies there"
+NONE = "none is attached"
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,10 +71,9 @@ def kind(word: Word) -> str:
 
 
 def told(found: Sequence[Word], key: PublicKey | None) -> Sequence[Word]:
-    """Those of `found` that count: with a key, the signed ones. Unchecked if there is nothing."""
+    """Those of `found` that count: with a key, the signed ones. Lacking if there is nothing."""
     if not found:
-        message = "none is attached"
-        raise Unchecked(message)
+        raise Lacking(NONE)
     if key is None:
         return found
     signed = [word for word in found if word.signed]
@@ -119,8 +119,7 @@ def document(
     One that the key signed and that differs is of another version of imgbuild: Unchecked.
     """
     if not attached and not found:
-        message = "none is attached"
-        raise Unchecked(message)
+        raise Lacking(NONE)
     signed = [_statement(word) for word in found if word.signed]
     for statement in signed:
         if digest not in statement.digests:

@@ -17,7 +17,7 @@ from imgbuild.signing.kept import Beside
 from imgbuild.signing.keys import PublicKey
 from imgbuild.values import Arch, Digest
 from imgbuild.verifying import image, known, said
-from imgbuild.verifying.checks import Checklist, Failed, Unchecked, Verified
+from imgbuild.verifying.checks import Checklist, Failed, Lacking, Unchecked, Verified
 from imgbuild.verifying.known import Known
 from imgbuild.verifying.places import InRegistry, Place
 from imgbuild.verifying.said import Word
@@ -37,6 +37,18 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = False
     rebuild: Rebuild | None = None
 
+    @property
+    def asked(self) -> dict[str, str]:
+        """Which option asks for a check that is not made of itself, by the check's name."""
+        key = "--key" if self.key else ""
+        return {
+            "signature": key,
+            "lock": key,
+            "provenance": "--builder" if self.builder else key,
+            **{kind.title: key for kind in SBOMS},
+            "rebuild": "--rebuild" if self.rebuild else "",
+        }
+
 
 class Sbom(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of SBOM: its name, how it is attached, and what a statement of it says it is."""
@@ -44,6 +56,11 @@ class Sbom(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     media_type: str
     predicate_type: str
+
+    @property
+    def title(self) -> str:
+        """What its check is called."""
+        return f"SBOM {self.name}"
 
 
 SBOMS = (
@@ -78,13 +95,13 @@ class Verification:
 
     def run(self) -> Verified:
         """Make all checks."""
-        checklist = self.checklist
-        checklist.run("signature", self.signature)
+        checklist, asked = self.checklist, self.wanted.asked
+        checklist.run("signature", self.signature, asked=asked["signature"])
         words = checklist.read("provenance", partial(self.words, self.place.top.digest))
         self._words = words or []
-        found = checklist.read("lock", self.lock)
+        found = checklist.read("lock", self.lock, asked=asked["lock"])
         if found is None:
-            checklist.run("image", _no_lock)
+            self._alone()
         else:
             self.held, text = found
             self._against(self.held, text, said_of=words is not None)
@@ -97,23 +114,27 @@ class Verification:
         )
 
     def _against(self, held: Known, text: str, *, said_of: bool) -> None:
-        checklist, digest = self.checklist, self.place.top.digest
-        checklist.run("lock", partial(self.trusted, held, text))
+        checklist, asked = self.checklist, self.wanted.asked
+        trusted = checklist.run("lock", partial(self.trusted, held, text), asked=asked["lock"])
         image.check(self.place, held.due, checklist, whole=self.wanted.whole)
         if said_of:
-            checklist.run("provenance", partial(self.provenance, held))
-        for arch in held.due.arches(digest):
+            work = partial(self.provenance, held)
+            checklist.run("provenance", work, asked=asked["provenance"])
+        for arch in held.due.arches(self.place.top.digest):
             for kind in SBOMS:
-                checklist.run(f"SBOM {kind.name}", partial(self.sbom, held, kind, arch), arch)
-        checklist.run("rebuild", partial(self.rebuild, held))
+                work = partial(self.sbom, held, kind, arch)
+                checklist.run(kind.title, work, arch, asked=asked[kind.title])
+        again = partial(self.rebuild, held, trusted=trusted)
+        checklist.run("rebuild", again, asked=asked["rebuild"])
 
-    def provenances(self) -> list[bytes]:
-        """The provenances beside the image that name it and its lock, each once."""
-        if self.held is None:
-            return []
-        digest, lock = self.place.top.digest, self.held.sha256
-        found = [word.payload for word in self._words if said.names(word, digest, lock)]
-        return list(dict.fromkeys(found))
+    def _alone(self) -> None:
+        """What can be checked without a lock, and what that leaves undone."""
+        asked = self.wanted.asked
+        self.checklist.run("image", _no_lock)
+        if self.wanted.whole:
+            image.check_alone(self.place, self.checklist)
+        for name in ("provenance", *(kind.title for kind in SBOMS), "rebuild"):
+            self.checklist.run(name, _no_lock, asked=asked[name])
 
     def beside(self, digest: Digest) -> Beside:
         """The signatures beside an image; a layout has none."""
@@ -138,7 +159,7 @@ class Verification:
     def signature(self) -> str:
         """Whether the key signed the image."""
         if self.remote is None:
-            raise Unchecked(LAYOUT)
+            raise Lacking(LAYOUT)
         digest = self.place.top.digest
         return said.signature(digest, self.beside(digest), self.wanted.key)
 
@@ -178,7 +199,7 @@ class Verification:
     def provenance(self, held: Known) -> str:
         """Whether the image is said to be made of the lock."""
         if self.remote is None:
-            raise Unchecked(LAYOUT)
+            raise Lacking(LAYOUT)
         wanted = self.wanted
         digest = self.place.top.digest
         return said.provenances(digest, held.sha256, self._words, wanted.key, wanted.builder)
@@ -186,24 +207,30 @@ class Verification:
     def sbom(self, held: Known, kind: Sbom, arch: Arch) -> str:
         """Whether the SBOMs of one kind and architecture follow from the lock."""
         if self.remote is None:
-            raise Unchecked(LAYOUT)
+            raise Lacking(LAYOUT)
         digest = held.due.manifest(arch)
         (due,) = inside.bills(held.carried, arch)[kind.media_type].values()
         attached = self.attached(digest, kind.media_type)
         words = said.words((), self.beside(digest), kind.predicate_type, self.wanted.key)
         return said.document(digest, due.data, attached, words, self.wanted.key)
 
-    def rebuild(self, held: Known) -> str:
-        """Whether the lock, built again, is the image."""
+    def rebuild(self, held: Known, *, trusted: bool) -> str:
+        """Whether the lock, built again, is the image.
+
+        A build runs code of packages that the lock chooses: of a lock that was refused it is none.
+        """
         if self.wanted.rebuild is None:
             message = "--rebuild makes every layer again from the lock and compares"
             raise Unchecked(message)
         arches = held.due.arches(self.place.top.digest)
         if not arches:
-            message = "the image is not of this lock"
-            raise Unchecked(message)
+            message = "not built: the image is not of this lock"
+            raise Lacking(message)
+        if not trusted:
+            message = "not built: whose lock it is was refused"
+            raise Lacking(message)
         return self.wanted.rebuild(held, arches)
 
 
 def _no_lock() -> str:
-    raise Unchecked(NO_LOCK)
+    raise Lacking(NO_LOCK)
