@@ -20,7 +20,7 @@ from imgbuild.attach import Part
 from imgbuild.lock import Lock
 from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor
 from imgbuild.registry.client import Client
-from imgbuild.sbom import cyclonedx, spdx
+from imgbuild.sbom import cyclonedx, packages, spdx
 from imgbuild.seal import Seal
 from imgbuild.signing import forms, kept, signer, statements
 from imgbuild.signing.keys import PrivateKey
@@ -196,6 +196,41 @@ def test_an_sbom_that_is_rewritten(world):
         found = world.failed(key=key)
         assert set(found) == {"SBOM CycloneDX arm64"}
         assert "not what follows from the lock" in found["SBOM CycloneDX arm64"]
+
+
+def test_what_is_known_of_packages_may_change_where_the_image_does_not(world, monkeypatch):
+    """A later push attaches SBOMs and lock anew; what the earlier one attached stays there."""
+    wheel = world.lock.arch[ARM].wheels[0]
+    place = packages.packages_path(world.place.work().project.images)
+    before = place.read_bytes() if place.exists() else None
+    found = packages.Package(file=wheel.file, licence="MIT")
+    try:
+        place.write_bytes(codec.encode(packages.Packages(packages={wheel.sha256: found})))
+        project = world.place.work().project
+        inside.attach_all(world.client, world.repository, world.lock, world.sealed, project)
+        assert len(world.artifacts(world.arm, cyclonedx.MEDIA_TYPE)) == 2
+        assert world.failed(key=None) == {}
+        assert world.failed(key=None, own=own(world)) == {}
+        said = world.checks(key=None, own=own(world))["SBOM CycloneDX arm64"][1]
+        assert "also attached, and not that" in said
+        assert "not signed by the key" in world.failed(own=own(world))["SBOM CycloneDX arm64"]
+        world.sign(world.key)
+        assert world.failed() == {}
+        assert world.failed(own=own(world)) == {}
+    finally:
+        place.unlink() if before is None else place.write_bytes(before)
+
+
+def test_a_statement_that_nobody_checked_is_read_where_none_is_attached(world):
+    """Without a key a signature's envelope is as good as an attachment: it is held to the lock."""
+    world.remove(cyclonedx.MEDIA_TYPE, world.arm)
+    assert world.failed(key=None) == {}
+    world.unsign(world.arm, kinds=(statements.CYCLONEDX,))
+    said = statements.of([world.arm.digest], statements.CYCLONEDX, {"bomFormat": "CycloneDX"})
+    bundle = forms.bundle(statements.seal(said, world.key), world.key.public.hint)
+    kept.put_bundle(world.client, world.repository, world.arm, bundle, statements.CYCLONEDX)
+    found = world.failed(key=None)
+    assert "is not what follows from the lock" in found["SBOM CycloneDX arm64"]
 
 
 def test_an_sbom_of_another_version_of_imgbuild_is_the_keys_word_alone(world):

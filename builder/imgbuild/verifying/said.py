@@ -109,35 +109,44 @@ def names(word: Word, digest: Digest, lock: Sha256) -> bool:
 
 def document(
     digest: Digest,
-    due: bytes,
+    dues: Sequence[bytes],
     attached: Sequence[tuple[str, bytes]],
     found: Sequence[Word],
     key: PublicKey | None,
 ) -> str:
-    """Whether an attached SBOM, and the statement of it, is `due`, which follows from the lock.
+    """Whether an attached SBOM, and the statement of it, is one of `dues`.
 
-    One that the key signed and that differs is of another version of imgbuild: Unchecked.
+    These follow from the lock; there are several where it was attached with several states of what
+    is known of its packages. Others may lie there too, of an earlier push or of whoever can write:
+    they are named. One that the key signed and that differs is of another version of imgbuild:
+    Unchecked.
     """
     if not attached and not found:
         raise Lacking(NONE)
-    signed = [_statement(word) for word in found if word.signed]
-    for statement in signed:
-        if digest not in statement.digests:
-            message = f"a statement beside it is about another image: {statement.digests[0]}"
-            raise Failed(message)
-    said = [statement.predicate for statement in signed]
-    for place, data in attached:
-        if data != due and _json(data) not in said:
-            message = f"{place} is not what follows from the lock"
-            raise Failed(message)
-    if key is None:
-        return "follows from the lock; whose word it is was not checked"
-    if _json(due) in said:
-        return "follows from the lock; signed by the key"
-    if said and due not in [data for _, data in attached]:
-        message = "signed by the key, and made of the lock by another version of imgbuild"
+    counting = [_statement(word) for word in found if word.signed or key is None]
+    predicates = [each.predicate for each in counting if digest in each.digests]
+    if key is not None and len(predicates) < len(counting):
+        message = "a statement that the key signed is about another image"
+        raise Failed(message)
+    signed = predicates if key is not None else []
+    other = [place for place, data in attached if data not in dues and _json(data) not in signed]
+    if attached and len(other) == len(attached):
+        message = f"{other[0]} is not what follows from the lock"
+        raise Failed(message)
+    stated = any(_json(due) in predicates for due in dues)
+    right = any(data in dues for _, data in attached)
+    more = f"; also attached, and not that: {', '.join(other)}" if other else ""
+    if key is None and (right or stated):
+        return f"follows from the lock; whose word it is was not checked{more}"
+    if key is not None and stated:
+        return f"follows from the lock; signed by the key{more}"
+    if signed and not right:
+        message = f"signed by the key, and made of the lock by another version of imgbuild{more}"
         raise Unchecked(message)
-    message = "follows from the lock, and is not signed by the key"
+    if right:
+        message = "follows from the lock, and is not signed by the key"
+        raise Failed(message)
+    message = f"{found[0].place} is not what follows from the lock"
     raise Failed(message)
 
 

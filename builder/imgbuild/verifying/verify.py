@@ -91,6 +91,7 @@ class Verification:
         self.checklist = Checklist()
         self.held: Known | None = None
         self._words: list[Word] = []
+        self._locks = known.Beside()
         self._beside: dict[Digest, Beside] = {}
 
     def run(self) -> Verified:
@@ -165,11 +166,19 @@ class Verification:
 
     def lock(self) -> tuple[Known, str]:
         """The lock to hold the image against, and what is to be said of it."""
-        found = known.Beside()
         if self.remote is not None:
             digest = self.place.top.digest
-            found = known.beside(self.remote.client, self.remote.repository, digest)
-        return known.choose(self.wanted.own, found, self.vouched)
+            self._locks = known.beside(self.remote.client, self.remote.repository, digest)
+        return known.choose(self.wanted.own, self._locks, self.vouched)
+
+    def _same(self, held: Known) -> list[Known]:
+        """The lock, and where it is no own one, itself as it was attached another time.
+
+        With it goes what is known of its packages, which may change where the image does not.
+        """
+        if self.wanted.own is not None:
+            return [held]
+        return [one for one in self._locks.right if one.sha256 == held.sha256]
 
     def words(self, digest: Digest) -> list[Word]:
         """Every provenance beside an image."""
@@ -209,10 +218,14 @@ class Verification:
         if self.remote is None:
             raise Lacking(LAYOUT)
         digest = held.due.manifest(arch)
-        (due,) = inside.bills(held.carried, arch)[kind.media_type].values()
+        dues = [
+            part.data
+            for one in self._same(held)
+            for part in inside.bills(one.carried, arch)[kind.media_type].values()
+        ]
         attached = self.attached(digest, kind.media_type)
         words = said.words((), self.beside(digest), kind.predicate_type, self.wanted.key)
-        return said.document(digest, due.data, attached, words, self.wanted.key)
+        return said.document(digest, dues, attached, words, self.wanted.key)
 
     def rebuild(self, held: Known, *, trusted: bool) -> str:
         """Whether the lock, built again, is the image.
