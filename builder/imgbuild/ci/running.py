@@ -119,7 +119,13 @@ def command(way: Way, job: Job, step: Step) -> tuple[str, ...]:
         "build": ("build", job.target, *(("--verify",) if "smoke" not in job.steps else ())),
         "smoke": ("smoke", job.target, "--arch", job.arch, *_smoke(way, job)),
         "push": ("push", job.target, way.registry, "--digest-only"),
-        "pull": ("pull", _reference(way, job), "--output", str(way.project.output(job.target))),
+        # By its digest: the tag names the layout, and what is made of it, after the target.
+        "pull": (
+            "pull",
+            f"{way.registry}:{job.target}@{job.digest}",
+            "--output",
+            str(way.project.output(job.target)),
+        ),
         "sign": ("sign", _reference(way, job), "--target", job.target, *_signer(way)),
         "sif": ("sif", job.target, "--arch", job.arch, "--push", way.registry),
         "tag": ("tag", _reference(way, job), job.target, f"{job.target}-{way.date:%Y%m%d}"),
