@@ -183,10 +183,12 @@ def test_attributes_that_no_squashfs_holds_are_named_once(tmp_path):
 
 
 def test_the_bytes_follow_from_the_image_alone(odd, tmp_path):
-    """Another folder, umask, clock's zone, SOURCE_DATE_EPOCH, one process or two."""
+    """Another name, folder, umask, clock's zone, SOURCE_DATE_EPOCH, one process or two."""
     made = convert.convert(odd, ARCH, tmp_path / "odd.sif", convert.Options(processors=2))
     other = tmp_path / "another folder"
     shutil.copytree(odd.path, other / "layout")
+    index = other / "layout/index.json"
+    index.write_text(index.read_text().replace('"odd"', '"nightly"'))
     command = [sys.executable, "-m", "imgbuild", "sif", "layout", "--output", "x.sif", "--json"]
     done = subprocess.run(
         ["sh", "-c", 'umask 077; exec "$@"', "sh", *command, "--jobs", "1"],
@@ -196,6 +198,7 @@ def test_the_bytes_follow_from_the_image_alone(odd, tmp_path):
         check=True,
     )
     [answer] = json.loads(done.stdout)
+    assert (answer["name"], made.name) == ("nightly", "odd")
     assert answer["digest"] == made.digest
     assert answer["image"] == odd.image(ARCH).manifest.digest
     assert (other / "x.sif").read_bytes() == made.output.read_bytes()

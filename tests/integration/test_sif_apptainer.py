@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild import codec
+from imgbuild.oci import layout
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import parse, parse_repository
 from imgbuild.sif import convert, files
@@ -90,6 +91,27 @@ def test_exec_has_the_environment_of_the_image_and_not_the_callers_packages(sif,
         "PATH=/opt/venv/bin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin" in found
     )
     assert f"LD_LIBRARY_PATH={files.LIBRARIES}" in found
+
+
+def test_what_an_image_of_anybodys_says_of_python_and_its_home(world, tmp_path):
+    """Its PYTHONPATH is as in Docker, the caller's does not enter; its HOME is not the caller's."""
+    place = tmp_path / "layout"
+    shutil.copytree(world.path, place)
+    settings = ("PYTHONPATH=/opt/mine", "HOME=/root/of/the/image", "UID=1000", "ODD-NAME=1")
+    words = [word for setting in settings for word in ("--config.env", setting)]
+    umoci = [needs.tool("umoci"), "config", "--image", f"{place}:small", *words]
+    subprocess.run(umoci, check=True, capture_output=True)
+    out = tmp_path / "mine.sif"
+    convert.convert(layout.read(place), ARCH, out, convert.Options())
+    hostile = {"PYTHONPATH": "/the/callers", "PYTHONHOME": "/nowhere"}
+    said = apptainer("exec", out, "env", env=hostile)
+    found = said.stdout.splitlines()
+    assert "PYTHONPATH=/opt/mine" in found
+    assert not {"PYTHONHOME=/nowhere", "HOME=/root/of/the/image", "UID=1000"} & set(found)
+    assert said.stderr == ""
+    bound = ("--home", f"{tmp_path}:/home/me", "--env", "PYTHONPATH=/my/code")
+    found = apptainer("exec", *bound, out, "env").stdout.splitlines()
+    assert {"HOME=/home/me", "PYTHONPATH=/my/code"} <= set(found)
 
 
 def test_inspect_tells_where_it_came_from(sif, world):

@@ -125,9 +125,26 @@ def test_an_image_that_was_made_at_no_time_is_refused(tmp_path):
 
 def test_values_of_the_environment_are_taken_as_they_are():
     odd = "a 'b' $(id) \"c\" `d` \\ *\nsecond line"
-    text = files.environment(picture(Env=[f"ODD={odd}", "PATH=/a:/b", "EMPTY=", "not-a-name=1"]))
+    text = files.environment(
+        picture(Env=[f"ODD={odd}", "PATH=/a:/b", "EMPTY=", "not-a-name=1", "UID=1000"])
+    )
     words = shlex.split(text, comments=True)
     assert words == ["export", f"ODD={odd}", "export", "PATH=/a:/b", "export", "EMPTY="]
+
+
+def test_what_the_image_says_of_python_stays_and_the_callers_is_kept_out():
+    text = files.kept_out(picture(Env=["PYTHONPATH=/opt/mine", "PATH=/bin"]))
+    assert "PYTHONPATH" not in text
+    assert {"PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE"} == {
+        line.removeprefix("export ").rstrip("=")
+        for line in text.splitlines()
+        if line.startswith("export ")
+    }
+
+
+def test_the_home_is_the_callers():
+    """Apptainer binds it, and --home names another; the image's own is nobody's to write."""
+    assert "HOME" not in files.environment(picture(Env=["HOME=/root", "PATH=/bin"]))
 
 
 @pytest.mark.parametrize(

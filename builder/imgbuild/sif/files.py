@@ -43,12 +43,15 @@ LOCK_OBJECT = "lock.json"
 CONFIG_OBJECT = "oci-config.json"
 INSPECT_OBJECT = "inspect-metadata.json"
 
+# A shell that sources one of these says so at each start, or ends: bash's, and Apptainer's own.
+READ_ONLY = ("BASHOPTS", "BASH_VERSINFO", "EUID", "GID", "PPID", "SHELLOPTS", "UID")
 # What would let packages of the caller's own into the image's Python.
 UNWANTED = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONUSERBASE")
-OURS = f"""\
+KEPT_OUT = """\
 #!/bin/sh
 # The caller's own packages stay out; --env and APPTAINERENV_... bring one of these back.
-{"".join(f"export {name}={chr(10)}" for name in UNWANTED)}\
+"""
+UNFIT = """\
 # What a read-only root and an unknown user leave unfit; the entry point does the same.
 if [ -f /opt/imgbuild/environment.sh ]; then
   . /opt/imgbuild/environment.sh
@@ -112,19 +115,33 @@ def labels(image: Image) -> dict[str, str]:
 
 
 def definition(image: Image) -> str:
-    """Where the image came from, in the form of Apptainer's definition files."""
-    return f"bootstrap: oci\nfrom: {image.name}@{image.digest}\n"
+    """Where the image came from, in the form of Apptainer's definition files.
+
+    Not what it is called there: the same image is the same file under each of its names.
+    """
+    return f"bootstrap: oci\nfrom: image@{image.digest}\n"
 
 
 def environment(image: Image) -> str:
-    """The image's environment as a shell script; values are taken as they are."""
+    """The image's environment as a shell script; values are taken as they are.
+
+    But for its HOME: Apptainer's is the caller's, which is bound, or what --home says.
+    """
     lines = ["#!/bin/sh"]
     for name, value in image.environment.items():
-        if not name.isascii() or not name.isidentifier():
+        if name == "HOME":
+            continue
+        if not name.isascii() or not name.isidentifier() or name in READ_ONLY:
             console.warn(f"{image.name}: no shell can set the variable {name!r}; it is left out")
             continue
         lines.append(f"export {name}={words([value])}")
     return "\n".join(lines) + "\n"
+
+
+def kept_out(image: Image) -> str:
+    """A shell script that keeps the caller's packages out, where the image itself says nothing."""
+    names = [name for name in UNWANTED if name not in image.environment]
+    return "".join([KEPT_OUT, *(f"export {name}=\n" for name in names), UNFIT])
 
 
 def runscript(image: Image) -> str:
@@ -142,7 +159,7 @@ def _texts(image: Image) -> dict[str, tuple[str | bytes, int]]:
         "runscript": (runscript(image), 0o755),
         "startscript": (START, 0o755),
         "env/10-docker2singularity.sh": (environment(image), 0o755),
-        "env/90-environment.sh": (OURS, 0o755),
+        "env/90-environment.sh": (kept_out(image), 0o755),
         "env/99-base.sh": (LAST, 0o755),
     }
 
