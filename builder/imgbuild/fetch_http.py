@@ -62,7 +62,8 @@ class Request(msgspec.Struct, frozen=True):
 
     `shown` stands in messages instead of the address, whose path may be a secret too. For
     imgbuild.registry: `scopes` is what a registry is asked to allow, which other servers are never
-    told, and `server` the endpoint whose certificates hold, wherever it redirects to.
+    told, `server` the endpoint whose certificates hold, wherever it redirects to, and `anonymous`
+    that no login of the user's goes along, since a registry chose where to.
     """
 
     url: str
@@ -72,6 +73,7 @@ class Request(msgspec.Struct, frozen=True):
     shown: str = ""
     scopes: tuple[str, ...] = ()
     server: str = ""
+    anonymous: bool = False
     patience: float | None = None  # seconds for each read, where the usual ones do not suffice
 
     @property
@@ -194,7 +196,7 @@ class Http:
     @contextlib.contextmanager
     def send(self, request: Request) -> Iterator[Response]:
         """One try, as `open`; the request's body is sent again wherever a redirect leads."""
-        login = self._login(request.url)
+        login = self._login(request)
         first, asked = msgspec.structs.replace(request, url=bare(request.url)), False
         if self.offline and urlsplit(first.url).scheme != "file":
             message = f"{first.place} is not in the cache, and --offline asks no server"
@@ -204,10 +206,9 @@ class Http:
             response = self._send(here, login)
             with contextlib.closing(response):
                 if response.status_code in _REDIRECTS and "Location" in response.headers:
-                    place, login = self._redirected(here, response.headers["Location"], login)
-                    here = msgspec.structs.replace(here, url=place)
+                    here, login = self._redirected(here, response.headers["Location"], login)
                     continue
-                if response.status_code == 401 and not asked:
+                if response.status_code == 401 and not (asked or here.anonymous):
                     asked, login = True, self.credentials.ask(here.url)
                     if login is not None:
                         continue
@@ -307,11 +308,12 @@ class Http:
             found.reason = self.credentials.scrub(found.reason)
         return found
 
-    def _login(self, url: str) -> Login | None:
+    def _login(self, request: Request) -> Login | None:
         try:
-            return self.credentials.find(url)
+            origin(request.url)
+            return None if request.anonymous else self.credentials.find(request.url)
         except ValueError:  # brackets or a port that are none
-            shown = url.rpartition("@")[2].partition("?")[0]
+            shown = request.url.rpartition("@")[2].partition("?")[0]
             message = f"{shown}: not an address that can be fetched"
             raise FetchFailed(message) from None
 
@@ -328,12 +330,14 @@ class Http:
 
     def _redirected(
         self, request: Request, location: str, login: Login | None
-    ) -> tuple[str, Login | None]:
+    ) -> tuple[Request, Login | None]:
         try:
             target = urljoin(request.url, location)
+            origin(target)
         except ValueError:
             target = "://"
-        found = self._login(target)
+        following = self._led(msgspec.structs.replace(request, url=target))
+        found = self._login(following)
         place, shown = request.place, origin(target) if request.shown else redact(target)
         if urlsplit(target).scheme not in ("http", "https"):  # least of all a file of this machine
             message = f"{place} redirects to {shown}, which is no web address"
@@ -341,7 +345,12 @@ class Http:
         if urlsplit(request.url).scheme == "https" and urlsplit(target).scheme != "https":
             message = f"{place} redirects to {shown}, which is not encrypted"
             raise FetchFailed(message)
-        return bare(target), found or (login if origin(target) == origin(request.url) else None)
+        kept = login if origin(target) == origin(request.url) else None
+        return msgspec.structs.replace(following, url=bare(target)), found or kept
+
+    def _led(self, request: Request) -> Request:
+        """`request` as it is sent where a redirect leads it."""
+        return request
 
     def _refusal(self, response: Response, request: Request) -> Exception:
         from imgbuild.fetch_session import Transient

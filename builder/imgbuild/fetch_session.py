@@ -7,6 +7,7 @@ proxies. Imported only when something is downloaded: requests is slow to import.
 from __future__ import annotations
 
 import functools
+import http.cookiejar
 import logging
 import os
 import ssl
@@ -128,9 +129,20 @@ class _Adapter(requests.adapters.HTTPAdapter):
         return place, ({"ssl_context": self._context} if parts.scheme == "https" else {})
 
 
+class _Session(requests.Session):
+    """One that leaves redirects to `Http`: requests would look into them even if told not to."""
+
+    def get_redirect_target(self, _: requests.Response) -> None:
+        """None, ever."""
+
+
 def session(context: ssl.SSLContext) -> requests.Session:
-    """A session for one thread. Proxies come from the environment; logins are the caller's work."""
-    made = requests.Session()
+    """A session for one thread. Proxies come from the environment; logins are the caller's work.
+
+    It keeps no cookies: one that a server gave to a user who was logged in is as good as a login.
+    """
+    made = _Session()
+    made.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=()))
     made.headers["User-Agent"] = f"imgbuild/{__version__}"
     made.auth = lambda request: request  # keeps requests from reading netrc by itself
     made.mount("https://", _Adapter(context))

@@ -17,9 +17,10 @@ from imgbuild.credentials import origin, redact
 from imgbuild.errors import FetchFailed
 from imgbuild.fetch_http import Refused, Request
 from imgbuild.registry import hosts
+from imgbuild.registry.hosts import Endpoint
 from imgbuild.registry.manifests import NotFound
 from imgbuild.registry.reference import Repository
-from imgbuild.registry.transport import PLAIN, RegistryHttp, pulling
+from imgbuild.registry.transport import PLAIN, RegistryHttp, at, pulling
 
 if TYPE_CHECKING:
     from imgbuild.fetch_session import Response
@@ -70,7 +71,10 @@ def pages(http: RegistryHttp, host: str, request: Request) -> Iterator[Page]:
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip()
         return Page(http.body(response, LIMIT), kind, _following(response))
 
-    page = http.ask(host, hosts.RESOLVE, request, _read)
+    def _first(endpoint: Endpoint) -> tuple[Page, str]:
+        return http.retrying(at(endpoint, request), _read), endpoint.address
+
+    page, server = http.one_of(host, hosts.RESOLVE, _first)
     seen: set[str] = set()
     while True:
         yield page
@@ -80,7 +84,7 @@ def pages(http: RegistryHttp, host: str, request: Request) -> Iterator[Page]:
             message = f"{redact(page.next)}: the pages of this list lead in a circle"
             raise FetchFailed(message, hint="ask the registry's owner")
         seen.add(page.next)
-        following = Request(page.next, request.headers, scopes=request.scopes)
+        following = Request(page.next, request.headers, scopes=request.scopes, server=server)
         page = http.retrying(following, _read)
 
 
@@ -88,8 +92,13 @@ def _following(response: Response) -> str | None:
     """The address of the next page, which lies on the same server."""
     for address, fields in _NEXT.findall(response.headers.get("Link", "")):
         if re.search(r';\s*rel\s*=\s*"?next"?', fields, re.IGNORECASE):
-            place: str = urljoin(response.url, address)
-            if origin(place) != origin(response.url):
+            try:
+                place: str = urljoin(response.url, address)
+                near = origin(place) == origin(response.url)
+            except ValueError:  # brackets or a port that are none
+                message = f"{redact(response.url)}: the next page has no address"
+                raise FetchFailed(message, hint="ask the registry's owner") from None
+            if not near:
                 message = f"{redact(response.url)}: the next page lies elsewhere, {redact(place)}"
                 raise FetchFailed(message, hint="ask the registry's owner")
             return place

@@ -103,11 +103,15 @@ def answer(
         return None
     if known.bearer:
         return Grant(f"Bearer {known.bearer}", asked)
+    _refuse_other_ways(realm, request.url)
     _refuse_open_way(realm, request.url, known)
-    wanted = merged([*request.scopes, *asked.fields.get("scope", "").split()])
+    known_scopes = () if request.anonymous else request.scopes
+    wanted = merged([*known_scopes, *asked.fields.get("scope", "").split()])
     service = asked.fields.get("service", "")
     question = msgspec.structs.replace(
-        _question(realm, service, wanted, known), server=request.server
+        _question(realm, service, wanted, known),
+        server=request.server,
+        anonymous=request.anonymous,
     )
     body = ask(question, None if known.identity else known.login)
     if body is None:
@@ -121,6 +125,17 @@ def answer(
     life = min(granted.expires_in or 0, _LONGEST)
     until = monotonic() + life * _SOON if life else None
     return Grant(f"Bearer {token}", asked, until) if token else None
+
+
+def _refuse_other_ways(realm: str, url: str) -> None:
+    """Least of all a file of this machine, whose token would go to whoever named it."""
+    try:
+        web = origin(realm).startswith(("http://", "https://")) and urlsplit(realm).hostname
+    except ValueError:  # brackets or a port that are none
+        web = None
+    if not web:
+        message = f"{host(url)} names a token server, which is no web address"
+        raise FetchFailed(message, hint="ask the registry's owner; nothing was sent")
 
 
 def _refuse_open_way(realm: str, url: str, known: Found) -> None:

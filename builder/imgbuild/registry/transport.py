@@ -1,7 +1,12 @@
 """Requests to registries: their endpoints, certificates, logins and tokens, and their own errors.
 
 Comes in: a host, what is wanted of it, a path below `/v2`. Goes out: what is made of the answer, or
-FetchFailed in plain words. Tokens and logins go to the endpoint that asked for them, nowhere else.
+FetchFailed in plain words.
+
+Tokens and logins go to the endpoint that asked for them, nowhere else. Where it only points to, by
+a redirect or as the place of an upload, on another host or port, requests go as nobody's, and so
+does all that leads on from there: else a registry could have the user's logins for others used as
+it likes, to write there or to delete.
 """
 
 from __future__ import annotations
@@ -30,7 +35,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PLAIN = {"Accept-Encoding": "identity"}
+READING = ("GET", "HEAD")
 _ERROR_BYTES = 64 * 1024
+_Key = tuple[str, tuple[str, ...], bool]  # origin, scopes, whether it is nobody's
 _WARNING = re.compile(r'\b299 \S+ "((?:[^"\\]|\\.)*)"')
 
 
@@ -86,9 +93,9 @@ class RegistryHttp(Http):
         self._plain_http = frozenset(plain_http)
         self._origin = origin
         self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
-        self._grants: dict[tuple[str, tuple[str, ...]], Grant] = {}
+        self._grants: dict[_Key, Grant] = {}
         self._told: set[tuple[str, str]] = set()
-        self._contexts: dict[str, ssl.SSLContext] = {}
+        self._contexts: dict[hosts.Certificates, ssl.SSLContext] = {}
         self._granting = threading.Lock()
         self._describing = threading.Lock()
 
@@ -136,6 +143,7 @@ class RegistryHttp(Http):
             raise FetchFailed(message)
         try:
             here, place = urlsplit(response.url), urlsplit(urljoin(response.url, named))
+            origin(place.geturl())  # its port may be none
             downgraded = (here.scheme, place.scheme) == ("https", "http")
             if downgraded and here.hostname == place.hostname:
                 # A registry behind a proxy that ends TLS often does not know that there is one.
@@ -165,17 +173,19 @@ class RegistryHttp(Http):
     def send(self, request: Request) -> Iterator[Response]:
         """One try, as `Http.send`, of an address that an endpoint gave or that is below one."""
         endpoint = self._endpoint(bare(request.url))
-        if endpoint is not None:
-            request = msgspec.structs.replace(
-                request,
-                scopes=request.scopes or _scopes(request.url, endpoint),
-                server=request.server or endpoint.address,
-            )
-        with super().send(request) as response:
+        if endpoint is not None and not request.server:
+            scopes = request.scopes or _scopes(request.url, endpoint)
+            request = msgspec.structs.replace(request, scopes=scopes, server=endpoint.address)
+        with super().send(self._led(request)) as response:
             self._pass_on(response)
             yield response
 
     # -- inside
+
+    def _led(self, request: Request) -> Request:
+        """`request` as it is sent: nobody's if its endpoint only points there."""
+        away = request.server and origin(request.url) != origin(request.server)
+        return msgspec.structs.replace(request, anonymous=True) if away else request
 
     def _pass_on(self, response: Response) -> None:
         """Say what the registry wants its users to be told, each thing once."""
@@ -190,10 +200,12 @@ class RegistryHttp(Http):
                 console.warn(f"{host(response.url)} says: {shown}")
 
     def _send(self, request: Request, login: Login | None) -> Response:
-        endpoint = self._endpoint(request.url)
+        if request.anonymous and request.method not in READING:
+            return super()._send(request, None)
+        endpoint = None if request.anonymous else self._endpoint(request.url)
         headers = {**request.headers, **(endpoint.headers if endpoint else {})}
         request = msgspec.structs.replace(request, headers=headers)
-        key = (origin(request.url), request.scopes)
+        key = (origin(request.url), request.scopes, request.anonymous)
         grant = self._renewed(request, key, login)
         response = super()._send(_with(request, grant), None if grant else login)
         asked = response.headers.get("WWW-Authenticate", "")
@@ -210,9 +222,7 @@ class RegistryHttp(Http):
             self._grants[key] = known
         return super()._send(_with(request, known), None)
 
-    def _renewed(
-        self, request: Request, key: tuple[str, tuple[str, ...]], login: Login | None
-    ) -> Grant | None:
+    def _renewed(self, request: Request, key: _Key, login: Login | None) -> Grant | None:
         """The grant for `key`, a new one if its time is nearly over; None if none was needed."""
         grant = self._grants.get(key)
         if grant is None or not grant.old:
@@ -227,13 +237,7 @@ class RegistryHttp(Http):
         self, request: Request, asked: list[tokens.Challenge], login: Login | None
     ) -> Grant | None:
         """What answers the first of the challenges that can be answered; None if there is none."""
-        endpoint = self._endpoint(request.url)
-        named = host(request.url)
-        known = logins.find(named)
-        if known == logins.Found() and endpoint is not None and not endpoint.mirror:
-            known = logins.find(endpoint.host)
-        if known == logins.Found() and login is not None:
-            known = logins.Found(login)
+        known = logins.Found() if request.anonymous else self._known(request.url, login)
         for secret in known.secrets:
             self.credentials.hide(secret)
         for challenge in sorted(asked, key=lambda one: one.scheme != "bearer"):
@@ -242,6 +246,15 @@ class RegistryHttp(Http):
                 self.credentials.hide(made.header.partition(" ")[2])
                 return made
         return None
+
+    def _known(self, url: str, login: Login | None) -> logins.Found:
+        """What to log in with at `url`; `login` is what netrc or keyring has for it."""
+        endpoint, known = self._endpoint(url), logins.find(host(url))
+        if known == logins.Found() and endpoint is not None and not endpoint.mirror:
+            known = logins.find(endpoint.host)
+        if known == logins.Found() and login is not None:
+            known = logins.Found(login)
+        return known
 
     def _ask_token_server(self, request: Request, login: Login | None) -> bytes | None:
         with contextlib.closing(super()._send(request, login)) as response:
@@ -263,15 +276,19 @@ class RegistryHttp(Http):
         from imgbuild import fetch_session
 
         endpoint = self._endpoint(f"{request.server}/") if request.server else None
-        if endpoint is None or endpoint.certificates == hosts.Certificates():
+        shown = endpoint.certificates if endpoint else hosts.Certificates()
+        if request.anonymous:  # the client's own certificate is a login too
+            shown = msgspec.structs.replace(shown, own=())
+        if shown == hosts.Certificates():
             return super()._session(request)
-        kept: dict[str, Session] = self._local.__dict__.setdefault("sessions", {})
-        if endpoint.address not in kept:
+        kept: dict[hosts.Certificates, Session]
+        kept = self._local.__dict__.setdefault("sessions", {})
+        if shown not in kept:
             with self._describing:
-                if endpoint.address not in self._contexts:
-                    self._contexts[endpoint.address] = hosts.context(endpoint.certificates)
-            kept[endpoint.address] = fetch_session.session(self._contexts[endpoint.address])
-        return kept[endpoint.address]
+                if shown not in self._contexts:
+                    self._contexts[shown] = hosts.context(shown)
+            kept[shown] = fetch_session.session(self._contexts[shown])
+        return kept[shown]
 
     def _refusal(self, response: Response, request: Request) -> Exception:
         from imgbuild.fetch_session import Transient
@@ -288,6 +305,8 @@ class RegistryHttp(Http):
         hint = failure.hint
         if failure.status in (401, 403):
             hint = f"docker login {host(request.url)}, with an account that may do this"
+            if request.anonymous:
+                hint = f"{host(request.server)} sent it to {host(request.url)}, which gets no login"
         message = f"{failure.message}: {words}" if words else failure.message
         made = RegistryRefused(message, status=failure.status, hint=hint, total=failure.total)
         made.reason = message.removeprefix(f"{request.place}: ")
@@ -321,4 +340,5 @@ def _with(request: Request, grant: Grant | None) -> Request:
 
 
 def _worded(failure: Failure) -> str:
-    return ": ".join(part[:200] for part in (failure.code, failure.message) if part)
+    parts = (" ".join(part.split())[:200] for part in (failure.code, failure.message))
+    return ": ".join(part for part in parts if part)

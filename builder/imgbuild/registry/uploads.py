@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from imgbuild.console import console
+from imgbuild.credentials import origin
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, WorkFailed
 from imgbuild.fetch_headers import number
 from imgbuild.fetch_http import Refused, Request
@@ -330,11 +331,11 @@ class _Upload:
         self._count_to(held)
 
     def _cancel(self) -> None:
-        """Tell the registry that the upload will not go on."""
+        """Tell the registry that the upload will not go on; of other places nothing is deleted."""
         from imgbuild.fetch_session import Transient
 
         place, self._location = self._location, None
-        if place is not None:
+        if place is not None and origin(place) == origin(self._server):
             request = self._request("DELETE", place, {})
             with (
                 contextlib.suppress(Transient, FetchFailed),
