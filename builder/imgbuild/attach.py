@@ -8,12 +8,14 @@ somebody said, and callers hold it against the image.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import msgspec
 
 from imgbuild import codec
-from imgbuild.errors import IntegrityError
+from imgbuild.console import console
+from imgbuild.errors import ImgbuildError, InputError, IntegrityError
+from imgbuild.fetch_http import Refused
 from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.reference import Reference, Repository
@@ -99,9 +101,12 @@ def attach(
         artifact_type=artifact_type,
         annotations=dict(annotations or {}),
     )
-    if _lies_there(client, repository, subject.digest, made):
+    contents = (EMPTY, *(part.data for _, part in sorted(files.items())))
+    if _lies_there(client, repository, subject.digest, made) and whole(
+        client, repository, contents
+    ):
         return made
-    for content in (EMPTY, *(part.data for _, part in sorted(files.items()))):
+    for content in contents:
         client.upload(repository, bytes_source(content))
     client.put_manifest(repository, data, MANIFEST)
     return made
@@ -115,42 +120,88 @@ def find(
     IntegrityError if one is not what its digest says, or refers to something else. An artifact
     that was removed since the registry listed it is left out.
     """
-    return list(_found(client, repository, subject, artifact_type))
+    return list(_found(client, repository, subject, artifact_type, _raise))
+
+
+def find_whole(
+    client: Client, repository: Repository, subject: Digest, artifact_type: str | None = None
+) -> list[Attached]:
+    """The same without what is damaged, which is said: it hinders nobody who attaches anew."""
+
+    def _leave_out(error: ImgbuildError) -> None:
+        console.warn(f"left out of what is attached to {subject}: {error.message}")
+
+    return list(_found(client, repository, subject, artifact_type, _leave_out))
+
+
+def whole(client: Client, repository: Repository, contents: Collection[bytes]) -> bool:
+    """Whether every one of `contents` lies in `repository`: a lost one is not there by its name."""
+    return all(
+        client.has(repository, f"sha256:{sha256(content)}") == len(content) for content in contents
+    )
+
+
+def _raise(error: ImgbuildError) -> None:
+    raise error
 
 
 def _found(
-    client: Client, repository: Repository, subject: Digest, artifact_type: str | None
+    client: Client,
+    repository: Repository,
+    subject: Digest,
+    artifact_type: str | None,
+    damaged: Callable[[ImgbuildError], None],
 ) -> Iterator[Attached]:
     for listed in client.referrers(repository, subject, artifact_type):
         try:
-            found = client.manifest(
-                Reference(repository.host, repository.name, digest=listed.digest)
+            found = _read(client, repository, subject, listed, artifact_type)
+        except (InputError, IntegrityError) as error:
+            damaged(error)
+            continue
+        except Refused as error:  # a file that the artifact names, and that is not there
+            if error.status != 404:
+                raise
+            damaged(error)
+            continue
+        if found is not None:
+            yield found
+
+
+def _read(
+    client: Client,
+    repository: Repository,
+    subject: Digest,
+    listed: Descriptor,
+    artifact_type: str | None,
+) -> Attached | None:
+    """The artifact that the registry lists; None if it was removed since, or is of another type."""
+    try:
+        found = client.manifest(Reference(repository.host, repository.name, digest=listed.digest))
+    except NotFound:
+        return None
+    place = f"{repository}@{listed.digest}"
+    document = codec.decode(found.data, _Artifact, file=place, what="manifest of an artifact")
+    if document.subject is None or document.subject.digest != subject:
+        other = document.subject.digest if document.subject else "nothing"
+        message = f"{place} is listed as attached to {subject}, and refers to {other}"
+        raise IntegrityError(message, hint="the registry's list of referrers is wrong")
+    kind = document.artifact_type or (document.config.media_type if document.config else "")
+    if artifact_type is not None and kind != artifact_type:
+        return None
+    return Attached(
+        descriptor=listed,
+        artifact_type=kind,
+        subject=subject,
+        annotations=document.annotations,
+        files={
+            layer.annotations.get(TITLE, layer.digest): Part(
+                data=client.blob(repository, layer),
+                media_type=layer.media_type,
+                annotations=layer.annotations,
             )
-        except NotFound:
-            continue
-        place = f"{repository}@{listed.digest}"
-        document = codec.decode(found.data, _Artifact, file=place, what="manifest of an artifact")
-        if document.subject is None or document.subject.digest != subject:
-            other = document.subject.digest if document.subject else "nothing"
-            message = f"{place} is listed as attached to {subject}, and refers to {other}"
-            raise IntegrityError(message, hint="the registry's list of referrers is wrong")
-        kind = document.artifact_type or (document.config.media_type if document.config else "")
-        if artifact_type is not None and kind != artifact_type:
-            continue
-        yield Attached(
-            descriptor=listed,
-            artifact_type=kind,
-            subject=subject,
-            annotations=document.annotations,
-            files={
-                layer.annotations.get(TITLE, layer.digest): Part(
-                    data=client.blob(repository, layer),
-                    media_type=layer.media_type,
-                    annotations=layer.annotations,
-                )
-                for layer in document.layers
-            },
-        )
+            for layer in document.layers
+        },
+    )
 
 
 def _lies_there(client: Client, repository: Repository, subject: Digest, made: Descriptor) -> bool:

@@ -136,7 +136,7 @@ def _statement(
     found = provenance.circumstances(project, lock.target)
     made = provenance.statement(lock, sealed, sorted(arches), found)
     top = subjects(lock, sealed, arches)[0]
-    for known in attach.find(client, repository, top.digest, provenance.MEDIA_TYPE):
+    for known in attach.find_whole(client, repository, top.digest, provenance.MEDIA_TYPE):
         for part in known.files.values():
             if provenance.basis(part.data) == provenance.basis(made):
                 return part.data

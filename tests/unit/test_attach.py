@@ -50,6 +50,21 @@ def image(client: Client, registry: Registry) -> Descriptor:
     return Descriptor(media_type=MANIFEST, digest=digest, size=len(data))
 
 
+def test_a_file_that_the_registry_lost_is_put_again(client: Client, registry: Registry):
+    repository, subject = registry.repository("me/image"), image(client, registry)
+    made = attach.attach(client, repository, subject, KIND, FILES)
+    lost = f"sha256:{sha256(FILES['b.json'].data)}"
+    del registry.blobs["me/image", lost]
+    with pytest.raises(ImgbuildError, match=lost):
+        attach.find(client, repository, subject.digest, KIND)
+    assert attach.find_whole(client, repository, subject.digest, KIND) == []
+    assert attach.attach(client, repository, subject, KIND, FILES) == made
+    assert len(attach.find(client, repository, subject.digest, KIND)) == 1
+    before = len(registry.requests)
+    assert attach.attach(client, repository, subject, KIND, FILES) == made
+    assert {one.method for one in registry.requests[before:]} <= {"GET", "HEAD"}
+
+
 def test_what_is_attached_is_found_again(client: Client, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
     made = attach.attach(client, repository, subject, KIND, FILES, {"about": "it"})

@@ -99,6 +99,23 @@ def test_second_time_nothing_moves(place: Place, monkeypatch: pytest.MonkeyPatch
     assert len(place.writes()) == before
 
 
+def test_what_the_registry_lost_stops_no_push_and_is_put_again(place: Place):
+    """A lost blob, by a disk, a registry's own collection of garbage, or a stranger."""
+    plan = place.both()
+    first = pushed(place, plan)
+    whole = dict(place.registry.blobs)
+    lost = [
+        key
+        for key, data in whole.items()
+        if b'"predicateType"' in data or b'"bomFormat"' in data or b'"requirements"' in data
+    ]
+    assert len(lost) == 4  # the provenance, two bills, the lock
+    for key in lost:
+        del place.registry.blobs[key]
+    assert attached(place, plan) == first
+    assert place.registry.blobs == whole
+
+
 def test_another_builder_says_so_itself(place: Place, monkeypatch: pytest.MonkeyPatch):
     plan = place.plan()
     pushed(place, plan)

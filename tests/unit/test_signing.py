@@ -76,6 +76,34 @@ def test_signing_again_writes_nothing(registry, key):
     assert (registry.manifests, registry.blobs, registry.tags) == held
 
 
+def test_what_the_registry_lost_is_signed_again(registry, key):
+    said = [statement(statements.PROVENANCE, {"a": 1})]
+    first = sign(registry, key, said)
+    whole = dict(registry.blobs)
+    marks = (b'"verificationMaterial"', b'"docker-manifest-digest"', b'{"payload"')
+    for place, data in whole.items():
+        if any(mark in data for mark in marks):
+            del registry.blobs[place]
+    assert len(registry.blobs) < len(whole)
+    assert read(registry).damaged != ()
+    assert sign(registry, key, said) == first
+    assert registry.blobs == whole
+    assert read(registry).damaged == ()
+
+
+def test_what_refers_to_an_image_and_is_no_signature_damages_none(registry, key):
+    """An index with a subject, and what was removed since and is listed still."""
+    sign(registry, key)
+    client, repository = Client(first_wait=0.001), registry.repository(NAME)
+    about = {"mediaType": MANIFEST, "digest": named(IMAGE), "size": len(IMAGE)}
+    index = {"schemaVersion": 2, "mediaType": registries.INDEX, "manifests": [], "subject": about}
+    digest = client.put_manifest(repository, json.dumps(index).encode(), registries.INDEX)
+    found = read(registry)
+    assert (len(found.signatures), found.damaged) == (2, ())
+    del registry.manifests[NAME, digest]
+    assert read(registry) == found
+
+
 def test_a_second_key_adds_its_own(registry, key):
     other = keys.PrivateKey(ed25519.Ed25519PrivateKey.generate())
     sign(registry, key)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from imgbuild import codec
+from imgbuild.attach import whole
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.fetch_http import Refused
 from imgbuild.oci.documents import MANIFEST, Descriptor, Manifest
@@ -55,8 +56,7 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Artifact(msgspec.Struct, frozen=True, rename="camel"):
-    config: Descriptor
-    layers: tuple[Descriptor, ...]
+    layers: tuple[Descriptor, ...] = ()
     artifact_type: str = ""
 
 
@@ -102,8 +102,16 @@ def _bundled(client: Client, repository: Repository, descriptor: Descriptor) -> 
     if not listed.startswith(forms.BUNDLES) and listed not in ("", forms.EMPTY):
         return
     label = f"bundle {descriptor.digest}"
-    fetched = client.manifest(at(repository, digest=descriptor.digest))
-    artifact = codec.decode(fetched.data, _Artifact, file=label, what="artifact")
+    try:
+        fetched = client.manifest(at(repository, digest=descriptor.digest))
+    except NotFound:
+        return  # removed since: lists of referrers outlive what they name
+    try:
+        artifact = codec.decode(fetched.data, _Artifact, file=label, what="artifact")
+    except InputError:
+        if listed.startswith(forms.BUNDLES):
+            raise
+        return  # anything may refer to an image: only what says it is a bundle can be a bad one
     if not artifact.artifact_type.startswith(forms.BUNDLES):
         return
     for layer in artifact.layers:
@@ -165,11 +173,11 @@ def put_bundle(
     manifest = forms.bundle_manifest(subject, data, kind)
     digest = f"sha256:{sha256(manifest)}"
     listed = client.referrers(repository, subject.digest, forms.BUNDLE)
-    if any(one.digest == digest for one in listed) and client.resolve(
-        at(repository, digest=digest)
-    ):
+    blobs = (forms.EMPTY_DATA, data)
+    there = any(one.digest == digest for one in listed)
+    if there and client.resolve(at(repository, digest=digest)) and whole(client, repository, blobs):
         return digest
-    for blob in (forms.EMPTY_DATA, data):
+    for blob in blobs:
         client.upload(repository, bytes_source(blob))
     return client.put_manifest(repository, manifest, MANIFEST)
 
@@ -177,9 +185,15 @@ def put_bundle(
 def add(
     client: Client, repository: Repository, digest: Digest, kind: str, entries: Sequence[Entry]
 ) -> None:
-    """Add `entries` to an image's collection; those that it has already stay as they are."""
+    """Add `entries` to an image's collection; those that it has already stay as they are.
+
+    What the registry lost of them is put again.
+    """
     layers = list(collected(client, repository, digest, kind))
     new = [entry for entry in entries if entry.descriptor not in layers]
+    for entry in entries:
+        if entry not in new and not whole(client, repository, [entry.data]):
+            client.upload(repository, bytes_source(entry.data))
     if not new:
         return
     config, manifest = forms.collection([*layers, *(entry.descriptor for entry in new)])
