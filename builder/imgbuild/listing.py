@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from imgbuild.errors import FetchFailed, InputError
+from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.fetch_http import Refused
 from imgbuild.oci.documents import Descriptor
-from imgbuild.registry.client import Client, NotFound
+from imgbuild.registry.client import Client
 from imgbuild.registry.image import Image, read
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.threads import Stop, each
@@ -37,7 +38,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One image of a repository. `target` and `versions` are what its labels say.
 
     `dates` are days, as YYYYMMDD, under which it is tagged. `other` says what it is if it is no
-    image.
+    image, or what of it is lost or damaged.
     """
 
     repository: str
@@ -112,7 +113,11 @@ def _entry(
     entry = Entry(repository=str(place), digest=digest, tags=tags)
     try:
         found = read(client, Reference(place.host, place.name, digest=digest))
-    except (InputError, NotFound) as error:
+    except (InputError, IntegrityError) as error:
+        return msgspec.structs.replace(entry, other=error.message), None
+    except Refused as error:  # it went since its tag was read, or a part of it is lost
+        if error.status != 404:
+            raise
         return msgspec.structs.replace(entry, other=error.message), None
     labels = next(iter(found.images.values())).settings.config.labels
     dates = (match[1] for name in tags if (match := DATED.fullmatch(name)))

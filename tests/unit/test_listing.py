@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild import attach, carried, diff, difference, listing, push, tagging
-from imgbuild.errors import InputError, IntegrityError, LockStale
+from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
 from imgbuild.oci import documents
 from imgbuild.registry import manifests
 from imgbuild.registry.client import Client, NotFound
@@ -68,6 +68,37 @@ def test_tags_of_what_is_attached_are_left_out_and_others_said(place):
     entries = listing.listing(CLIENT, [place.repository]).entries
     assert [entry.tags for entry in entries] == [("artifact",), TAGS]
     assert "is no image" in entries[0].other
+
+
+def test_an_image_that_is_damaged_hides_no_other(place):
+    place.push()
+    push.push(place.work(), place.both())
+    held = place.registry
+    digest = held.tags[NAME, TARGET]
+    data, kind = held.manifests[NAME, digest]
+    config = (NAME, json.loads(data)["config"]["digest"])
+    blob = held.blobs.pop(config)
+
+    def _other() -> str:
+        entries = listing.listing(CLIENT, [place.repository]).entries
+        assert [(entry.tags, bool(entry.other)) for entry in entries] == [
+            (TAGS, True), (entries[1].tags, False)
+        ]  # fmt: skip
+        assert entries[1].target == BOTH
+        return entries[0].other
+
+    assert "404" in _other()
+    held.blobs[config] = blob[:-1] + b" "
+    assert f"expected {len(blob)} bytes, {config[1]}" in _other()
+    held.blobs[config] = blob
+    held.manifests[NAME, digest] = (data[:-1], kind)
+    assert f"for {NAME}@{digest}" in _other()
+    held.manifests[NAME, digest] = (data, kind)
+    held.faults.append(Fault(f"GET .*/manifests/{digest}", status=404))
+    assert str(place.repository) in _other()
+    held.faults.append(Fault("GET .*/blobs/", times=9, status=403))
+    with pytest.raises(FetchFailed, match="403"):
+        listing.listing(CLIENT, [place.repository])
 
 
 def test_all_repositories_of_a_registry(place):
