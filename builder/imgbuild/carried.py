@@ -23,7 +23,16 @@ from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.indexes import is_local
 from imgbuild.lock import Lock
 from imgbuild.matrix import load as matrices
-from imgbuild.matrix.model import DebianBase, Flashinfer, Index, Layers, Matrix, Sdist, Target
+from imgbuild.matrix.model import (
+    DebianBase,
+    Flashinfer,
+    Index,
+    Layers,
+    Matrix,
+    Name,
+    Sdist,
+    Target,
+)
 from imgbuild.project import Project
 from imgbuild.sbom import packages
 from imgbuild.sbom.packages import Packages
@@ -109,6 +118,7 @@ def read(data: Mapping[str, bytes], place: str) -> Carried:
     if lock.format != locks.LOCK_FORMAT:
         message = f"{file}: lock format {lock.format}; this imgbuild reads {locks.LOCK_FORMAT}"
         raise LockStale(message, hint="use the imgbuild that made it")
+    _refuse_name(lock, file)
     sealed = seal.decode_seal(data[SEAL], lock, file=f"{place}/{SEAL}", hint=OTHER)
     files = _added(lock, data, place)
     known = packages.read(data[PACKAGES], f"{place}/{PACKAGES}") if PACKAGES in data else Packages()
@@ -186,6 +196,15 @@ def _portable(index: Index, root: Path) -> Index:
         return index
     path = os.path.relpath(unquote(urlsplit(index.url).path), root)
     return msgspec.structs.replace(index, url=f"file:{path}")
+
+
+def _refuse_name(lock: Lock, file: str) -> None:
+    """A target's name is a folder's too, and who attached the lock has chosen it."""
+    try:
+        msgspec.convert(lock.target, Name)
+    except msgspec.ValidationError as error:
+        message = f"{file}: {lock.target!r} is no name of a target"
+        raise InputError(message, hint="do not trust it: imgbuild locks no such name") from error
 
 
 def _refuse_unplaced(lock: Lock, sources: Sources, place: str) -> None:

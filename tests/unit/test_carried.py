@@ -68,6 +68,16 @@ def test_what_travels_is_read_back(world: World):
     )
 
 
+@pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "a/b", "", ".."])
+def test_a_target_whose_name_leads_elsewhere_is_refused(world: World, name: str):
+    """Its image would be written to build/NAME below the current folder."""
+    lock = msgspec.structs.replace(world.lock, target=name)
+    sealed = seals.seal(lock, seals.sealed_records(world.seal))
+    data = of(world).data | {"lock.json": codec.encode(lock), "digests.json": codec.encode(sealed)}
+    with pytest.raises(InputError, match="is no name of a target"):
+        carried.read(data, "there")
+
+
 def test_matrix_of_it_finds_the_same_addresses(world: World, tmp_path: Path):
     own = of(world)
     made = carried.matrix(own, tmp_path)

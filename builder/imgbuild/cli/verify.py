@@ -107,7 +107,7 @@ Builder = Annotated[
     typer.Option(
         "--builder",
         metavar="ID",
-        help="The builder that the provenance must name.",
+        help="The builder that the provenance must name, which is as good as the key: needs --key.",
         rich_help_panel=options.WORK,
         show_default=False,
     ),
@@ -167,6 +167,9 @@ def verify(
     from imgbuild.verifying.verify import verify as check
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
+    if builder is not None and key is None:
+        message = "--builder without --key: anybody who can write to the registry can name one"
+        raise InputError(message, hint="give the public key of whom you trust: --key FILE")
     again = partial(rebuilt.rebuild, processes=options.processes(jobs), offline=offline)
     wanted = Wanted(
         key=keys.load_public(key) if key else None,

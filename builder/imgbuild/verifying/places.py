@@ -50,6 +50,7 @@ class InRegistry:
         self.client = client
         self.repository = reference.repository
         self.name = str(reference)
+        self.tag = "" if reference.digest else reference.tag or ""
         self._lock = threading.Lock()
         self._store: Store | None = None  # one for all threads, opened if a layer is read
         self._top = client.manifest(reference)

@@ -6,6 +6,7 @@ each check, what was found; Failed or Unchecked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -15,10 +16,13 @@ from imgbuild.signing import statements
 from imgbuild.signing.kept import Beside
 from imgbuild.signing.keys import PublicKey
 from imgbuild.signing.statements import Statement
-from imgbuild.values import Digest, Sha256
+from imgbuild.values import Arch, Digest, Sha256
 from imgbuild.verifying.checks import Failed, Lacking, Unchecked
 
-NO_KEY = "no --key: whoever can write to the registry can have made what lies there"
+NO_KEY = (
+    "no --key: whoever can write to the registry can have made what lies there"
+    " (signatures without a key: cosign verify --certificate-identity …)"
+)
 NONE = "none is attached"
 
 
@@ -50,6 +54,15 @@ def signature(digest: Digest, beside: Beside, key: PublicKey | None) -> str:
         message = f"{ours[0].place} is the key's, and of another image: {ours[0].digests[0]}"
         raise Failed(message)
     return f"the key signed this digest ({len(right)} signatures)"
+
+
+def name(tag: str, target: str) -> str:
+    """Whether `tag` is one that a push gives `target`, alone or with architecture and day."""
+    arches = "|".join(re.escape(arch) for arch in Arch)
+    if not re.fullmatch(rf"{re.escape(target)}(-({arches}))?(-[0-9]{{8}})?", tag):
+        message = f"{tag} is none of the tags of {target}, which this image is: is it what you want"
+        raise Unchecked(message)
+    return f"{tag} is a tag of {target}"
 
 
 def words(plain: Sequence[Word], beside: Beside, about: str, key: PublicKey | None) -> list[Word]:

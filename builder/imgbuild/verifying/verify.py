@@ -117,6 +117,8 @@ class Verification:
     def _against(self, held: Known, text: str, *, said_of: bool) -> None:
         checklist, asked = self.checklist, self.wanted.asked
         trusted = checklist.run("lock", partial(self.trusted, held, text), asked=asked["lock"])
+        if self.remote is not None and self.remote.tag:
+            checklist.run("name", partial(said.name, self.remote.tag, held.due.target))
         image.check(self.place, held.due, checklist, whole=self.wanted.whole)
         if said_of:
             work = partial(self.provenance, held)
