@@ -17,12 +17,15 @@ from typing import Any
 
 import pytest
 
-from imgbuild import provenance
+from imgbuild import attach, provenance
 from imgbuild.oci import layout
+from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.project import find
 from imgbuild.provenance import Commit
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import parse_repository
 from imgbuild.sbom import packages
-from imgbuild.values import Arch
+from imgbuild.values import Arch, sha256
 from tests import images, needs, ownregistry, smallproject
 from tests.ownregistry import OwnRegistry
 from tests.servers import Site, serve
@@ -238,3 +241,31 @@ def test_every_locked_file_says_something_of_itself():
             items += [{**one["wheel"]} for one in found.get("built", ())]
             unknown |= {item["file"] for item in items if item["sha256"] not in known}
     assert unknown == set()
+
+
+def test_a_sif_of_the_pushed_image_is_that_of_the_target(shop, tmp_path):
+    """The lock comes from the registry, whatever else was attached there by whom."""
+    needs.tool("mksquashfs", "squashfs-tools")
+    place = f"{shop.registry.host}/for-sif"
+    shop.project.run("build", TARGET)
+    (pushed,) = json.loads(shop.project.run("push", TARGET, place, "--json").stdout)
+    digest = pushed["arch"]["x86_64"]
+    subject = Descriptor(MANIFEST, digest, len(shop.raw(f"@{digest}")))
+    attach.attach(Client(), parse_repository(place), subject, LOCK, listed_first(subject))
+    for name, of in {"own": TARGET, "pulled": f"{place}:{TARGET}"}.items():
+        out = str(tmp_path / f"{name}.sif")
+        done = shop.project.run("sif", of, "--arch", "x86_64", "--output", out)
+    assert "has no digests.json" in " ".join(done.stderr.split())
+    assert (tmp_path / "own.sif").read_bytes() == (tmp_path / "pulled.sif").read_bytes()
+    lock = (shop.project.folder / "images" / TARGET / "lock.json").read_bytes()
+    assert lock in (tmp_path / "pulled.sif").read_bytes()
+
+
+def listed_first(subject: Descriptor) -> dict[str, attach.Part]:
+    """A lock that is none, made so that it is looked at before the right one."""
+    for number in range(1 << 16):
+        part = attach.Part(data=f"{{}}{' ' * number}".encode(), media_type="application/json")
+        files = {"lock.json": part}
+        if sha256(attach.manifest(subject, LOCK, files)).startswith("000"):
+            return files
+    raise AssertionError

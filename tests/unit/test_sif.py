@@ -251,6 +251,18 @@ def test_files_have_the_names_of_their_images(tmp_path):
     assert verb.placed(own, tmp_path / "x", ".sqsh", several=True) == tmp_path / "x/small.sqsh"
 
 
+def test_two_images_are_never_one_file(tmp_path):
+    one, two = ("host/x:1.0", tmp_path / "1.0"), ("host/y:1.0", tmp_path / "1.0")
+    other = ("some/1.0", tmp_path / "some/1.0")
+    with pytest.raises(InputError, match=r"host/x:1\.0 and host/y:1\.0 would both be .*1\.0\.sif"):
+        verb.places([one, two], None, ".sif")
+    assert verb.places([one, other], None, ".sif") == [
+        tmp_path / "1.0.sif", tmp_path / "some/1.0.sif"
+    ]  # fmt: skip
+    with pytest.raises(InputError, match=r"host/x:1\.0 and some/1\.0 would both be"):
+        verb.places([one, other], tmp_path / "out", ".sif")
+
+
 @pytest.mark.parametrize(
     ("name", "remote"),
     [

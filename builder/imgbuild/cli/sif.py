@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,8 +21,21 @@ from imgbuild.values import Arch
 if TYPE_CHECKING:
     from imgbuild.oci.layout import Layout
     from imgbuild.registry.client import Client
-    from imgbuild.registry.reference import Repository
+    from imgbuild.registry.reference import Reference, Repository
     from imgbuild.sif.convert import Made
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """An image that a file is made of.
+
+    `own` is where that goes but for the suffix, `name` what the user calls the image, `lock` what
+    gives its lock.json on one architecture.
+    """
+
+    own: Path
+    name: str
+    layout: Layout
+    lock: Callable[[Arch], bytes] = lambda _: b""
 
 
 class Form(enum.StrEnum):
@@ -124,7 +138,9 @@ def sif(
 
         imgbuild sif registry.example/rl:cu124-vllm --output rl.sif
     """
+    from imgbuild import pull
     from imgbuild.registry.client import Client
+    from imgbuild.registry.reference import parse
     from imgbuild.sif import convert
     from imgbuild.sif import push as pushing
 
@@ -137,20 +153,24 @@ def sif(
     made = []
     with contextlib.ExitStack() as held:
         wanted = options.wanted(names, target)
-        remote = [name for name in wanted if _is_remote(name)]
-        near = [name for name in wanted if name not in remote]
-        chosen = [_pulled(client, name, arch, held) for name in remote]
+        remote = [parse(name, default_tag="latest") for name in wanted if _is_remote(name)]
+        near = [name for name in wanted if not _is_remote(name)]
+        chosen = []
         if near or everything or not remote:
-            chosen += _images(near, layout, matrix, everything=everything)
-        for own, found, images in chosen:
-            out = placed(own, output, convert.SUFFIXES[form.value], several=len(chosen) > 1)
-            only = one_arch(found, arch)
-            name = found.name or own.name
+            chosen = _images(near, layout, matrix, everything=everything)
+        owns = [(str(each), Path.cwd() / pull.name(each)) for each in remote]
+        owns += [(each.name, each.own) for each in chosen]
+        outs = places(owns, output, convert.SUFFIXES[form.value])
+        chosen = [*(_pulled(client, each, arch, held) for each in remote), *chosen]
+        for each, out in zip(chosen, outs, strict=True):
+            only = one_arch(each.layout, arch)
+            name = each.layout.name or each.own.name
             if repository is not None:
-                pushing.subject(client, repository, name, found.image(only).manifest.digest)
-            lock = convert.lock_of(images, own.name, found, only) if images else b""
+                image = each.layout.image(only).manifest.digest
+                pushing.subject(client, repository, name, image)
+            lock = each.lock(only)
             with console.step(f"making {out.name} of {name}"):
-                file = convert.convert(found, only, out, how, lock=lock)
+                file = convert.convert(each.layout, only, out, how, lock=lock)
             if repository is not None:
                 with console.step(f"pushing {out.name} to {repository}"):
                     sent = pushing.push(client, repository, file)
@@ -178,14 +198,15 @@ def _repository(place: str | None, form: Form) -> Repository | None:
 
 def _images(
     wanted: list[str], folder: Path | None, matrix: Path | None, *, everything: bool
-) -> list[tuple[Path, Layout, Path | None]]:
-    """What is meant: where its file goes but for the suffix, its layout, the folder of its lock."""
+) -> list[Chosen]:
+    """The images of layouts and targets."""
     from imgbuild import pipeline
     from imgbuild.oci import layout
+    from imgbuild.sif import convert
 
     folders = [Path(name) for name in wanted if _is_layout(Path(name))]
-    found: list[tuple[Path, Layout, Path | None]] = [
-        (each.absolute(), layout.read(each), None) for each in folders
+    found = [
+        Chosen(own=each.absolute(), name=str(each), layout=layout.read(each)) for each in folders
     ]
     targets = [name for name in wanted if not _is_layout(Path(name))]
     if not targets and found and not everything:
@@ -198,25 +219,36 @@ def _images(
     same_image(selected, folder)
     for item in selected:
         built = pipeline.built_layout(session, item.name, folder)
-        found.append((session.project.output(item.name), built, session.project.images))
+        lock = functools.partial(convert.lock_of, session.project.images, item.name, built)
+        own = session.project.output(item.name)
+        found.append(Chosen(own=own, name=item.name, layout=built, lock=lock))
     return found
 
 
 def _pulled(
-    client: Client, name: str, arches: Sequence[Arch] | None, held: contextlib.ExitStack
-) -> tuple[Path, Layout, Path | None]:
-    """The image `name` of a registry, whose layers are in the cache, as long as `held` is open."""
+    client: Client,
+    reference: Reference,
+    arches: Sequence[Arch] | None,
+    held: contextlib.ExitStack,
+) -> Chosen:
+    """An image of a registry, whose layers are in the cache, as long as `held` is open."""
     from imgbuild import pull
     from imgbuild.oci import layout
-    from imgbuild.registry.reference import parse
+    from imgbuild.sif import published
     from imgbuild.store import Store
 
-    found = parse(name, default_tag="latest")
     store = Store.open()
     place = held.enter_context(store.scratch()) / "layout"
-    with console.step(f"pulling {found}"):
-        pull.pull(client, found, place, store, arches[0] if arches else None)
-    return Path.cwd() / pull.name(found), layout.read(place), None
+    with console.step(f"pulling {reference}"):
+        pull.pull(client, reference, place, store, arches[0] if arches else None)
+    found = layout.read(place)
+
+    def _lock(arch: Arch) -> bytes:
+        image = found.image(arch).manifest.digest
+        return published.lock_of(client, reference.repository, image, arch)
+
+    own = Path.cwd() / pull.name(reference)
+    return Chosen(own=own, name=str(reference), layout=found, lock=_lock)
 
 
 def _is_remote(name: str) -> bool:
@@ -235,3 +267,18 @@ def placed(own: Path, output: Path | None, suffix: str, *, several: bool) -> Pat
     if output is None:
         return own.with_name(own.name + suffix)
     return output / (own.name + suffix) if several else output
+
+
+def places(owns: Sequence[tuple[str, Path]], output: Path | None, suffix: str) -> list[Path]:
+    """Where the files of images go, by what the user calls each and the path that it names.
+
+    InputError if two would be one file.
+    """
+    found: dict[Path, str] = {}
+    for name, own in owns:
+        out = placed(own, output, suffix, several=len(owns) > 1)
+        if out.absolute() in found:
+            message = f"{found[out.absolute()]} and {name} would both be {out}"
+            raise InputError(message, hint="make one after the other, each with its --output FILE")
+        found[out.absolute()] = name
+    return [placed(own, output, suffix, several=len(owns) > 1) for _, own in owns]
