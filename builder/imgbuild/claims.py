@@ -29,10 +29,10 @@ def named(project: Project, count: int, refs: Sequence[str], *, strict: bool) ->
     past = history.past(project, count, refs)
     if past.shallow:
         message = f"{project.root} is a shallow clone: what older revisions name is not known"
-        hint = "git fetch --unshallow"
-        if strict:
-            raise InputError(message, hint=hint)
-        console.warn(f"{message}; {hint}")
+        _refuse(message, "git fetch --unshallow", strict=strict)
+    if past.behind:
+        message = f"{project.root}: {'; '.join(past.behind)}: what these name is not known"
+        _refuse(message, "git pull, or name what was fetched: --ref origin/main", strict=strict)
     digests = history.named(project, past.commits)
     for path in project.images.glob(f"*/{SEAL}"):
         digests |= set(re.findall(history.DIGEST, path.read_text(encoding="utf-8")))
@@ -44,8 +44,15 @@ def named(project: Project, count: int, refs: Sequence[str], *, strict: bool) ->
         ever=ever.images,
         targets=ever.targets.union(have),
         tags=frozenset(tag for target in have for tag in newest(target)),
+        until=past.until,
         unread=frozenset(unread),
     )
+
+
+def _refuse(message: str, hint: str, *, strict: bool) -> None:
+    if strict:
+        raise InputError(message, hint=hint)
+    console.warn(f"{message}; {hint}")
 
 
 def newest(target: str) -> list[str]:

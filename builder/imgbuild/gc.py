@@ -41,6 +41,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
 
     `ever` is every image that a seal of all the history named, and the second when the last one
     ceased to. `targets` are all that the project ever had, `tags` the newest of those that it has.
+    Of what was pushed after the second `until` it is not known whether a seal names it.
     Of `unread` targets a lock could not be read: it is not known which inputs these name.
     """
 
@@ -48,6 +49,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
     ever: dict[Digest, int]
     targets: frozenset[str]
     tags: frozenset[str]
+    until: int
     unread: frozenset[str] = frozenset()
 
 
@@ -68,6 +70,7 @@ class Reason(enum.StrEnum):
     TAG = "its tag is kept"
     PART = "a part of what is named"
     YOUNG = "too young, or of unknown age"
+    NEWER = "newer than what this checkout knows"
     FOREIGN = "not this project's"
     BESIDE = "listed by, or attached to, what is kept"
 
@@ -174,8 +177,11 @@ def _reason(
         return Reason.FOREIGN
     if item.kind is Kind.INPUTS and item.target in known.unread:
         return Reason.NAMED
-    if item.digest not in known.ever and _is_part(item, held, known):
-        return Reason.PART
+    if item.digest not in known.ever:
+        if _is_part(item, held, known):
+            return Reason.PART
+        if _dated(item) >= known.until:  # by somebody whose commits are not here
+            return Reason.NEWER
     return (
         Reason.YOUNG if policy.since is not None and _is_young(item, known, policy.since) else None
     )
@@ -206,10 +212,14 @@ def _is_part(item: Manifest, held: Mapping[Digest, Manifest], known: Named) -> b
 
 def _is_young(item: Manifest, known: Named, since: int) -> bool:
     """Whether it was tagged or named since then; what has a tag and no date may have been."""
-    moments = [_day(match[1]) for tag in item.tags if (match := DATED.fullmatch(tag)) is not None]
-    moments.append(known.ever.get(item.digest, 0))
-    newest = max(moments)
+    newest = max(_dated(item), known.ever.get(item.digest, 0))
     return newest >= since if newest else bool(item.tags)
+
+
+def _dated(item: Manifest) -> int:
+    """The end of the newest day that a tag names, in seconds; 0 if none does."""
+    days = (match[1] for tag in item.tags if (match := DATED.fullmatch(tag)) is not None)
+    return max(map(_day, days), default=0)
 
 
 def _day(text: str) -> int:

@@ -34,10 +34,16 @@ class Ever(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
-    """The revisions that `gc` looks back on. `shallow`: git was not given all of the history."""
+    """The revisions that `gc` looks back on. `shallow`: git was not given all of the history.
+
+    `until` is the second of the last commit, of several branches that of the one that ends first;
+    `behind` says which of them lack commits that their upstream was seen to have.
+    """
 
     commits: tuple[str, ...]
     shallow: bool
+    until: int = 0
+    behind: tuple[str, ...] = ()
 
 
 class _Digest(msgspec.Struct, frozen=True):
@@ -60,14 +66,27 @@ def past(project: Project, count: int, refs: Sequence[str]) -> Past:
     InputError for an unknown revision, or outside of a git repository.
     """
     commits: dict[str, None] = {}
+    ends: list[int] = []
+    behind: list[str] = []
     for ref in refs:
         commits[_git(project, "rev-parse", "--verify", f"{ref}^{{commit}}").strip()] = None
         listed = _git(
             project, "log", f"--max-count={count}", "--format=%H", ref, "--", LOCKS, SEALS
         )
         commits.update(dict.fromkeys(listed.split()))
+        ends.append(int(_git(project, "log", "--max-count=1", "--format=%ct", ref)))
+        # Of what has no upstream, a tag or no branch at all, git says nothing and fails.
+        lacking = f"{ref}..{ref}@{{upstream}}"
+        ahead = _git(project, "rev-list", "--count", lacking, empty=128).strip()
+        if ahead not in ("", "0"):
+            behind.append(f"{ref} lacks {ahead} commits of its upstream")
     shallow = _git(project, "rev-parse", "--is-shallow-repository").strip() == "true"
-    return Past(commits=tuple(commits), shallow=shallow)
+    return Past(
+        commits=tuple(commits),
+        shallow=shallow,
+        until=min(ends, default=0),
+        behind=tuple(behind),
+    )
 
 
 def named(project: Project, commits: Sequence[str]) -> set[Digest]:

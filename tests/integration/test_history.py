@@ -121,6 +121,28 @@ def test_a_removed_target_is_remembered(project: Project) -> None:
     assert ever.images[sealed.digest] > 1_700_000_000
 
 
+def test_a_branch_behind_its_upstream_is_told(project: Project, tmp_path: Path) -> None:
+    git(project.root, "init", "--quiet", "--initial-branch", "main")
+    locked_as(project, "1.0")
+    copy = Project(matrix=tmp_path / "copy/matrix.yaml")
+    git(tmp_path, "clone", "--quiet", str(project.root), "copy")
+    before = history.past(copy, 1, ["HEAD"])
+    assert before.behind == ()
+    locked_as(project, "2.0")
+    git(copy.root, "fetch", "--quiet")
+    past = history.past(copy, 1, ["HEAD", "main", "origin/main"])
+    assert past.behind == tuple(
+        f"{ref} lacks 1 commits of its upstream" for ref in ("HEAD", "main")
+    )
+    assert past.until == before.until > 1_700_000_000
+    with pytest.raises(InputError, match="HEAD lacks 1 commits") as caught:
+        claims.named(copy, 1, ["HEAD"], strict=True)
+    assert "git pull" in (caught.value.hint or "")
+    assert claims.named(copy, 1, ["origin/main"], strict=True).until >= past.until
+    git(copy.root, "checkout", "--quiet", "--detach")
+    assert history.past(copy, 1, ["HEAD"]).behind == ()
+
+
 def test_an_unknown_revision_is_refused(project: Project) -> None:
     git(project.root, "init", "--quiet")
     locked_as(project, "1.0")

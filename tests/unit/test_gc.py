@@ -25,6 +25,7 @@ from tests.registry_words import Fault
 HERE = Repository("registry.example", "team/rl")
 BILL = "application/vnd.cyclonedx+json"
 OLD = int(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC).timestamp())
+UNTIL = int(datetime.datetime(2026, 7, 1, 12, tzinfo=datetime.UTC).timestamp())
 
 
 def name(word: str) -> str:
@@ -63,6 +64,7 @@ def known(
         ever={name(word): moment for word, moment in (ever or {}).items()},
         targets=frozenset({"small"}),
         tags=frozenset({"small"}),
+        until=UNTIL,
         unread=unread,
     )
 
@@ -275,13 +277,30 @@ def test_a_scan_finds_what_tags_indexes_subjects_and_seals_lead_to(registry):
     assert held[first].blobs[f"sha256:{sha256(b'first')}"] == len(b"first")
 
 
+def test_what_a_newer_checkout_has_pushed_is_kept():
+    """No seal here names it, for the commits of who pushed it were not fetched."""
+    held = [
+        index("newer", "newer-a", tags=("small-20260701",)),
+        image("newer-a", "layer"),
+        attached("bill", "newer-a"),
+        image("older", tags=("small-20260630",)),
+        image("named-once", tags=("small-20260702",)),
+        image("without-a-day", tags=("small-test",)),
+    ]
+    sweep = judged(*held, by=known(ever={"named-once": OLD}))
+    assert sweep.kept == {Reason.NEWER: 1, Reason.BESIDE: 2}
+    assert {entry.digest for entry in sweep.garbage} == {
+        name("older"), name("named-once"), name("without-a-day")
+    }  # fmt: skip
+
+
 def test_deletion_leaves_what_is_kept_and_nothing_of_the_rest(registry):
     place = Place(registry)
     new, old = place.image("new", "small"), place.image("old", "small-20260101")
     bills = place.attach(new), place.attach(old)
     named = Named(
         digests=frozenset({new}), ever={old: OLD}, targets=frozenset({"small"}),
-        tags=frozenset({"small"}),
+        tags=frozenset({"small"}), until=UNTIL,
     )  # fmt: skip
     held = place.scan()
     sweep = gc.judge(place.repository, held, named, Policy())
@@ -307,8 +326,9 @@ def test_a_registry_that_deletes_nothing_says_what_to_change(registry):
     place = Place(registry)
     old = place.image("old", "small-20260101")
     named = Named(
-        digests=frozenset(), ever={old: OLD}, targets=frozenset({"small"}), tags=frozenset()
-    )
+        digests=frozenset(), ever={old: OLD}, targets=frozenset({"small"}), tags=frozenset(),
+        until=UNTIL,
+    )  # fmt: skip
     held = place.scan()
     sweep = gc.judge(place.repository, held, named, Policy())
     with pytest.raises(FetchFailed) as caught:
@@ -322,7 +342,7 @@ def test_what_is_tagged_while_it_is_looked_at_is_left_alone(registry, capsys):
     old, older = place.image("old", "small-20260101"), place.image("older", "small-20250101")
     named = Named(
         digests=frozenset(), ever={old: OLD, older: OLD}, targets=frozenset({"small"}),
-        tags=frozenset({"small"}),
+        tags=frozenset({"small"}), until=UNTIL,
     )  # fmt: skip
     held = place.scan()
     sweep = gc.judge(place.repository, held, named, Policy())
