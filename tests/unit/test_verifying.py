@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from imgbuild import attach, carried, codec, inside, provenance
 from imgbuild import seal as seals
 from imgbuild.attach import Part
+from imgbuild.errors import FetchFailed
 from imgbuild.lock import Lock
 from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor
 from imgbuild.registry.client import Client
@@ -477,6 +478,21 @@ def test_a_lock_that_the_key_did_not_name_is_not_built(world):
     world.unsign(world.top, kinds=(statements.PROVENANCE,))
     assert "rebuild" in world.failed(rebuild=built)
     assert built.locks == []
+
+
+def test_a_build_that_cannot_be_made_is_a_line_of_its_own(world):
+    """An index is down: what was found before stands, and what was asked for did not pass."""
+
+    def _built(held: known.Known, arches: Sequence[Arch]) -> str:
+        message = "no route to the index"
+        raise FetchFailed(message, hint="try again")
+
+    found = world.checks(rebuild=_built)
+    assert found["signature"][0] is Outcome.PASSED
+    assert found["rebuild"] == (
+        Outcome.FAILED,
+        "not built: no route to the index (try again); --rebuild asks for this check",
+    )
 
 
 def test_ones_own_lock_of_another_image_is_not_built(world):

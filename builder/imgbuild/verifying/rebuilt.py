@@ -2,7 +2,8 @@
 
 Comes in: a lock with what it needs to be built, from a repository or from an image. Goes out: what
 was built, in words. Inputs come from the cache or are downloaded by the lock's hashes; every layer
-is made anew and none is taken from the image that is verified.
+is made anew and none is taken from the image that is verified. Only those of a base that lies in a
+registry are nobody's to make: they are had by their digests.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 
 from imgbuild import rebuilding
 from imgbuild.pipeline import Options
+from imgbuild.plan import RegistryRecipe, plan
 from imgbuild.rebuilding import Origin
 from imgbuild.store import Store
 from imgbuild.values import Arch
@@ -29,4 +31,16 @@ def rebuild(held: Known, arches: Sequence[Arch], *, processes: int, offline: boo
         if built.arch[arch] != due:
             message = f"{arch}: {built.arch[arch]} was built; the lock seals {due}"
             raise Failed(message)
-    return f"{built.made} layers made again for {', '.join(arches)}: {built.digest}"
+    return f"{_layers(held, arches)} for {', '.join(arches)}: {built.digest}"
+
+
+def _layers(held: Known, arches: Sequence[Arch]) -> str:
+    """How many layers were made, and how many of a base only had."""
+    layers = {
+        layer.id: isinstance(layer.recipe, RegistryRecipe)
+        for arch in arches
+        for layer in plan(held.carried.lock, arch).layers
+    }
+    had = sum(layers.values())
+    made = f"{len(layers) - had} layers made again"
+    return f"{made}, {had} of the base had by their digests," if had else made

@@ -11,6 +11,7 @@ from functools import partial
 import msgspec
 
 from imgbuild import attach, inside
+from imgbuild.errors import FetchFailed, ToolMissing, WorkFailed, WorldImpossible
 from imgbuild.sbom import cyclonedx, spdx
 from imgbuild.signing import kept, statements
 from imgbuild.signing.kept import Beside
@@ -244,7 +245,11 @@ class Verification:
         if not trusted:
             message = "not built: whose lock it is was refused"
             raise Lacking(message)
-        return self.wanted.rebuild(held, arches)
+        try:
+            return self.wanted.rebuild(held, arches)
+        except (FetchFailed, ToolMissing, WorkFailed, WorldImpossible) as error:
+            message = f"not built: {error.message}" + (f" ({error.hint})" if error.hint else "")
+            raise Lacking(message) from error
 
 
 def _no_lock() -> str:
