@@ -42,21 +42,21 @@ def project(folder: Path) -> Iterator[Project]:
         yield made
 
 
-def slurm(project: Project, *command: str) -> str:
+def slurm(project: Project, *command: str, cwd: Path | None = None) -> str:
     """What one of Slurm's own commands says."""
     done = subprocess.run(
-        command, env=project.environment(), capture_output=True, text=True, check=False, timeout=60
-    )
+        command, cwd=cwd, env=project.environment(), capture_output=True, text=True, check=False,
+        timeout=60,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def queue(project: Project) -> list[str]:
     """Names of the user's jobs in the queue, of this project's folder."""
-    lines = slurm(project, "squeue", "--noheader", "--array", "--me", "--format=%Z %F_%K %T")
-    return [
-        line.split()[1] for line in lines.splitlines() if line.split()[0] == str(project.folder)
-    ]
+    lines = slurm(project, "squeue", "--noheader", "--array", "--me", "--format=%F_%K %T %Z")
+    rows = [line.split(maxsplit=2) for line in lines.splitlines()]
+    return [name for name, _, folder in rows if folder == str(project.folder)]
 
 
 def until(true: object, what: str) -> None:

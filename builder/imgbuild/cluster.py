@@ -18,7 +18,7 @@ import msgspec
 
 from imgbuild import codec, slurm
 from imgbuild.console import console
-from imgbuild.errors import ImgbuildError
+from imgbuild.errors import ImgbuildError, WorkFailed
 from imgbuild.render import templates
 from imgbuild.values import Digest
 
@@ -27,6 +27,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two looks at the queue
 GRACE = 5  # looks that a state has to arrive over a network disk after its task left the queue
 TAIL = 30  # lines of a log that are kept
 LOST = "LOST"
+SILENCE = 600.0  # seconds of waiting in which Slurm may fail to answer: its controller restarts
+LATER = "the tasks go on; the same command looks after them again"
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +120,11 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
         """The target's name."""
         return self.order.tasks[self.number].target
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """Its job and its number there, as Slurm has them."""
+        return self.order.job, self.number
+
 
 def submit(order: Order, images: Path) -> Order:
     """Write the order and hand it to Slurm; the order with its job's number."""
@@ -126,7 +133,9 @@ def submit(order: Order, images: Path) -> Order:
     codec.write_bytes(order.place / "array.sh", text.encode())
     codec.write(order.place / ORDER, order)
     try:
-        job = slurm.submit(text, Path(order.root))
+        # Not as a line of the script: there a space or a quote would mean something to sbatch.
+        log = order.folder.replace("%", "%%") + "/%a.log"
+        job = slurm.submit(text, Path(order.root), [f"--output={log}"])
     except ImgbuildError:
         (order.place / ORDER).unlink()  # nothing of it is to be looked for later
         raise
@@ -162,14 +171,17 @@ def known(top: Path, verb: str, command: Sequence[str], tasks: Iterable[Task]) -
 
 
 def sort(followed: Sequence[Followed]) -> tuple[list[Ended], list[Followed], list[Followed]]:
-    """Those that are done well, those still in Slurm's hands, and those to be asked again."""
-    queue = slurm.states(one.order.job for one in followed if one.order.job)
+    """Those that are done well, those still in Slurm's hands, and those to be asked again.
+
+    A task that Slurm is ending, COMPLETING, and that has not done its work, will not do it.
+    """
+    queue = slurm.states(one.key for one in followed if one.order.job)
     done, live, again = [], [], []
     for one in followed:
         state = read_state(one)
         if state is not None and state.status == 0:
             done.append(msgspec.structs.replace(ended(one, "COMPLETED", state), kept=True))
-        elif queue.get((one.order.job, one.number)) in slurm.LIVE:
+        elif queue.get(one.key) in slurm.LIVE - {"COMPLETING"}:
             live.append(one)
         else:
             again.append(one)
@@ -182,12 +194,19 @@ def follow(followed: Sequence[Followed]) -> list[Ended]:
     seen: dict[str, str] = {}
     missing: dict[str, int] = {}
     finished: list[Ended] = []
-    pause = FIRST_PAUSE
+    pause, silent = FIRST_PAUSE, 0.0
     with console.progress("Slurm", len(left), unit="targets") as bar:
         while left:
-            queue = slurm.states(one.order.job for one in left)
+            try:
+                queue = slurm.states(one.key for one in left)
+                silent = 0.0
+            except WorkFailed as error:
+                _bear(error, silent)
+                silent += pause
+                pause = _slept(pause)
+                continue
             for one in tuple(left):
-                end = _look(one, queue.get((one.order.job, one.number), LOST), seen, missing)
+                end = _look(one, queue.get(one.key, LOST), seen, missing)
                 if end is not None:
                     left.remove(one)
                     finished.append(end)
@@ -196,9 +215,22 @@ def follow(followed: Sequence[Followed]) -> list[Ended]:
             running = sum(word.startswith("running") for word in words)
             bar.describe(f"Slurm: {running} running, {len(left) - running} waiting")
             if left:
-                time.sleep(pause)
-                pause = min(pause * 1.2, LONGEST_PAUSE)
+                pause = _slept(pause)
     return finished
+
+
+def _bear(error: WorkFailed, silent: float) -> None:
+    """Say that Slurm did not answer, once; the error itself when that has lasted too long."""
+    if silent > SILENCE:
+        raise WorkFailed(error.message, hint=LATER) from error
+    if not silent:
+        console.warn(f"Slurm does not answer, and is asked again: {error.message}")
+
+
+def _slept(pause: float) -> float:
+    """Wait between two looks; how long to wait before the next one."""
+    time.sleep(pause)
+    return min(pause * 1.2, LONGEST_PAUSE)
 
 
 def _look(one: Followed, word: str, seen: dict[str, str], missing: dict[str, int]) -> Ended | None:

@@ -49,21 +49,23 @@ def wait(script: str, folder: Path, options: Sequence[str] = ()) -> tuple[str, i
     return number, done.status
 
 
-def states(jobs: Iterable[str]) -> dict[tuple[str, int], str]:
-    """The state of each task of array `jobs`, by job and task; those that Slurm forgot are absent.
+def states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    """The state of each of `tasks`, by job and number; those that Slurm forgot are absent.
 
     What is queued and what has just ended comes from squeue, what ended long ago from sacct where
     the site keeps accounts.
     """
     program = run.find("squeue", remedy=REMEDY)
     found: dict[tuple[str, int], str] = {}
-    for job in dict.fromkeys(jobs):
+    wanted = frozenset(tasks)
+    for job in sorted({job for job, _ in wanted}):
         command = [program, "--noheader", "--array", "--states=all", f"--jobs={job}"]
         done = run.run([*command, "--format=%F %K %T"], check=False)
         if done.status != 0 and GONE not in done.stderr:
             raise run.failure(command, done)
-        rows = _rows(done.stdout)
-        found |= rows or _accounted(job)
+        found |= _rows(done.stdout)
+        if any(task not in found for task in wanted if task[0] == job):
+            found = _accounted(job) | found
     return found
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from imgbuild import cluster, codec, slurm
+from imgbuild import run as processes
 from imgbuild.cluster import Followed, Order, State, Task
+from imgbuild.errors import WorkFailed
 from imgbuild.render import templates
 from tests.unit.cli_project import TARGET, Command, make
 
@@ -78,6 +81,61 @@ def test_done_queued_and_to_be_asked_again(tmp_path, monkeypatch):
     assert done[0].kept
 
 
+def test_a_task_that_is_being_ended_is_asked_again(tmp_path, monkeypatch):
+    made = order(tmp_path, "1", ONE, TWO)
+    say(made, 0, None)
+    say(made, 1, 0)
+    followed = [Followed(order=made, number=number) for number in range(2)]
+    monkeypatch.setattr(slurm, "states", lambda tasks: dict.fromkeys(tasks, "COMPLETING"))
+    done, live, again = cluster.sort(followed)
+    assert (targets(done), targets(live), targets(again)) == (["two"], [], ["one"])
+
+
+def test_a_slurm_that_does_not_answer_is_asked_again(tmp_path, monkeypatch, capsys):
+    made = order(tmp_path, "1", ONE)
+    answers = [WorkFailed("Socket timed out"), WorkFailed("Socket timed out"), {}]
+
+    def answer(_: object) -> dict[tuple[str, int], str]:
+        found = answers.pop(0)
+        if isinstance(found, WorkFailed):
+            raise found
+        say(made, 0, 0)
+        return {}
+
+    monkeypatch.setattr(slurm, "states", answer)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    [end] = cluster.follow([Followed(order=made, number=0)])
+    assert end.good
+    assert capsys.readouterr().err.count("Slurm does not answer") == 1
+
+
+def test_a_slurm_that_is_gone_is_told_and_that_the_tasks_go_on(tmp_path, monkeypatch):
+    made = order(tmp_path, "1", ONE)
+    waited: list[float] = []
+
+    def silent(_: object) -> None:
+        raise WorkFailed("Unable to contact slurm controller")
+
+    monkeypatch.setattr(slurm, "states", silent)
+    monkeypatch.setattr(time, "sleep", waited.append)
+    with pytest.raises(WorkFailed, match="Unable to contact") as caught:
+        cluster.follow([Followed(order=made, number=0)])
+    assert caught.value.hint == cluster.LATER
+    assert sum(waited) >= cluster.SILENCE - cluster.LONGEST_PAUSE
+
+
+def test_what_squeue_has_forgotten_sacct_is_asked(monkeypatch):
+    said = {"squeue": "12 1 RUNNING\n", "sacct": "12_0|COMPLETED\n12_0.batch|FAILED\n12_1|FAILED\n"}
+
+    def answer(command, **_: object) -> processes.Result:
+        return processes.Result(status=0, stdout=said[command[0]], stderr="")
+
+    monkeypatch.setattr(processes, "find", lambda name, **_: name)
+    monkeypatch.setattr(processes, "run", answer)
+    found = slurm.states([("12", 0), ("12", 1)])
+    assert found == {("12", 0): "COMPLETED", ("12", 1): "RUNNING"}
+
+
 def test_a_task_that_left_without_a_word_is_lost_after_a_while(tmp_path, monkeypatch):
     made = order(tmp_path, "1", ONE)
     say(made, 0, None)
@@ -91,7 +149,7 @@ def test_a_task_that_left_without_a_word_is_lost_after_a_while(tmp_path, monkeyp
         return {("7", 0): "TIMEOUT"}
 
     monkeypatch.setattr(slurm, "states", gone)
-    monkeypatch.setattr(cluster.time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     [end] = cluster.follow([Followed(order=made, number=0)])
     assert len(looks) == cluster.GRACE
     assert not end.good
@@ -118,7 +176,6 @@ def test_the_script_names_every_target_and_quotes_the_place(tmp_path):
     made = order(tmp_path / "100% it's", "1", ONE, TWO, throttle=3)
     text = templates.render("slurm/array.j2", made, images=None)
     assert "#SBATCH --array=0-1%3\n" in text
-    assert f"#SBATCH --output={tmp_path}/100%% it's/1/%a.log\n" in text
     assert "targets=(\n  one\n  two\n)" in text
     assert f"""folder='{tmp_path}/100% it'"'"'s/1'\n""" in text
 

@@ -37,7 +37,6 @@ HANDED = {
 }  # fmt: skip
 NAMED = {"form": "format", "origin": "from"}  # what options are called that Python names otherwise
 OWN = frozenset({"names", "target", "everything", "matrix", "json", "quiet", "verbose", "junit"})
-LATER = "the tasks go on; the same command looks after them again"
 
 
 class Where(enum.StrEnum):
@@ -268,7 +267,7 @@ def _followed(live: Sequence[Followed], asked: Cluster) -> list[Ended]:
             return cluster.follow(live)
     except KeyboardInterrupt:
         if asked.leave:
-            message = f"interrupted: {LATER}"
+            message = f"interrupted: {cluster.LATER}"
             raise Interrupted(message) from None
         cluster.cancel(live)
         message = "interrupted: the tasks that had not ended are cancelled"
@@ -278,6 +277,7 @@ def _followed(live: Sequence[Followed], asked: Cluster) -> list[Ended]:
 @contextmanager
 def _ended_by_term() -> Iterator[None]:
     """Let SIGTERM end the waiting with a word, the tasks left in Slurm's hands."""
+    from imgbuild.cluster import LATER
 
     def _stop(*_: object) -> None:
         message = f"ended: {LATER}"
