@@ -57,7 +57,8 @@ def _refuse(message: str, hint: str, *, strict: bool) -> None:
 
 def newest(target: str) -> list[str]:
     """The tags without a date that people pull, and a mirror's: they are moved, never removed."""
-    return [target, *(f"{target}-{word}" for word in (*Arch, "base"))]
+    images = [target, *(f"{target}-{word}" for word in (*Arch, "base"))]
+    return [*images, *(mirrored.newest(target, arch) for arch in Arch)]
 
 
 def _own(project: Project, targets: Iterable[str]) -> Iterable[LockText]:

@@ -126,5 +126,10 @@ def artifact(lock: Lock, arch: Arch) -> bytes:
 
 def tags(lock: Lock, arch: Arch, data: bytes) -> tuple[str, str]:
     """The tags of the artifact `data`: one that stays with these bytes, and the target's newest."""
-    newest = f"{lock.target}-{arch}"
-    return f"{newest}-{sha256(data)[:DIGITS]}", newest
+    moved = newest(lock.target, arch)
+    return f"{moved}-{sha256(data)[:DIGITS]}", moved
+
+
+def newest(target: str, arch: Arch) -> str:
+    """The tag of a target's newest inputs; TARGET-ARCH is an image's, which may lie beside them."""
+    return f"{target}-{arch}-inputs"

@@ -148,4 +148,4 @@ def test_the_working_tree_names_what_is_not_committed_yet(world, past):
     image = world.seal.arch[next(iter(world.seal.arch))]
     assert {world.seal.digest, image.config, image.layers[0].digest} <= found.digests
     assert found.targets == {TARGET}
-    assert {TARGET, f"{TARGET}-x86_64", f"{TARGET}-base"} <= found.tags
+    assert {TARGET, f"{TARGET}-x86_64", f"{TARGET}-x86_64-inputs", f"{TARGET}-base"} <= found.tags

@@ -109,8 +109,8 @@ def test_each_architecture_has_its_own_and_tags_tell_them_apart():
     made = {arch: mirrored.artifact(lock, arch) for arch in lock.arch}
     assert made[X86] != made[Arch.ARM64]
     stays, newest = mirrored.tags(lock, Arch.ARM64, made[Arch.ARM64])
-    assert newest == "small-arm64"
-    assert stays == f"small-arm64-{sha256(made[Arch.ARM64])[:12]}"
+    assert newest == "small-arm64-inputs"
+    assert stays == f"small-arm64-inputs-{sha256(made[Arch.ARM64])[:12]}"
 
 
 def test_settings_that_no_input_follows_from_do_not_move_the_artifact():

@@ -112,13 +112,21 @@ def test_a_lock_that_changed_moves_the_newest_tag_and_leaves_the_one_that_stays(
     (second,) = world.push(changed).artifacts
     tags = {tag: digest for (_, tag), digest in world.registry.tags.items()}
     assert tags == {
-        "small-x86_64": second.artifact,
+        "small-x86_64-inputs": second.artifact,
         first.tag: first.artifact,
         second.tag: second.artifact,
     }
     (back,) = world.push().artifacts
     assert back == first
-    assert world.registry.tags[NAME, "small-x86_64"] == first.artifact
+    assert world.registry.tags[NAME, "small-x86_64-inputs"] == first.artifact
+
+
+def test_the_tags_of_an_image_beside_the_inputs_stay(world):
+    """`push --arch` gives a part of an image the name of its target and architecture."""
+    images = {(NAME, tag): f"sha256:{'1' * 64}" for tag in ("small", "small-x86_64", "small-base")}
+    world.registry.tags.update(images)
+    world.push()
+    assert images.items() <= world.registry.tags.items()
 
 
 def test_a_dry_run_writes_nothing(world):

@@ -66,7 +66,7 @@ KeepTags = Annotated[
         "--keep-tags",
         metavar="PATTERN",
         help="Keep what has a tag of this shell pattern, such as 'cu124-vllm-2026*'; repeatable."
-        " The tags TARGET, TARGET-ARCH and TARGET-base of locked targets are always kept.",
+        " Of locked targets TARGET, TARGET-ARCH, TARGET-base and TARGET-ARCH-inputs are kept.",
         rich_help_panel=options.WORK,
         show_default=False,
     ),

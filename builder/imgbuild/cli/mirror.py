@@ -91,7 +91,7 @@ def push(
     """Put the inputs of locks into a registry: what is not there, from the cache or its source.
 
     An interrupted run goes on where it stopped. For each target and architecture the repository
-    gets the tags TARGET-ARCH and TARGET-ARCH-HEX, which stays with these inputs when the lock
+    gets the tags TARGET-ARCH-inputs and TARGET-ARCH-inputs-HEX, which stays when the lock
     changes; `imgbuild gc` finds those that no lock names.
 
     Examples:
