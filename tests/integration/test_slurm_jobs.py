@@ -52,6 +52,17 @@ asked = [where.options(scheduling_strategy=On(node["NodeID"], soft=False)).remot
 nodes, words, prefixes = zip(*ray.get(asked))
 print(json.dumps([len(set(nodes)), sorted(set(words)), sorted(set(prefixes)),
                   ray.cluster_resources()["CPU"]]))
+sys.exit(9)
+"""
+# Says that it runs, and saves at the end.
+TRAIN = """\
+import pathlib, signal, sys, time
+def save(*_):
+    pathlib.Path(sys.argv[1]).write_text("at the end")
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(600)
 """
 
 
@@ -133,21 +144,54 @@ def test_ray_over_two_nodes(project: Project, user: dict[str, str], tmp_path: Pa
         "--env", "WORD=two words", "--", "python", str(tmp_path / "task.py"),
     )  # fmt: skip
     status, log = run(project, user, path)
-    assert status == 0, log
+    assert status == 9, log  # the command's own
     assert "Ray: 2 of 2 nodes have registered" in log
     # Two CPUs of each node by the allocation, whatever cores this machine has.
     assert said(log) == [2, ["two words"], ["/opt/venv"], 4.0]
 
 
-def test_a_command_that_fails_fails_the_ray_job(
+def test_a_job_that_is_cancelled_saves_and_leaves_nothing(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
-    path = script(
-        project, tmp_path, "--job", "ray", "--cpus-per-task", "2", "--",
-        "python", "-c", "import ray; ray.init(); raise SystemExit(9)",
-    )  # fmt: skip
+    (tmp_path / "train.py").write_text(TRAIN)
+    saved = tmp_path / "saved"
+    words = ("--", "python", str(tmp_path / "train.py"), str(saved))
+    path = script(project, tmp_path, "--cpus-per-task", "1", *words)
+    own = Project(project.folder, "", None, {**project.env, **user})
+    number = slurmworld.slurm(own, "sbatch", "--parsable", str(path), cwd=tmp_path).strip()
+    slurmworld.until(saved.exists, "the training has started")
+    slurmworld.slurm(own, "scancel", number)
+    slurmworld.until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
+    [log] = tmp_path.glob(f"*-{number}.log")
+    slurmworld.until(lambda: saved.read_text() == "at the end", log.read_text())
+    assert "told to end by Slurm" in log.read_text()
+
+
+def test_a_job_that_cannot_stage_says_so_and_leaves_nothing(
+    project: Project, user: dict[str, str], tmp_path: Path
+) -> None:
+    path = script(project, tmp_path, "--stage", str(tmp_path / "nowhere"), "--", "true")
     status, log = run(project, user, path)
-    assert status == 9, log
+    assert status == 1, log
+    assert f"{tmp_path}/nowhere" in log
+    assert "a node has no place for the job's files" in log
+
+
+def test_a_folder_of_somebody_else_takes_no_file(
+    project: Project, user: dict[str, str], tmp_path: Path
+) -> None:
+    path = script(project, tmp_path, "--", "touch", str(tmp_path / "ran"))
+    # The number of the job is known only once it starts: a link is there before the script looks.
+    other = tmp_path / "other"
+    other.mkdir()
+    trap = f'mkdir -p "$TMPDIR"; ln -s {other} "$TMPDIR/imgbuild-$SLURM_JOB_ID"\n'
+    head, line, rest = path.read_text().partition("set -euo pipefail\n")
+    path.write_text(head + line + trap + rest)
+    own = Project(project.folder, "", None, {**project.env, **user})
+    status, log = slurmworld.job(own, path)
+    assert status == 1, log
+    assert "is not yours: another --scratch" in log
+    assert (list(other.iterdir()), (tmp_path / "ran").exists()) == ([], False)
 
 
 def test_the_check_says_what_was_proven(project: Project, tmp_path: Path) -> None:
@@ -158,7 +202,7 @@ def test_the_check_says_what_was_proven(project: Project, tmp_path: Path) -> Non
         assert f"{node}: note     packages: all come from /opt/venv" in done.stdout
         assert f"{node}: note     driver: there is none, and no GPU was asked for" in done.stdout
     assert "not proven: the interconnect, since the image has no torch" in done.stdout
-    short = project.run(*words, "--shared", "999999999", status=1)
+    short = project.run(*words[:-4], *words[-2:], "--shared", "999999999", status=1)
     assert "999999999 MB are wanted" in short.stdout
     assert "see the errors above" in short.stdout
 

@@ -23,12 +23,14 @@ from imgbuild.values import Digest
 LOG = "%x-%j.log"
 SERVER_WAIT = 3600  # seconds that vLLM has to load its model: network disks are slow
 RAY_WAIT = 600
-CHECK_TIME = "00:02:00"
+CHECK_TIME = "00:05:00"  # of which two minutes are used: Slurm ends a job up to a minute early
+WARNING, CHECK_WARNING = 60, 10  # seconds before the end at which the script is told of it
 OLDEST_SERVER = Version("0.16.0")  # the first trl whose trainers ask a server of its own
 TIME = r"\d+(:\d\d){0,2}|\d+-\d\d?(:\d\d){0,2}"
 MEMORY = r"\d+[KMGT]?"
 NAME = r"[\w.+@-]+(,[\w.+@-]+)*"
 VARIABLE = r"[A-Za-z_]\w*"
+PYTHON = r"(.*/)?python[\d.]*"
 
 
 class Job(enum.StrEnum):
@@ -104,6 +106,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
     scratch: str = ""
     log: str = LOG
     shared: int = 0
+    clients: bool = False  # whether its Ray would serve clients, on a port that all jobs share
 
     @property
     def title(self) -> str:
@@ -122,6 +125,21 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
     def wait(self) -> int:
         """Seconds that what the command needs has to start."""
         return SERVER_WAIT if self.job is Job.TRL_SERVER else RAY_WAIT
+
+    @property
+    def warning(self) -> int:
+        """Seconds before the end at which the script is told of it."""
+        return CHECK_WARNING if self.job is Job.CHECK else WARNING
+
+    @property
+    def launched(self) -> tuple[str, ...]:
+        """The command as accelerate has it: a script or --module, since it starts Python itself."""
+        match self.command:
+            case (program, "-m", *module) if re.fullmatch(PYTHON, program):
+                return ("--module", *module)
+            case (program, *script) if re.fullmatch(PYTHON, program):
+                return tuple(script)
+        return self.command
 
     @property
     def processes(self) -> int:
@@ -146,6 +164,7 @@ def script(
         job=job,
         allocation=_timed(allocation, job),
         container=container,
+        clients=all("grpcio" in resolution.versions for resolution in lock.arch.values()),
         **more,  # type: ignore[arg-type]  # fields of JobScript, checked by its callers' types
     )
     wrong = [*_fits(made, lock), *_places(made)]
@@ -174,7 +193,7 @@ def variables(words: Sequence[str]) -> tuple[tuple[Variable, ...], tuple[str, ..
 
 
 def _timed(allocation: Allocation, job: Job) -> Allocation:
-    """A check has two minutes unless it is given others."""
+    """A check has a time of its own unless it is given another."""
     if job is Job.CHECK and not allocation.time:
         return msgspec.structs.replace(allocation, time=CHECK_TIME)
     return allocation
@@ -199,6 +218,8 @@ def _fits(made: JobScript, lock: Lock) -> list[str]:
         wrong.append(f"--job single with --nodes {asked.nodes}: one node; for several: --job ray")
     if job is Job.TRL_SERVER and asked.nodes < 2:
         wrong.append(f"--job {job} needs --nodes 2 or more: one for the server, others to train")
+    if job is Job.TRL_SERVER and made.command != made.launched and not _launches(made.launched):
+        wrong.append(f"--job {job}: accelerate starts Python itself, without options: -- train.py")
     if (job is Job.TRL_SERVER) != bool(made.model):
         wrong.append("--model goes with --job trl-server, which needs it for vllm-serve")
     if job in (Job.TRL_SERVER, Job.VERL) and not asked.gpus:
@@ -206,6 +227,11 @@ def _fits(made: JobScript, lock: Lock) -> list[str]:
     if made.container.pyxis and made.container.words:
         wrong.append("--apptainer does not go with --pyxis")
     return wrong
+
+
+def _launches(words: tuple[str, ...]) -> bool:
+    """Whether what stood behind `python` is a script or a module."""
+    return bool(words) and (words[0] == "--module" or not words[0].startswith("-"))
 
 
 def _places(made: JobScript) -> list[str]:

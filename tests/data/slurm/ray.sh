@@ -18,7 +18,7 @@
 #SBATCH --partition=gpu
 #SBATCH --qos=high
 #SBATCH --output=%x-%j.log
-# The shell is told a minute before the end, so that it can end what it started.
+# The shell is told before the end, so that it can end what it started.
 #SBATCH --signal=B:TERM@60
 
 set -euo pipefail
@@ -30,6 +30,9 @@ fail() { echo "$SLURM_JOB_NAME: $*" >&2; exit 1; }
 # (pthread_create: Resource temporarily unavailable), files, or locked memory for RDMA.
 for limit in n u l; do ulimit -S -"$limit" "$(ulimit -H -"$limit")" 2>/dev/null || true; done
 ulimit -S -c 0  # a core of a training process would fill the disk
+
+export image=/images/small.sif
+[ -e "$image" ] || fail "$image is not there: imgbuild sif small"
 
 cpus=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}
 gpus=8
@@ -43,43 +46,72 @@ export models=${HF_HOME:-$HOME/.cache/huggingface}
 mkdir -p "$models"
 export WORD='it'"'"'s'
 
-# Before the job: on every node folders, and copies of what a network disk would give slowly.
+# On every node, as long as the job lasts: folders, copies of what a network disk would give slowly,
+# and their removal at the end. The shell tells the end over stdin, as does its own death: a job that
+# is cancelled can start no step any more, and programs still write while they end.
+keep() {
+  trap : TERM
+  trap remove EXIT
+  prepare
+  trap '' TERM
+  echo ready
+  read -r _ || true
+}
 prepare() {
   umask 077
+  mkdir -p "$scratch"
+  # The name can be guessed, and others may write there: compiled code is loaded from this folder.
+  [ -O "$scratch" ] && [ ! -L "$scratch" ] ||
+    { echo "$SLURMD_NODENAME: $scratch is not yours: another --scratch" >&2; exit 1; }
+  chmod 700 "$scratch"
   mkdir -p "$scratch/$SLURMD_NODENAME/cache" "$scratch/$SLURMD_NODENAME/tmp"
   shared=$(df -m --output=avail /dev/shm | tail -n 1)
   [ "$shared" -ge 1024 ] ||
     echo "$SLURMD_NODENAME: $shared MB free in /dev/shm: NCCL, Ray and data loaders need more" >&2
 }
-srun --overlap --ntasks-per-node=1 bash -euc "$(declare -f prepare); prepare"
-
-# After it: a step that only waits to be told so, since no new one starts in a job that is cancelled.
-tidy() {
-  trap : TERM
-  sleep infinity &
-  wait $!
-  for _ in 1 2 3 4 5; do
-    rm -rf -- "$scratch" 2>/dev/null && break
-    sleep 1  # somebody still writes there
-  done
+remove() {
+  if [ -O "$scratch" ] && [ ! -L "$scratch" ]; then
+    for _ in 1 2 3 4 5; do
+      rm -rf -- "$scratch" 2>/dev/null && break
+      sleep 1  # somebody still writes there
+    done
+  fi
+  echo removed
 }
-srun --overlap --ntasks-per-node=1 bash -c "$(declare -f tidy); tidy" &
 
-# All steps are told to end, and have a while to do it: servers end in good order then.
+# At the end all steps are told, and have a while: trainers save what they have, servers end in good
+# order. After a warning Slurm leaves a minute, after scancel KillWait, of which half is for files.
 # Not by `ray stop`: that ends every Ray of yours on the node, that of another job too.
 leave() {
-  local status=$? late
+  local status=$? patience=45 late
   set +e
   trap - EXIT TERM INT
+  trap '' PIPE
+  if ! scontrol show job "$SLURM_JOB_ID" 2>/dev/null | grep -q 'JobState=RUNNING'; then
+    patience=$(scontrol show config | awk '$1 == "KillWait" {print int($3 / 2)}')
+  fi
   scancel --quiet --signal=TERM "$SLURM_JOB_ID"
-  for _ in {1..10}; do [ -n "$(jobs -rp)" ] || exit "$status"; sleep 1; done
-  mapfile -t late < <(jobs -rp)
-  kill -TERM "${late[@]}"  # of srun: what is left of its step is killed
+  for ((second = 0; second < ${patience:-10}; second++)); do
+    [ -n "$(steps)" ] || break
+    sleep 1
+  done
+  mapfile -t late < <(steps)
+  [ ${#late[@]} -eq 0 ] || kill -TERM "${late[@]}"  # of srun: what is left of its step is killed
+  [ -z "${KEEP_PID:-}" ] || echo end >&"${KEEP[1]}"
   wait
   exit "$status"
 }
+steps() { jobs -rp | grep -vx "${KEEP_PID:-}"; }
 trap leave EXIT
-trap 'exit 143' TERM INT
+trap 'echo "$SLURM_JOB_NAME: told to end by Slurm: its time is over, or scancel" >&2; exit 143' TERM INT
+
+coproc KEEP { exec srun --overlap --ntasks-per-node=1 \
+  bash -euc "$(declare -f keep prepare remove); keep"; }
+exec {ready}<&"${KEEP[0]}"
+for ((number = 0; number < SLURM_JOB_NUM_NODES; number++)); do
+  read -r word && [ "$word" = ready ] || exit 1
+done <&"$ready" &
+wait $! || fail "a node has no place for the job's files"
 
 # --- nodes and ports --------------------------------------------------------------------------------
 
@@ -91,8 +123,9 @@ head=${nodes[0]}  # where this shell runs
 address_of() {
   local name
   if [ "$1" = "$head" ] && [ -n "${HEAD_ADDRESS:-}" ]; then echo "$HEAD_ADDRESS"; return; fi
-  name=$(scontrol show node "$1" | grep -o 'NodeAddr=[^ ]*' | cut -d = -f 2)
-  getent ahostsv4 "$name" | awk 'NR == 1 {print $1}'
+  name=$(scontrol show node "$1" | grep -o 'NodeAddr=[^ ]*' | cut -d = -f 2) ||
+    fail "Slurm knows no address of $1"
+  getent ahostsv4 "$name" | awk 'NR == 1 {print $1}' | grep . || fail "$name, of node $1, has no address"
 }
 
 # Ports follow from the job's number, so that jobs on one node do not meet; then the next free one.
@@ -104,8 +137,6 @@ free_port() {
 
 # --- the image --------------------------------------------------------------------------------------
 
-export image=/images/small.sif
-[ -e "$image" ] || fail "$image is not there: imgbuild sif small"
 enter=()
 
 # Runs on each node of a step. Nothing of the host's environment comes along (--cleanenv) but what
@@ -152,7 +183,7 @@ export RAY_worker_register_timeout_seconds=${RAY_worker_register_timeout_seconds
 # --num-cpus from the allocation: by itself Ray counts the node's cores and starts a worker for each,
 # more than Slurm lets run, and they fail to register with the raylet. The object store lies in
 # /dev/shm: three tenths of the job's memory, and no more than is free there.
-memory=${SLURM_MEM_PER_NODE:-0}
+memory=${SLURM_MEM_PER_NODE:-$((${SLURM_MEM_PER_CPU:-0} * SLURM_CPUS_ON_NODE))}
 [ "$memory" -gt 0 ] || memory=$(awk '/^MemAvailable/ {print int($2 / 1024)}' /proc/meminfo)
 shared=$(df -m --output=avail /dev/shm | tail -n 1)
 store=$((memory * 3 / 10 < shared * 8 / 10 ? memory * 3 / 10 : shared * 8 / 10))
@@ -161,12 +192,20 @@ start=(ray start --block --disable-usage-stats --num-cpus="$cpus" --num-gpus="$g
 
 free_port
 step --nodes=1 --ntasks=1 --nodelist="$head" -- "${start[@]}" --head --include-dashboard=false \
+  --ray-client-server-port=0 \
   --node-ip-address="$head_address" --port="$gcs_port" --dashboard-agent-listen-port="$taken" &
 ray=($!)
+# A worker gives up soon where no head answers, and the head may read a cold disk.
+for ((second = 0; second < 600; second++)); do
+  if (exec 3<>"/dev/tcp/$head_address/$gcs_port") 2>/dev/null; then break; fi
+  kill -0 "${ray[0]}" 2>/dev/null || fail "Ray did not start on $head"
+  sleep 1
+done
 for ((number = 1; number < ${#nodes[@]}; number++)); do
   free_port
+  address=$(address_of "${nodes[number]}")
   step --nodes=1 --ntasks=1 --nodelist="${nodes[number]}" -- "${start[@]}" \
-    --address="$RAY_ADDRESS" --node-ip-address="$(address_of "${nodes[number]}")" \
+    --address="$RAY_ADDRESS" --node-ip-address="$address" \
     --dashboard-agent-listen-port="$taken" &
   ray+=($!)
 done
@@ -175,21 +214,21 @@ done
 registered='
 import sys, time
 import ray
-wanted, end, seen = int(sys.argv[1]), time.monotonic() + float(sys.argv[2]), -1
+wanted, end, seen, why = int(sys.argv[1]), time.monotonic() + float(sys.argv[2]), -1, ""
 while time.monotonic() < end:
     try:
         if not ray.is_initialized():
             ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
         alive = sum(node["Alive"] for node in ray.nodes())
-    except ConnectionError:
-        alive = 0
+    except Exception as error:  # ConnectionError, RuntimeError: by what is not there yet
+        alive, why = 0, f" ({error})"
     if alive != seen:
         print(f"Ray: {alive} of {wanted} nodes have registered", file=sys.stderr, flush=True)
     if alive >= wanted:
         sys.exit()
     seen = alive
     time.sleep(1)
-sys.exit("Ray: a node has not registered; its log lies in ray/ of the jobs /tmp there")
+sys.exit(f"Ray: a node has not registered{why}; its log lies in ray/ of the jobs /tmp there")
 '
 step --nodes=1 --ntasks=1 --nodelist="$head" -- python -c "$registered" "${#nodes[@]}" 600 &
 waiting=$!

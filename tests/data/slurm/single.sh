@@ -18,7 +18,7 @@
 #SBATCH --partition=gpu
 #SBATCH --qos=high
 #SBATCH --output=%x-%j.log
-# The shell is told a minute before the end, so that it can end what it started.
+# The shell is told before the end, so that it can end what it started.
 #SBATCH --signal=B:TERM@60
 
 set -euo pipefail
@@ -31,6 +31,9 @@ fail() { echo "$SLURM_JOB_NAME: $*" >&2; exit 1; }
 for limit in n u l; do ulimit -S -"$limit" "$(ulimit -H -"$limit")" 2>/dev/null || true; done
 ulimit -S -c 0  # a core of a training process would fill the disk
 
+export image=/images/small.sif
+[ -e "$image" ] || fail "$image is not there: imgbuild sif small"
+
 cpus=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}
 gpus=1
 # Libraries count the node's cores, not the job's, and would start a thread for each.
@@ -42,9 +45,24 @@ export scratch=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/imgbuild-$SLURM_JOB_ID
 export models=${HF_HOME:-$HOME/.cache/huggingface}
 mkdir -p "$models"
 
-# Before the job: on every node folders, and copies of what a network disk would give slowly.
+# On every node, as long as the job lasts: folders, copies of what a network disk would give slowly,
+# and their removal at the end. The shell tells the end over stdin, as does its own death: a job that
+# is cancelled can start no step any more, and programs still write while they end.
+keep() {
+  trap : TERM
+  trap remove EXIT
+  prepare
+  trap '' TERM
+  echo ready
+  read -r _ || true
+}
 prepare() {
   umask 077
+  mkdir -p "$scratch"
+  # The name can be guessed, and others may write there: compiled code is loaded from this folder.
+  [ -O "$scratch" ] && [ ! -L "$scratch" ] ||
+    { echo "$SLURMD_NODENAME: $scratch is not yours: another --scratch" >&2; exit 1; }
+  chmod 700 "$scratch"
   mkdir -p "$scratch/$SLURMD_NODENAME/cache" "$scratch/$SLURMD_NODENAME/tmp"
   mkdir -p "$scratch/$SLURMD_NODENAME/stage1"
   cp -a '/models/my model'/. "$scratch/$SLURMD_NODENAME/stage1/"
@@ -52,39 +70,51 @@ prepare() {
   [ "$shared" -ge 1024 ] ||
     echo "$SLURMD_NODENAME: $shared MB free in /dev/shm: NCCL, Ray and data loaders need more" >&2
 }
-srun --overlap --ntasks-per-node=1 bash -euc "$(declare -f prepare); prepare"
-
-# After it: a step that only waits to be told so, since no new one starts in a job that is cancelled.
-tidy() {
-  trap : TERM
-  sleep infinity &
-  wait $!
-  for _ in 1 2 3 4 5; do
-    rm -rf -- "$scratch" 2>/dev/null && break
-    sleep 1  # somebody still writes there
-  done
+remove() {
+  if [ -O "$scratch" ] && [ ! -L "$scratch" ]; then
+    for _ in 1 2 3 4 5; do
+      rm -rf -- "$scratch" 2>/dev/null && break
+      sleep 1  # somebody still writes there
+    done
+  fi
+  echo removed
 }
-srun --overlap --ntasks-per-node=1 bash -c "$(declare -f tidy); tidy" &
 
-# All steps are told to end, and have a while to do it: servers end in good order then.
+# At the end all steps are told, and have a while: trainers save what they have, servers end in good
+# order. After a warning Slurm leaves a minute, after scancel KillWait, of which half is for files.
 leave() {
-  local status=$? late
+  local status=$? patience=45 late
   set +e
   trap - EXIT TERM INT
+  trap '' PIPE
+  if ! scontrol show job "$SLURM_JOB_ID" 2>/dev/null | grep -q 'JobState=RUNNING'; then
+    patience=$(scontrol show config | awk '$1 == "KillWait" {print int($3 / 2)}')
+  fi
   scancel --quiet --signal=TERM "$SLURM_JOB_ID"
-  for _ in {1..10}; do [ -n "$(jobs -rp)" ] || exit "$status"; sleep 1; done
-  mapfile -t late < <(jobs -rp)
-  kill -TERM "${late[@]}"  # of srun: what is left of its step is killed
+  for ((second = 0; second < ${patience:-10}; second++)); do
+    [ -n "$(steps)" ] || break
+    sleep 1
+  done
+  mapfile -t late < <(steps)
+  [ ${#late[@]} -eq 0 ] || kill -TERM "${late[@]}"  # of srun: what is left of its step is killed
+  [ -z "${KEEP_PID:-}" ] || echo end >&"${KEEP[1]}"
   wait
   exit "$status"
 }
+steps() { jobs -rp | grep -vx "${KEEP_PID:-}"; }
 trap leave EXIT
-trap 'exit 143' TERM INT
+trap 'echo "$SLURM_JOB_NAME: told to end by Slurm: its time is over, or scancel" >&2; exit 143' TERM INT
+
+coproc KEEP { exec srun --overlap --ntasks-per-node=1 \
+  bash -euc "$(declare -f keep prepare remove); keep"; }
+exec {ready}<&"${KEEP[0]}"
+for ((number = 0; number < SLURM_JOB_NUM_NODES; number++)); do
+  read -r word && [ "$word" = ready ] || exit 1
+done <&"$ready" &
+wait $! || fail "a node has no place for the job's files"
 
 # --- the image --------------------------------------------------------------------------------------
 
-export image=/images/small.sif
-[ -e "$image" ] || fail "$image is not there: imgbuild sif small"
 enter=()
 
 # Runs on each node of a step. Nothing of the host's environment comes along (--cleanenv) but what
