@@ -4,6 +4,7 @@ import pytest
 
 from imgbuild.audit.facts import ModuleFacts, Opaque
 from imgbuild.audit.world import may_inject, wheels_of
+from imgbuild.errors import IntegrityError
 from imgbuild.resolution import Built, Resolution
 from tests import audited, samples
 
@@ -86,6 +87,18 @@ def test_many_modules_at_once(world):
     for book in world.books.values():
         book.content.path.unlink()
     assert world.module("torch").module == "torch"
+
+
+def test_what_is_searched_is_read_ahead(tmp_path):
+    files: audited.Files = {"deep/__init__.py": "", "deep/a.py": "", "deep/b/c.py": ""}
+    world = audited.world(tmp_path, {"deep==1": files, "other==1": {"other.py": ""}})
+    world.read_ahead("deep")
+    world.read_ahead("absent")
+    for book in world.books.values():
+        book.content.path.unlink()
+    assert [world.module(name).module for name in ("deep.a", "deep.b.c")] == ["deep.a", "deep.b.c"]
+    with pytest.raises(IntegrityError, match="other"):
+        world.module("other")
 
 
 def test_injected_modules():

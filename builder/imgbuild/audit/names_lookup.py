@@ -272,6 +272,7 @@ def _likely(modules: Modules, facts: ModuleFacts, name: str) -> Iterator[str]:
         yield from first
         stars = tuple(star for star in stars if star not in first)
         if isinstance(modules, Searchable):
+            modules.read_ahead(facts.module)
             holders = list(modules.mentioning(facts.module, name))
             stars = tuple(
                 star

@@ -28,6 +28,9 @@ class Searchable(Protocol):
     def mentioning(self, package: str, word: str) -> Iterable[str]:
         """The modules below this package whose source holds the word."""
 
+    def read_ahead(self, package: str) -> None:
+        """Read the modules below this package at once, if that is cheap: most will be asked for."""
+
 
 __all__ = ["Definition", "Found", "Modules", "Opaque", "Searchable", "Signature", "State"]
 

@@ -58,6 +58,9 @@ class Surroundings(Packages, Protocol):
     def mentioning(self, package: str, word: str) -> Iterable[str]:
         """The modules below `package` whose source holds the word."""
 
+    def read_ahead(self, package: str) -> None:
+        """Read the modules below a package at once, if that is cheap."""
+
 
 class Linked(Packages, Protocol):
     """What the check of shared objects asks."""

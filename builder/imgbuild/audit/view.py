@@ -60,6 +60,10 @@ class View:
         """The modules below `package` whose source holds the word."""
         return self._world.mentioning(package, word)
 
+    def read_ahead(self, package: str) -> None:
+        """Read the modules below `package` at once, where they lie on this disk."""
+        self._world.read_ahead(package)
+
     def _pruned(self, facts: ModuleFacts) -> ModuleFacts:
         return msgspec.structs.replace(
             facts,

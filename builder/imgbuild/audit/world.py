@@ -57,6 +57,7 @@ class World:
         self.glibc = glibc
         self.partial = partial
         self._mentions: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._ahead: set[str] = set()
         self._injects: dict[tuple[str, str], bool] = {}
 
     # -- packages
@@ -179,6 +180,17 @@ class World:
         if key not in self._mentions:
             self._mentions[key] = self.books[owner].text(package).holding(word.encode())
         return self._mentions[key]
+
+    def read_ahead(self, package: str) -> None:
+        """Read the modules below `package` at once, where they lie on this disk.
+
+        One by one they would be read by this process alone, the others of the crew idle.
+        """
+        owner = self._owners.get(package)
+        if owner is None or package in self._ahead or not self.books[owner].local:
+            return
+        self._ahead.add(package)
+        self.prefetch(name for name in self.books[owner].modules if name.startswith(f"{package}."))
 
     def _is_stdlib(self, module: str) -> bool:
         return module.partition(".")[0] in self._stdlib
