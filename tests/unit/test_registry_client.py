@@ -12,7 +12,7 @@ import pytest
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor
-from imgbuild.registry import manifests
+from imgbuild.registry import manifests, pages
 from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.reference import Reference
 from tests import registries
@@ -239,6 +239,20 @@ def test_pages_in_a_circle_end(client, registry):
     )
     with pytest.raises(FetchFailed, match="lead in a circle"):
         list(client.tags(registry.repository("me/x")))
+
+
+def test_pages_without_end_end(client, registry, monkeypatch):
+    monkeypatch.setattr(pages, "PAGES", 5)
+    push(client, registry)
+    asked = iter(range(1000))
+
+    def _another(answer: registries.Answer) -> None:
+        answer.headers["Link"] = f'</v2/me/x/tags/list?last={next(asked)}>; rel="next"'
+
+    registry.faults.append(Fault("GET .*/tags/list", times=1000, edit=_another))
+    with pytest.raises(FetchFailed, match="the pages of this list are more than 5"):
+        list(client.tags(registry.repository("me/x")))
+    assert len(registry.asked("/tags/list")) == 6
 
 
 def test_a_page_elsewhere_is_refused(client, registry):

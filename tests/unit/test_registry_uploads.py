@@ -13,6 +13,7 @@ import pytest
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, WorkFailed
 from imgbuild.registry import uploads
 from imgbuild.registry.client import Client, Outcome, Source, bytes_source, file_source
+from imgbuild.threads import Stopped
 from tests import registries
 from tests.registries import SECRET, Answer, Fault, Registry
 
@@ -296,6 +297,26 @@ def test_a_registry_that_truncates(client, registry, there):
     registry.faults.append(Fault(PUT, edit=_truncate))
     with pytest.raises(IntegrityError, match="299999 bytes under"):
         client.upload(registry.repository("me/x"), BLOB)
+
+
+# -- stops
+
+
+@pytest.mark.parametrize("where", ["in the body", "between tries"])
+def test_an_upload_that_is_stopped_is_not_left_open(client, registry, where):
+    """Another thread has failed: the next word of progress ends this one's work."""
+
+    def _advance(amount: int) -> None:
+        if amount == 0 or where == "in the body":
+            raise Stopped
+
+    registry.faults.append(Fault(PUT, times=99, status=503))
+    with pytest.raises(Stopped):
+        client.upload(registry.repository("me/x"), BLOB, advance=_advance)
+    assert len(registry.asked("POST")) == len(registry.asked("DELETE")) == 1
+    assert len(registry.asked(PUT)) <= 1
+    assert registry.sessions == {}
+    assert registry.blobs == {}
 
 
 # -- sources

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from imgbuild.fetch_session import Response
 
 LIMIT = 64 * 1024 * 1024
+PAGES = 100_000  # some registries give ten entries at a time, none has a million of anything
 _NEXT = re.compile(r'<([^>]*)>\s*((?:;\s*[\w!#$&*+.^`|~-]+\s*=\s*(?:"[^"]*"|[^\s;,"]+)\s*)*)')
 CATALOG = "registry:catalog:*"
 
@@ -80,8 +81,9 @@ def pages(http: RegistryHttp, host: str, request: Request) -> Iterator[Page]:
         yield page
         if page.next is None:
             return
-        if page.next in seen:
-            message = f"{redact(page.next)}: the pages of this list lead in a circle"
+        if page.next in seen or len(seen) >= PAGES:
+            way = "lead in a circle" if page.next in seen else f"are more than {PAGES}"
+            message = f"{redact(page.next)}: the pages of this list {way}"
             raise FetchFailed(message, hint="ask the registry's owner")
         seen.add(page.next)
         following = Request(page.next, request.headers, scopes=request.scopes, server=server)

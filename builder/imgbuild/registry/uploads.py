@@ -27,6 +27,7 @@ from imgbuild.fetch_http import Refused, Request
 from imgbuild.registry import blobs, hosts
 from imgbuild.registry.reference import Repository
 from imgbuild.registry.transport import RegistryHttp, RegistryRefused, pulling, pushing
+from imgbuild.threads import Stopped
 from imgbuild.values import Digest
 
 if TYPE_CHECKING:
@@ -148,14 +149,14 @@ class _Upload:
         )
 
     def run(self, mounts: Sequence[Repository]) -> Outcome:
-        """Mount it or send it, until it is there; a failure leaves no upload open."""
+        """Mount it or send it, until it is there; a failure, or a stop, leaves no upload open."""
         try:
             for other in mounts:
                 near = other.host == self._repository.host and other != self._repository
                 if near and self._mount(other):
                     return Outcome.MOUNTED
             self._send()
-        except ImgbuildError:
+        except (ImgbuildError, Stopped):
             self._cancel()
             raise
         return Outcome.UPLOADED
@@ -183,7 +184,9 @@ class _Upload:
                 tries, furthest = 0, self._sent
             self._http.give_up(self._shown, tries, reason, wait)
             console.detail(f"{self._shown}: {reason}; trying again")
+            self._tell(0)  # where other work has failed, it is ended here
             self._http.pause(max(1, tries), wait)
+            self._tell(0)
             if self._there():
                 return
             self._recover()
