@@ -70,7 +70,7 @@ def _link(folder: Path) -> Iterator[Finding]:
         source = Path(work, "empty.c")
         source.write_text("int nothing(void) { return 0; }\n", "ascii")
         command = [compiler, "-shared", str(source), "-o", str(Path(work, "empty.so")), "-lcuda"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=5)
     if done.returncode:
         yield Finding(
             "link with -lcuda", "warning", f"cannot find -lcuda; the driver lies in {folder}",

@@ -248,3 +248,14 @@ def test_the_verb_answers_and_refuses_by_its_status(
     machine = command("doctor", TARGET, "--json")
     assert machine.status == 1
     assert [one["fits"] for one in json.loads(machine.stdout)["verdicts"]] == [False]
+
+
+@pytest.mark.parametrize("word", ["--gpus", "--shared"])
+def test_what_is_asked_of_an_image_needs_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path)
+    answer = Command(monkeypatch, capsys)("doctor", TARGET, word, "1")
+    assert answer.status == 2
+    assert "go with --through" in answer.stderr

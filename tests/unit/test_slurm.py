@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from imgbuild.cli import slurm as verb
 from imgbuild.errors import InputError
 from imgbuild.render import slurm
 from imgbuild.render.slurm import Allocation, Container, Job
 from tests import samples
+from tests.unit.cli_project import TARGET, Command, make
 
 GOLDEN = Path(__file__).parents[1] / "data/slurm"
 DIGEST = "sha256:" + "1" * 64
@@ -202,3 +204,24 @@ def test_variables_are_set_or_passed_on():
     assert found == ((slurm.Variable("A", "b=c"), slurm.Variable("EMPTY", "")), ("TOKEN",))
     with pytest.raises(InputError, match="no name of a variable"):
         slurm.variables(["1A=b"])
+
+
+def test_what_is_not_there_is_not_submitted(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path)
+    command = Command(monkeypatch, capsys)
+    for words, name in (((), f"build/{TARGET}.sif"), (("--pyxis", "a.sqsh"), "a.sqsh")):
+        written = command("slurm", TARGET, *words, "--", "true")
+        assert written.status == 0
+        assert f"{tmp_path}/{name} is not there yet" in written.stderr
+        refused = command("slurm", TARGET, *words, "--submit", "--", "true")
+        assert refused.status == 2
+        assert f"{tmp_path}/{name} is not there" in refused.stderr
+
+
+def test_pyxis_is_given_files_by_their_whole_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "image").touch()
+    assert verb._imported("image") == tmp_path / "image"
+    assert verb._imported("reg#rl:small") == "reg#rl:small"

@@ -129,8 +129,8 @@ def doctor(
         needs = checkup.Asked(gpus=gpus, shared=shared, words=tuple(apptainer or ()))
         _look(wanted, matrix, layout, sif, through, needs, json=json)
         return
-    if sif is not None or layout is not None or apptainer:
-        message = "--sif, --layout and --apptainer go with --through"
+    if sif is not None or layout is not None or apptainer or gpus or shared:
+        message = "--sif, --layout, --apptainer, --gpus and --shared go with --through"
         raise InputError(message, hint="add --through apptainer")
     project = find(matrix)
     chosen = choose(project, wanted, everything=not wanted, arches=[])

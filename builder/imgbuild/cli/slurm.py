@@ -244,7 +244,7 @@ def slurm(
     made = _script(
         found, name, None if check else job, asked, runtime, env or [],
         command=_words(command), model=model, stage=tuple(stage or ()), scratch=scratch,
-        shared=shared,
+        shared=shared, submit=submit,
     )  # fmt: skip
     script = text(made, found.images)
     if output is not None:
@@ -264,6 +264,8 @@ def _script(
     asked: Allocation,
     runtime: Runtime,
     env: list[str],
+    *,
+    submit: bool,
     **more: object,
 ) -> JobScript:
     """The script of `job`, None being the check, in the image of the one target `name`."""
@@ -278,7 +280,7 @@ def _script(
         seal.read_seal(found.images, chosen.lock).digest,
         jobs.Job(job.value) if job else jobs.Job.CHECK,
         asked,
-        _container(found, chosen.lock.target, runtime, check=job is None),
+        _container(found, chosen.lock.target, runtime, check=job is None, submit=submit),
         environment=environment,
         passed=passed,
         **more,
@@ -296,8 +298,13 @@ def single_name(found: Project, name: str) -> str:
     return chosen[0].lock.target
 
 
-def _container(found: Project, target: str, runtime: Runtime, *, check: bool) -> Container:
-    """What runs the image; a check is shown the scripts that it runs."""
+def _container(
+    found: Project, target: str, runtime: Runtime, *, check: bool, submit: bool
+) -> Container:
+    """What runs the image; a check is shown the scripts that it runs.
+
+    InputError for a file that is not there and is to run now.
+    """
     from imgbuild import smoke
     from imgbuild.render.slurm import Container
 
@@ -308,11 +315,23 @@ def _container(found: Project, target: str, runtime: Runtime, *, check: bool) ->
     if check:
         binds = (*binds, f"{smoke.TESTS.resolve()}:/smoke_tests:ro")
     if runtime.pyxis is not None:
-        return Container(image=runtime.pyxis, pyxis=True, binds=binds, words=words)
-    image = (runtime.sif or found.output(target).with_name(f"{target}.sif")).absolute()
-    if not image.exists():
-        console.warn(f"{image} is not there yet: imgbuild sif {target}")
-    return Container(image=str(image), binds=binds, words=words)
+        image = _imported(runtime.pyxis)
+        make = f"imgbuild sif {target} --format squashfs"
+    else:
+        image = (runtime.sif or found.output(target).with_name(f"{target}.sif")).absolute()
+        make = f"imgbuild sif {target}"
+    if isinstance(image, Path) and not image.exists():
+        if submit:
+            message = f"{image} is not there"
+            raise InputError(message, hint=f"make it with: {make}")
+        console.warn(f"{image} is not there yet: {make}")
+    return Container(image=str(image), pyxis=runtime.pyxis is not None, binds=binds, words=words)
+
+
+def _imported(image: str) -> Path | str:
+    """What pyxis takes: a file by its whole path, since it takes another name for a registry's."""
+    path = Path(image)
+    return path.absolute() if path.exists() or path.suffix in (".sqsh", ".squashfs") else image
 
 
 def _tell(made: JobScript, text: str, output: Path | None, *, submit: bool, json: bool) -> None:
