@@ -252,9 +252,11 @@ def test_a_sif_of_the_pushed_image_is_that_of_the_target(shop, tmp_path):
     digest = pushed["arch"]["x86_64"]
     subject = Descriptor(MANIFEST, digest, len(shop.raw(f"@{digest}")))
     attach.attach(Client(), parse_repository(place), subject, LOCK, listed_first(subject))
-    for name, of in {"own": TARGET, "pulled": f"{place}:{TARGET}"}.items():
-        out = str(tmp_path / f"{name}.sif")
-        done = shop.project.run("sif", of, "--arch", "x86_64", "--output", out)
+    own, pulled = (
+        ["--arch", "x86_64", "--output", str(tmp_path / name)] for name in ("own.sif", "pulled.sif")
+    )
+    shop.project.run("sif", TARGET, *own)
+    done = shop.project.run("sif", f"{place}:{TARGET}", *pulled)
     assert "has no digests.json" in " ".join(done.stderr.split())
     assert (tmp_path / "own.sif").read_bytes() == (tmp_path / "pulled.sif").read_bytes()
     lock = (shop.project.folder / "images" / TARGET / "lock.json").read_bytes()
