@@ -23,7 +23,9 @@ from imgbuild.seal import Seal
 from imgbuild.signing import forms, pushed
 from imgbuild.signing.keys import PrivateKey
 from imgbuild.values import Arch
+from imgbuild.verifying import known
 from imgbuild.verifying.checks import Outcome
+from imgbuild.verifying.known import Known
 from imgbuild.verifying.places import InRegistry
 from imgbuild.verifying.verify import Wanted, verify
 from tests import registries
@@ -32,6 +34,8 @@ from tests.unit import registry_project
 from tests.unit.registry_project import BOTH, NAME, Place
 
 Found = dict[str, tuple[Outcome, str]]
+# What a key asks for and no lock lets be checked.
+OF_A_LOCK = frozenset({"provenance", "SBOM CycloneDX", "SBOM SPDX"})
 
 
 class World:
@@ -140,6 +144,11 @@ class World:
             for one in self.client.referrers(self.repository, subject.digest, forms.BUNDLE):
                 if one.annotations["dev.sigstore.bundle.predicateType"] in kinds:
                     self.client.delete(self.repository, one.digest)
+
+
+def own(world: World) -> Known:
+    """The lock of the project that pushed."""
+    return known.of_project(world.place.work().project, BOTH)
 
 
 def make(folder: Path) -> Iterator[World]:
