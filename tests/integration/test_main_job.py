@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -118,25 +119,29 @@ def test_no_file_is_in_two_layers(built):
 
 
 @pytest.mark.apptainer
-@pytest.mark.timeout(3000)  # 1445 s beside a load of 12 to 32 on two cores
+@pytest.mark.timeout(
+    3000
+)  # in turn 1445 s, beside a load of 12 to 32
 def test_the_sif_has_the_images_files_and_passes_its_smoke_tests(built, tmp_path):
     """Made here and gone at the end: beside what the engine will hold there is no room for it."""
     needs.apptainer()
     sif = tmp_path / "image.sif"
     imgbuild("sif", TARGET, "--layout", str(built), "--output", str(sif))
+    smoke = ("smoke", TARGET, "--sif", str(sif), "--json", "--patience", "4")
     try:
-        wanted = squashed.expected(squashed.tree(layout.read(built), Arch.X86_64))
-        found = squashed.read(sif, squashed.start(sif))
-        assert not {path for path, facts in wanted.items() if found.get(path) != facts}
-        assert {path.split("/")[1] for path in found.keys() - wanted.keys()} <= {
-            ".exec", ".run", ".shell", ".singularity.d", ".test", "environment", "etc",
-            "singularity",
-        }  # fmt: skip
-        reports = json.loads(
-            imgbuild("smoke", TARGET, "--sif", str(sif), "--json", "--patience", "4").stdout
-        )
+        with ThreadPoolExecutor() as pool:  # none of the three keeps two cores busy
+            smoked = pool.submit(imgbuild, *smoke)
+            layers = pool.submit(squashed.tree, layout.read(built), Arch.X86_64)
+            found = squashed.read(sif, squashed.start(sif))
+            wanted = squashed.expected(layers.result())
+            reports = json.loads(smoked.result().stdout)
     finally:
         sif.unlink(missing_ok=True)
+    assert not {path for path, facts in wanted.items() if found.get(path) != facts}
+    assert {path.split("/")[1] for path in found.keys() - wanted.keys()} <= {
+        ".exec", ".run", ".shell", ".singularity.d", ".test", "environment", "etc",
+        "singularity",
+    }  # fmt: skip
     assert [report["tier"] for report in reports] == ["static", "cpu"]
     static, cpu = ([case["outcome"] for case in report["cases"]] for report in reports)
     assert "failed" not in static
