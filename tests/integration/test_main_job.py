@@ -119,9 +119,7 @@ def test_no_file_is_in_two_layers(built):
 
 
 @pytest.mark.apptainer
-@pytest.mark.timeout(
-    3000
-)  # in turn 1445 s, beside a load of 12 to 32
+@pytest.mark.timeout(3000)  # in turn 1445 s, beside a load of 12 to 32
 def test_the_sif_has_the_images_files_and_passes_its_smoke_tests(built, tmp_path):
     """Made here and gone at the end: beside what the engine will hold there is no room for it."""
     needs.apptainer()
