@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from imgbuild import codec, extend, extend_lock, seal
+from imgbuild import codec, credentials, extend, extend_lock, seal
 from imgbuild import lock as locks
 from imgbuild.attach import Part
 from imgbuild.errors import InputError, IntegrityError, LockStale
@@ -186,14 +186,20 @@ def _sources(lock: Lock, matrix: Matrix, root: Path) -> Sources:
     return Sources(
         default_index=matrix.default_index,
         indexes={name: _portable(matrix.indexes[name], root) for name in names},
-        mirrors=base.mirrors if isinstance(base, DebianBase) else (),
+        mirrors=tuple(map(credentials.bare, base.mirrors)) if isinstance(base, DebianBase) else (),
     )
 
 
 def _portable(index: Index, root: Path) -> Index:
-    """`index` with a folder of wheels as the matrix names it: relative to where that lies."""
-    if index.url is None or not is_local(index.url):
+    """`index` as whoever can pull may read it.
+
+    A folder of wheels is relative to where the matrix lies, as that names it. No address holds a
+    login: the matrix is refused with one, and this is the last place before it is public.
+    """
+    if index.url is None:
         return index
+    if not is_local(index.url):
+        return msgspec.structs.replace(index, url=credentials.bare(index.url))
     path = os.path.relpath(unquote(urlsplit(index.url).path), root)
     return msgspec.structs.replace(index, url=f"file:{path}")
 

@@ -68,6 +68,25 @@ def test_what_travels_is_read_back(world: World):
     )
 
 
+def test_no_login_travels(world: World, monkeypatch: pytest.MonkeyPatch):
+    """The matrix is refused with one: this is the wall behind that."""
+    matrix = extend.load(world.matrix)
+    base = msgspec.structs.replace(
+        matrix.bases["debian-12"], mirrors=("https://robot:S3CRET@deb.example/debian",)
+    )
+    torch = Index(url="https://robot:S3CRET@wheels.example/{cuda_tag}")
+    changed = msgspec.structs.replace(
+        matrix,
+        bases={**matrix.bases, "debian-12": base},
+        indexes={**matrix.indexes, "torch": torch},
+    )
+    monkeypatch.setattr(extend, "load", lambda _: changed)
+    own = of(world)
+    assert not any(b"S3CRET" in data for data in own.data.values())
+    assert own.sources.mirrors == ("https://deb.example/debian",)
+    assert own.sources.indexes["torch"].url == "https://wheels.example/{cuda_tag}"
+
+
 @pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "a/b", "", ".."])
 def test_a_target_whose_name_leads_elsewhere_is_refused(world: World, name: str):
     """Its image would be written to build/NAME below the current folder."""
