@@ -29,6 +29,7 @@ from imgbuild.project import Project
 from imgbuild.push_plan import Blob, Paper, PushPlan, push_plan
 from imgbuild.registry.client import (
     Client,
+    Fetched,
     NotFound,
     Outcome,
     Source,
@@ -229,10 +230,15 @@ def push(work: Work, plan: PushPlan) -> Pushed:
         rows = _sent(work, plan, rows)
         for paper in plan.papers:
             _put(work, paper)
-        # Where a registry knows no referrers, their list is a tag that two writers would share.
-        with work.inputs.store.exclusive(f"attach-{work.repository}-{plan.top.digest}"):
+        # Where a registry knows no referrers, their list is a tag that two writers would share;
+        # manifests of an image belong to its index and, with --arch, to a push of their own.
+        with work.inputs.store.exclusive(f"attach-{work.repository}"):
             attached, signed = _attached(work, plan), _signed(work, plan)
         top = plan.top
+        if any(row.state is State.SENT for row in rows):
+            # That took its time: what was there at first may have been collected as garbage.
+            whole = Fetched(data=top.data, media_type=top.media_type, digest=top.digest)
+            tagging.refuse_broken(work.client, work.repository, whole)
         tags = tuple(
             tagging.put(work.client, work.repository, top.data, top.media_type, top.digest, name)
             for name in (plan.tags if work.tag else ())

@@ -144,6 +144,24 @@ def test_no_tag_is_put_on_what_is_broken(place, half):
     assert place.tags() == {}
 
 
+def test_a_push_puts_no_tag_where_a_part_goes_while_the_rest_is_sent(place):
+    """The registry collects garbage meanwhile: what was there at first is not there at the end."""
+    place.push()
+    place.registry.tags.clear()
+    sent, gone = [blob.digest for blob in place.plan().blobs][:2]
+    del place.registry.blobs[NAME, sent]
+    where = f"PUT .*digest={sent.replace(':', '%3A')}"
+    place.registry.faults.append(
+        Fault(where, edit=lambda _: place.registry.blobs.pop((NAME, gone), None))
+    )
+    with pytest.raises(IntegrityError, match=f"is not whole: {gone}") as caught:
+        place.push()
+    assert "push it again" in str(caught.value.hint)
+    assert place.tags() == {}
+    place.push()
+    assert place.tags() == dict.fromkeys(TAGS, place.world.seal.digest)
+
+
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "-x", "x" * 129])
 def test_a_word_that_is_no_tag(place, name):
     place.push()
