@@ -48,6 +48,7 @@ LEAST_THREADS = 4_096
 SOCKET_PATH = 107  # bytes of the path of a socket, by the kernel
 RAY_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
 NETWORK_PATIENCE = 2.0
+PATIENCE = 8.0  # seconds for one check: a driver or a network disk may answer late, or never
 NETWORK_DISKS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "9p", "cifs"}
 
 
@@ -312,26 +313,42 @@ def network() -> Iterator[Finding]:
 
 
 def examine(gpus: int, shared: int) -> list[Finding]:
-    """All checks; one that cannot be made is a warning, and ends none of the others."""
-    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        packages,
-        user,
-        folders,
-        temporary,
-        lambda: shared_memory(shared),
-        limits,
-        cores,
-        lambda: driver(gpus),
-        model_disk,
-        network,
-    )
+    """All checks; one that cannot be made, or does not end, is a warning and stops no other."""
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {
+        "packages": packages,
+        "user": user,
+        "folders": folders,
+        "temporary files": temporary,
+        "shared memory": lambda: shared_memory(shared),
+        "limits": limits,
+        "cores": cores,
+        "driver": lambda: driver(gpus),
+        "model disk": model_disk,
+        "network": network,
+    }
+    return [finding for name, check in checks.items() for finding in _looked(name, check)]
+
+
+def _looked(name: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """What one check finds in the time that it has."""
     found: list[Finding] = []
-    for check in checks:
+
+    def _look() -> None:
         try:
-            found += check()
+            found.extend(check())
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            name = getattr(check, "__name__", "check").strip("<>")
             found.append(Finding(name, "warning", f"could not be looked at: {error!r}"))
+
+    looking = threading.Thread(target=_look, daemon=True)
+    try:
+        looking.start()
+    except RuntimeError:  # no thread can be started, as the limits will say
+        _look()
+        return found
+    looking.join(PATIENCE)
+    if looking.is_alive():
+        late = f"no answer within {PATIENCE:.0f} s: a driver or a disk that hangs, or is slow"
+        return [*found, Finding(name, "warning", late, "look at it by itself on this node")]
     return found
 
 

@@ -142,6 +142,7 @@ def _report(lock: Lock, arch: Arch, done: processes.Result) -> Report:
     if document.format != FORMAT:
         message = f"{SCRIPT} answered in format {document.format}, not {FORMAT}"
         raise WorkFailed(message, hint="install imgbuild again")
+    console.info(f"{lock.target}: looked around in {document.seconds:.1f} s")
     return Report(
         target=lock.target,
         arch=arch,

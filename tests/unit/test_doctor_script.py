@@ -207,8 +207,28 @@ def test_a_check_that_cannot_be_made_ends_no_other(doctor, monkeypatch, capsys):
     status = doctor.main(["--json"])
     document = json.loads(capsys.readouterr().out)
     found = {one["check"]: one for one in document["findings"]}
-    assert found["model_disk"]["severity"] == "warning"
-    assert "no mounts here" in found["model_disk"]["message"]
+    assert found["model disk"]["severity"] == "warning"
+    assert "no mounts here" in found["model disk"]["message"]
     assert found["network"]["severity"] == "note"
     errors = [one for one in document["findings"] if one["severity"] == "error"]
     assert status == int(bool(errors))
+
+
+def test_a_check_that_does_not_end_stops_no_other(doctor, monkeypatch):
+    never = doctor.threading.Event()
+
+    def hanging(_: object) -> object:
+        yield doctor.Finding("driver", "note", "seen before")
+        never.wait()
+
+    monkeypatch.setattr(doctor, "driver", hanging)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(doctor, "PATIENCE", 0.5)
+    found = [one for one in doctor.examine(0, 0) if one.check in ("driver", "network")]
+    never.set()
+    assert [(one.check, one.severity) for one in found[:2]] == [
+        ("driver", "note"),
+        ("driver", "warning"),
+    ]
+    assert "no answer within" in found[1].message
+    assert found[2].check == "network"
