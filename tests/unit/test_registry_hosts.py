@@ -17,7 +17,7 @@ from imgbuild.registry.client import Client, bytes_source
 from imgbuild.registry.hosts import Certificates, Endpoint, endpoints
 from imgbuild.registry.reference import Reference
 from tests import registries
-from tests.registries import Fault, Registry
+from tests.registries import Fault, Registry, says
 
 BLOB = bytes_source(b"some bytes " * 1000)
 WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
@@ -244,6 +244,19 @@ def test_headers_go_to_their_endpoint_alone(tmp_path, registry, mirror):
     assert [one for one in registry.requests if "x-key" in one.headers] == []
 
 
+def test_headers_do_not_go_where_another_registry_points(tmp_path, registry, mirror):
+    describe(tmp_path, mirror.host, f'server = "http://{mirror.host}"\n[header]\nx-key = "k"\n')
+    pusher = client()
+    pusher.upload(mirror.repository("me/x"), BLOB)
+    assert {one.headers.get("x-key") for one in mirror.requests} == {"k"}
+    del mirror.requests[:]
+    place = f"http://{mirror.host}/v2/me/x/blobs/uploads/none"
+    registry.faults.append(Fault("POST", times=9, edit=says("Location", place)))
+    with pytest.raises(FetchFailed):
+        pusher.upload(registry.repository("me/x"), BLOB)
+    assert {one.headers.get("x-key") for one in mirror.requests} == {None}
+
+
 # -- certificates
 
 
@@ -297,6 +310,21 @@ def test_a_certificate_of_ones_own(tmp_path, monkeypatch, authority, own):
             (place / "hosts.toml").unlink()
             monkeypatch.setattr(hosts, "LOCAL", re.compile("nothing"))
         there_and_back(registry)
+
+
+def test_a_certificate_of_ones_own_is_shown_to_its_registry_alone(tmp_path, authority):
+    """The other server would let this user in, too."""
+    manners = Registry(locations="foreign")
+    with registries.serve(manners, secure(authority, clients=True)) as registry:
+        text = f'server = "https://{registry.host}"\nca = "ca.crt"\nclient = "both.pem"'
+        place = describe(tmp_path, registry.host, text)
+        authority.cert_pem.write_to_path(str(place / "ca.crt"))
+        issued = authority.issue_cert("me@example.com")
+        issued.private_key_and_cert_chain_pem.write_to_path(str(place / "both.pem"))
+        with pytest.raises(FetchFailed):
+            there_and_back(registry)
+        assert {one.server for one in registry.requests} == {"registry"}
+        assert registry.begun
 
 
 def test_an_authority_that_nobody_named(tmp_path, authority):
