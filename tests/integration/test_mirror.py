@@ -122,7 +122,7 @@ def test_every_input_of_the_lock_is_there_and_named(world):
         resolution = lock["arch"][arch]
         due = {f"sha256:{wheel['sha256']}": wheel["file"] for wheel in resolution["wheels"]}
         due |= {layer["digest"]: "" for layer in resolution["base_layers"]}
-        found = manifest(world, f"{TARGET}-{arch}")
+        found = manifest(world, f"{TARGET}-{arch}-inputs")
         assert found["artifactType"] == ARTIFACT
         titles = {
             layer["digest"]: layer["annotations"]["org.opencontainers.image.title"]
@@ -133,7 +133,7 @@ def test_every_input_of_the_lock_is_there_and_named(world):
         assert due.keys() <= kept.keys()
     listed = {item["tag"]: item for item in world.pushed["artifacts"]}
     for tag, item in listed.items():
-        assert manifest(world, tag) == manifest(world, f"{TARGET}-{item['arch']}")
+        assert manifest(world, tag) == manifest(world, f"{TARGET}-{item['arch']}-inputs")
 
 
 def test_a_second_push_writes_nothing(world):
