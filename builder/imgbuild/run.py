@@ -77,34 +77,41 @@ def run(
 
 def feed(
     command: Sequence[str], chunks: Iterable[bytes], *, env: Mapping[str, str] | None = None
-) -> None:
+) -> Result:
     """Run `command` with `chunks` streamed to its stdin; WorkFailed if its status is not 0.
 
     `env` adds to this process's own environment. Of what it says the end is kept. What `chunks`
     raises passes, and ends the program: it must not take half of its input for the whole.
     """
     console.detail(f"$ … | {pasted(command)}")
-    said: collections.deque[bytes] = collections.deque(maxlen=TAIL)
+    said = [collections.deque[bytes](maxlen=TAIL) for _ in range(2)]
     with subprocess.Popen(
         command,
         env={**os.environ, **env} if env else None,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,
     ) as process:
         # Read beside the writing: a program whose words nobody takes reads nothing more.
-        listener = threading.Thread(target=said.extend, args=(process.stdout or (),), daemon=True)
-        listener.start()
+        listeners = [
+            threading.Thread(target=kept.extend, args=(stream or (),), daemon=True)
+            for kept, stream in zip(said, (process.stdout, process.stderr), strict=True)
+        ]
+        for listener in listeners:
+            listener.start()
         try:
             _pour(process, chunks)
-            listener.join()
         except BaseException:
             process.kill()
             _pour(process, ())
-            listener.join()
             raise
-    if process.returncode != 0:
-        raise failure(command, Result(process.returncode, "", _text(b"".join(said))))
+        finally:
+            for listener in listeners:
+                listener.join()
+    result = Result(process.returncode, *(_text(b"".join(lines)) for lines in said))
+    if result.status != 0:
+        raise failure(command, result)
+    return result
 
 
 def _pour(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
