@@ -1,12 +1,8 @@
-"""Jobs as values, the choice of targets, results on disk, and what became of a target."""
+"""Jobs as values, the choice of targets, results on disk."""
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,83 +10,17 @@ import pytest
 
 import imgbuild
 from imgbuild import codec, seal
-from imgbuild.ci import choosing, jobs, nightly, report, results, running, settings
-from imgbuild.ci.choosing import Asked, Chosen, Passed
-from imgbuild.ci.jobs import Job, Jobs
-from imgbuild.ci.results import StepResult
-from imgbuild.ci.running import Way
-from imgbuild.ci.settings import Settings
+from imgbuild.ci import choosing, jobs, nightly, results, running
+from imgbuild.ci.choosing import Asked, Chosen
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.matrix.load import load
 from imgbuild.matrix.select import select
 from imgbuild.project import Project
 from imgbuild.values import Arch
-from tests import registries
-from tests.unit import cli_project, registry_project
-from tests.unit.cli_project import TARGET, UNLOCKED, Command, World
-from tests.unit.registry_project import Place
+from tests.unit.ci_world import BOTH, RUNNERS, _made, _place, _world, of, passed, told, way
+from tests.unit.cli_project import TARGET, UNLOCKED, World
 
-BOTH = (Arch.X86_64, Arch.ARM64)
-DAY = datetime.date(2026, 11, 21)
-RUNNERS = """
-runners:
-  - {labels: [a], arch: x86_64, disk: 10}
-  - {labels: [b], arch: arm64, disk: 10}
-  - {labels: [g], arch: x86_64, disk: 10, gpus: 1}
-"""
-
-
-@pytest.fixture(scope="module", name="made")
-def _made(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IMGBUILD_CACHE", str(folder / "cache"))
-        (folder / "project").mkdir()
-        return cli_project.make(folder / "project")
-
-
-@pytest.fixture(name="world")
-def _world(made: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """The project, made once, in a folder of the test's own."""
-    folder = Path(shutil.copytree(made.folder, tmp_path / "project"))
-    monkeypatch.chdir(folder)
-    return dataclasses.replace(made, folder=folder)
-
-
-@pytest.fixture(name="place")
-def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    yield from registry_project.place(tmp_path, monkeypatch)
-
-
-def told(world: World, text: str = "") -> Settings:
-    """The settings of the project, with `text` in its ci.yaml."""
-    if text:
-        (world.folder / "ci.yaml").write_text(f"version: 1\n{text}")
-    return settings.read(Project(matrix=world.matrix))
-
-
-def way(world: World, text: str = "", **more: object) -> Way:
-    """How jobs are done in the project."""
-    fixed = {"registry": "registry.example/rl", "date": DAY, "results": world.folder / "build/ci"}
-    project = Project(matrix=world.matrix)
-    return Way(project=project, settings=told(world, text), **{**fixed, **more})  # type: ignore[arg-type]
-
-
-def of(world: World, text: str = RUNNERS, *, again: bool = False, gate: str = "") -> Jobs:
-    """The jobs of the target with one architecture."""
-    found = told(world, text + gate)
-    made = jobs.jobs(TARGET, (Arch.X86_64,), world.seal, found, again=again)
-    return jobs.labelled(made, found)
-
-
-def passed(folder: Path, job: Job, *steps: str, **other: object) -> None:
-    """Results that say so; those of all steps, if none is named."""
-    for step in steps or job.steps:
-        result = StepResult(
-            job=job.id, target=job.target, step=step, digest=job.digest, outcome="passed",  # type: ignore[arg-type]
-            exit_code=0, started="2026-11-21T00:00:00+00:00", seconds=1.0, command=(),
-        )  # fmt: skip
-        results.write(folder, msgspec.structs.replace(result, **other))
+__all__ = ["_made", "_place", "_world"]  # fixtures
 
 
 # -- settings
@@ -357,94 +287,3 @@ def test_another_machine_is_told_what_this_one_was(world):
         "--gate", "static", "--gate", "cpu", "--gate", "gpu",
         "--through", "root", "--patience", "2.0",
     ]  # fmt: skip
-
-
-# -- reports
-
-
-def test_a_target_is_what_its_jobs_are(world, tmp_path):
-    made = of(world)
-    assert report.verdict(tmp_path, made).outcome == "unfinished"
-    passed(tmp_path, made.image[0])
-    passed(tmp_path, made.gpu[0])
-    assert report.verdict(tmp_path, made).outcome == "proven"
-    passed(tmp_path, made.publish[0])
-    found = report.verdict(tmp_path, made)
-    assert (found.outcome, found.seconds) == ("published", 12.0)
-
-
-def test_who_waits_in_vain_is_not_the_first_that_failed(world, tmp_path):
-    made = of(world)
-    passed(tmp_path, made.image[0], "check", "audit")
-    passed(tmp_path, made.publish[0], "gate", outcome="failed", error="has to wait", exit_code=1)
-    assert report.verdict(tmp_path, made).outcome == "unfinished"
-    passed(tmp_path, made.image[0], "smoke", outcome="failed", error="broken", exit_code=1)
-    found = report.verdict(tmp_path, made)
-    assert (found.outcome, found.job, found.error) == ("failed", f"{TARGET}@x86_64", "broken")
-
-
-def test_a_report_is_read_by_people_and_issues(world, tmp_path):
-    made = of(world)
-    said = {"outcome": "failed", "error": "one | two\nthree", "hint": "pin it", "exit_code": 4}
-    passed(tmp_path, made.image[0], "audit", **said)
-    done = Passed(target="other", digest=world.seal.digest, outcome="published", reason="as it is")
-    gone = Passed(target="third", digest="", outcome="impossible", reason="no machine")
-    found = report.overview(tmp_path, Chosen(targets=(made,), passed=(done, gone)))
-    assert [one.target for one in found.bad] == [TARGET, "third"]
-    text = report.markdown(found)
-    assert f"| {TARGET} | ❌ failed | `{TARGET}@x86_64` audit | one \\| two three |" in text
-    assert "| other | ✅ published |" in text
-    issue = report.issue(found.bad[0])
-    assert "exit status 4" in issue
-    assert "    one | two\n    three" in issue
-    assert f"imgbuild ci run {TARGET}@x86_64" in issue
-    assert "imgbuild ci run" not in report.issue(found.bad[1])
-
-
-# -- the command line
-
-
-@pytest.fixture(name="command")
-def _command(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    registries.alone(monkeypatch, world.folder)
-    return Command(monkeypatch, capsys)
-
-
-def test_jobs_fit_a_matrix_of_actions(world, command):
-    told(world, RUNNERS)
-    output = world.folder / "output"
-    output.write_text("before=1\n")
-    done = command("ci", "jobs", TARGET, "--no-gpu", "--actions", str(output), "--json")
-    document = codec.decode(done.stdout.encode(), Chosen, file="stdout")
-    before, targets, alone = output.read_text().splitlines()
-    assert before == "before=1"
-    [target] = json.loads(targets.removeprefix("targets="))
-    assert target["target"] == TARGET
-    assert target["gpu"] == []
-    assert [job["id"] for job in json.loads(alone.removeprefix("jobs="))] == [f"{TARGET}@x86_64"]
-    assert [one.target for one in document.targets] == [TARGET]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("jobs", TARGET, "--shard", "3/2"), "--shard 3/2 is no part"),
-        (("run", f"{TARGET}@moon", "--no-push", "--no-gpu"), f"{TARGET} has no job {TARGET}@moon"),
-        (("run", f"{TARGET}@x86_64", "--no-push", "--keyless"), "--no-push: nothing goes"),
-        (("run", "a@b", "--registry", "h/n", "--key", "k", "--keyless"), "two ways to sign"),
-        (("run", f"{TARGET}@x86_64", "--no-gpu"), "no registry is named"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(world, command, words, message):
-    told(world, RUNNERS)
-    done = command("ci", *words)
-    assert done.status == InputError.exit_code
-    assert message in " ".join(done.stderr.split())
-
-
-def test_a_night_needs_a_registry(command):
-    done = command("nightly", "--all")
-    assert done.status == InputError.exit_code
-    assert "no registry is named" in done.stderr
