@@ -33,7 +33,8 @@ print(json.dumps({
     "other": os.environ.get("OTHER"), "leaks": [leaks("at_home"), leaks("on_path")],
     "root": writable("/"), "places": [writable(one) for one in ("/tmp", "/var/cache/imgbuild")],
     "staged": open(sys.argv[1] + "/weights").read(), "threads": os.environ.get("OMP_NUM_THREADS"),
-    "temporary": os.environ["TMPDIR"],
+    "temporary": os.environ["TMPDIR"], "models": os.environ["HF_HOME"],
+    "taken": writable(os.environ["HF_HOME"]),
 }))
 sys.exit(7)
 """
@@ -118,8 +119,8 @@ def test_a_job_with_a_sif(project: Project, user: dict[str, str], tmp_path: Path
     (tmp_path / "model/weights").write_text("from the network disk")
     path = script(
         project, tmp_path, "--cpus-per-task", "2", "--env", "WORD=two words", "--env", "TOKEN",
-        "--stage", str(tmp_path / "model"), "--", "python", str(tmp_path / "look.py"),
-        str(tmp_path / "model"),
+        "--env", f"HF_HOME={tmp_path}/models", "--stage", str(tmp_path / "model"),
+        "--", "python", str(tmp_path / "look.py"), str(tmp_path / "model"),
     )  # fmt: skip
     status, log = run(project, user, path)
     assert status == 7, log
@@ -134,6 +135,8 @@ def test_a_job_with_a_sif(project: Project, user: dict[str, str], tmp_path: Path
         "staged": "from the network disk",
         "threads": "2",
         "temporary": "/tmp",
+        "models": f"{tmp_path}/models",
+        "taken": True,
     }
 
 

@@ -78,17 +78,18 @@ remove() {
   echo removed
 }
 
-# At the end all steps are told, and have a while: trainers save what they have, servers end in good
-# order. After a warning Slurm leaves a minute, after scancel KillWait, of which half is for files.
+# At the end all steps are told, and have a while: servers end in good order, and where Slurm ends the
+# job, trainers save what they have. After a warning it leaves a minute, after scancel KillWait, of
+# which half is for files.
 # Not by `ray stop`: that ends every Ray of yours on the node, that of another job too.
 leave() {
-  local status=$? patience=45 late
+  local status=$? patience=10 late
   set +e
   trap - EXIT TERM INT
   trap '' PIPE
-  if ! scontrol show job "$SLURM_JOB_ID" 2>/dev/null | grep -q 'JobState=RUNNING'; then
-    patience=$(scontrol show config | awk '$1 == "KillWait" {print int($3 / 2)}')
-  fi
+  if [ -z "$told" ]; then :
+  elif scontrol show job "$SLURM_JOB_ID" 2>/dev/null | grep -q 'JobState=RUNNING'; then patience=45
+  else patience=$(scontrol show config | awk '$1 == "KillWait" {print int($3 / 2)}'); fi
   scancel --quiet --signal=TERM "$SLURM_JOB_ID"
   for ((second = 0; second < ${patience:-10}; second++)); do
     [ -n "$(steps)" ] || break
@@ -101,8 +102,9 @@ leave() {
   exit "$status"
 }
 steps() { jobs -rp | grep -vx "${KEEP_PID:-}"; }
+told=
 trap leave EXIT
-trap 'echo "$SLURM_JOB_NAME: told to end by Slurm: its time is over, or scancel" >&2; exit 143' TERM INT
+trap 'told=1; echo "$SLURM_JOB_NAME: told to end by Slurm: time is over, or scancel" >&2; exit 143' TERM INT
 
 coproc KEEP { exec srun --overlap --ntasks-per-node=1 \
   bash -euc "$(declare -f keep prepare remove); keep"; }
