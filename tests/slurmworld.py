@@ -7,6 +7,7 @@ environment; and what tests ask Slurm itself.
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -73,15 +74,21 @@ def orders(project: Project, verb: str) -> list[Path]:
     return sorted((project.folder / "build/slurm" / verb).glob("*"))
 
 
-def job(project: Project, script: Path, *options: str) -> tuple[int, str]:
-    """Run a job script to its end: its exit status, and its log."""
+def job(project: Project, script: Path) -> tuple[int, str]:
+    """Run a job script to its end: its exit status, and its log.
+
+    `sbatch --wait` would look at the job more and more seldom.
+    """
     log = script.with_suffix(".log")
-    command = ["sbatch", "--wait", f"--output={log}", *options, str(script)]
-    done = subprocess.run(
-        command, cwd=script.parent, env=project.environment(), capture_output=True, text=True,
-        check=False, timeout=PATIENCE,
-    )  # fmt: skip
-    return done.returncode, log.read_text() if log.exists() else done.stderr
+    command = ("sbatch", "--parsable", f"--output={log}", str(script))
+    number = slurm(project, *command, cwd=script.parent).strip()
+
+    def _said() -> str:
+        return slurm(project, "scontrol", "show", "job", number)
+
+    until(lambda: re.search(r"JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT)", _said()), "its end")
+    [status] = re.findall(r" ExitCode=(\d+):", _said())
+    return int(status), log.read_text()
 
 
 RAY = "2.47.1"
