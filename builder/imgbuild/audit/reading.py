@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 WORTH = 4 << 20  # bytes of source from which on more processes are worth their start
-SHARE = 1 << 20  # bytes of source in one task
+RUNNING = 256 << 10  # and from which on those that run already are worth their messages
+SHARE = 1 << 20  # bytes of source in one task, at most
 _NEVER_ELF = (".py", ".pyi", ".txt", ".json", ".h", ".hpp", ".cuh", ".cu", ".md", ".html", ".js")
 _SMALLEST_ELF = 64
 _DATA = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")
@@ -210,13 +211,13 @@ class Crew:
         """What `read_modules` gives for each of `requests`, in their order."""
         local = [request for request in requests if request.content.path is not None]
         total = sum(request.sizes[file] for request in local for file in request.files.values())
-        if self._processes < 2 or total < WORTH:
+        if self._processes < 2 or total < (WORTH if self._pool is None else RUNNING):
             return [read_modules(request.content, request.files) for request in requests]
         pool = self._start()
         tasks = [
             [
                 pool.submit(_modules_task, path, request.content.label, share)
-                for share in _shares(request)
+                for share in _shares(request, min(SHARE, total // (2 * self._processes)))
             ]
             if (path := request.content.path) is not None
             else []
@@ -281,11 +282,11 @@ def _bytes(content: Content) -> int:
     return sum(member.size for member in content.members().values())
 
 
-def _shares(request: Request) -> list[dict[str, str]]:
+def _shares(request: Request, most: int) -> list[dict[str, str]]:
     shares: list[dict[str, str]] = [{}]
     size = 0
     for name, file in request.files.items():
-        if size > SHARE:
+        if size > most:
             shares.append({})
             size = 0
         shares[-1][name] = file

@@ -1,0 +1,43 @@
+"""Modules that several processes read: the facts that one reads, in the same order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imgbuild.audit.content import LocalContent
+from imgbuild.audit.reading import RUNNING, WORTH, Crew, Request, find_modules, read_modules
+from tests import audited
+
+LINE = "def f{0}(a, b={0}):\n    return g(a, key=b)\n"
+
+
+def request(folder: Path, name: str, size: int) -> Request:
+    """A wheel of modules with about `size` bytes of source in all, of which one is broken."""
+    text = "".join(LINE.format(number) for number in range(1000))
+    files = {f"{name}/m{number}.py": text for number in range(size // len(text) + 1)}
+    files |= {f"{name}/__init__.py": "from .m0 import *\n", f"{name}/broken.py": "def f(:\n"}
+    _, path = audited.wheel(folder, name, "1.0", files)
+    content = LocalContent(path, path.name)
+    sizes = {file: member.size for file, member in content.members().items()}
+    return Request(content, find_modules(files), sizes)
+
+
+@pytest.fixture(name="crew")
+def _crew():
+    crew = Crew(2)
+    yield crew
+    crew.close()
+
+
+def test_processes_read_what_one_reads(tmp_path: Path, crew: Crew):
+    large = [request(tmp_path, "large", WORTH), request(tmp_path, "other", WORTH // 8)]
+    small = request(tmp_path, "small", RUNNING)
+    tiny = request(tmp_path, "tiny", RUNNING // 8)
+    for batch in ([tiny], large, [small], [tiny]):
+        found = crew.modules(batch)
+        assert found == [read_modules(one.content, one.files) for one in batch]
+        assert [list(modules) for modules in found] == [list(one.files) for one in batch]
+        broken = [facts.broken for modules in found for facts in modules.values()]
+        assert sum(map(bool, broken)) == len(batch)
