@@ -390,5 +390,6 @@ def test_an_installed_imgbuild_has_the_templates(tmp_path):
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    packed = {name.rpartition("/")[2] for name in names if "imgbuild/data/templates/" in name}
-    assert packed == {path.name for path in (root / "images/templates").iterdir()}
+    here, there = root / "images/templates", "imgbuild/data/templates/"
+    packed = {name.partition(there)[2] for name in names if there in name}
+    assert packed == {str(path.relative_to(here)) for path in here.rglob("*") if path.is_file()}
