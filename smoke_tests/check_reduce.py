@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.util
 import os
 import sys
 import time
@@ -68,12 +69,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--gpus", type=int, default=0, help="of each node")
     options = parser.parse_args(arguments)
-    try:
-        import torch.multiprocessing as processes
-    except ImportError:
+    if importlib.util.find_spec("torch") is None:
         if os.environ.get("SLURM_NODEID") == "0":
             print("not proven: the interconnect, since the image has no torch")
+            if options.gpus:
+                print(f"not proven: that anything in the image can use the {options.gpus} GPUs")
         return 0
+    # A torch that is there and cannot be imported is a failure, with its own words.
+    import torch.multiprocessing as processes
+
     if options.gpus > 1:
         processes.spawn(work, args=(options,), nprocs=options.gpus)
     else:

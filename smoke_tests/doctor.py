@@ -18,7 +18,6 @@ import resource
 import shutil
 import site
 import socket
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -26,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from doctor_driver import Finding, driver
 
@@ -33,14 +33,8 @@ FORMAT = 1
 STACK = ("torch", "vllm", "ray", "trl", "transformers", "verl", "numpy")
 # Variables that name a folder which must take files; compiled kernels are loaded from the first.
 COMPILED = ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE")
-WRITTEN = (
-    "HOME",
-    "HF_HOME",
-    "VLLM_CACHE_ROOT",
-    "NUMBA_CACHE_DIR",
-    "PYTHONPYCACHEPREFIX",
-    *COMPILED,
-)
+PLACES = ("HOME", "HF_HOME", "VLLM_CACHE_ROOT", "NUMBA_CACHE_DIR", "PYTHONPYCACHEPREFIX")
+WRITTEN = (*PLACES, *COMPILED)
 LEAST_SHARED = 1 << 30
 LEAST_TEMPORARY = 4 << 30
 LEAST_FILES = 65_536  # Ray and vLLM hold a few for each worker and each connection
@@ -48,7 +42,7 @@ LEAST_THREADS = 4_096
 SOCKET_PATH = 107  # bytes of the path of a socket, by the kernel
 RAY_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
 NETWORK_PATIENCE = 2.0
-PATIENCE = 8.0  # seconds for one check: a driver or a network disk may answer late, or never
+PATIENCE = 7.0  # seconds for the checks: a driver or a network disk may answer late, or never
 NETWORK_DISKS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "9p", "cifs"}
 
 
@@ -107,7 +101,7 @@ def user() -> Iterator[Finding]:
 def folders() -> Iterator[Finding]:
     """Folders that must take files, and those in which compiled code is loaded."""
     asked = {name: os.environ[name] for name in WRITTEN if os.environ.get(name)}
-    asked["/tmp"] = tempfile.gettempdir() if os.access(tempfile.gettempdir(), os.W_OK) else "/tmp"
+    asked["/tmp"] = "/tmp"  # by its name: Ray and sockets go there, whatever else takes files
     good = 0
     for name, folder in sorted(asked.items()):
         problem = _unwritable(folder)
@@ -118,7 +112,8 @@ def folders() -> Iterator[Finding]:
                 " (apptainer: --bind SCRATCH:/var/cache/imgbuild)",
             )  # fmt: skip
             continue
-        if name in (*COMPILED, "/tmp") and os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        loaded = name in COMPILED or (name == "/tmp" and "TMPDIR" not in asked)
+        if loaded and os.statvfs(folder).f_flag & os.ST_NOEXEC:
             yield Finding(
                 "folders", "error",
                 f"{name}: {folder} is mounted noexec, and kernels are compiled and loaded there",
@@ -143,7 +138,8 @@ def _unwritable(folder: str) -> str:
 
 def temporary() -> Iterator[Finding]:
     """Room in /tmp, and the length of its name: Ray makes sockets below it."""
-    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    # By its name: tempfile goes on to another folder where this one takes no file.
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     free = shutil.disk_usage(folder).free
     length = len(folder.encode()) + len(RAY_SOCKET)
     if length > SOCKET_PATH:
@@ -313,43 +309,67 @@ def network() -> Iterator[Finding]:
 
 
 def examine(gpus: int, shared: int) -> list[Finding]:
-    """All checks; one that cannot be made, or does not end, is a warning and stops no other."""
+    """All checks, at once; one that cannot be made, or does not end, is a warning."""
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "packages": packages,
         "user": user,
         "folders": folders,
         "temporary files": temporary,
         "shared memory": lambda: shared_memory(shared),
-        "limits": limits,
         "cores": cores,
         "driver": lambda: driver(gpus),
         "model disk": model_disk,
         "network": network,
     }
-    return [finding for name, check in checks.items() for finding in _looked(name, check)]
+    end = time.monotonic() + PATIENCE
+    # What was asked for and could not be looked at is not known to be there.
+    bad = {"driver": "error"} if gpus else {}
+    begun = [_begin(name, check, bad.get(name, "warning")) for name, check in checks.items()]
+    found = [finding for looking in begun for finding in _ended(looking, end)]
+    # By itself, since it starts as many threads as it is given.
+    return [*found, *_ended(_begin("limits", limits), max(end, time.monotonic() + 1))]
 
 
-def _looked(name: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """What one check finds in the time that it has."""
+class _Looking(NamedTuple):
+    """A check that was begun, and what it has found; no thread where none could be started."""
+
+    name: str
+    found: list[Finding]
+    thread: threading.Thread | None
+    severity: str  # of a check that could not be made
+
+
+def _begin(
+    name: str, check: Callable[[], Iterator[Finding]], severity: str = "warning"
+) -> _Looking:
     found: list[Finding] = []
 
     def _look() -> None:
         try:
             found.extend(check())
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            found.append(Finding(name, "warning", f"could not be looked at: {error!r}"))
+        except Exception as error:  # noqa: BLE001  # none may pass for "nothing was found"
+            bad = "warning" if found else severity
+            found.append(Finding(name, bad, f"could not be looked at: {error!r}"))
 
-    looking = threading.Thread(target=_look, daemon=True)
+    thread = threading.Thread(target=_look, daemon=True)
     try:
-        looking.start()
+        thread.start()
     except RuntimeError:  # no thread can be started, as the limits will say
         _look()
-        return found
-    looking.join(PATIENCE)
-    if looking.is_alive():
-        late = f"no answer within {PATIENCE:.0f} s: a driver or a disk that hangs, or is slow"
-        return [*found, Finding(name, "warning", late, "look at it by itself on this node")]
-    return found
+        return _Looking(name, found, None, severity)
+    return _Looking(name, found, thread, severity)
+
+
+def _ended(looking: _Looking, end: float) -> list[Finding]:
+    """What a check found until `end`, in the clock's seconds."""
+    if looking.thread is not None:
+        looking.thread.join(max(0, end - time.monotonic()))
+        if looking.thread.is_alive():
+            why = f"no answer within {PATIENCE:.0f} s: a driver or a disk that hangs, or is slow"
+            bad = "warning" if looking.found else looking.severity
+            late = Finding(looking.name, bad, why, "look at it by itself on this node")
+            return [*looking.found, late]
+    return looking.found
 
 
 def main(arguments: list[str]) -> int:

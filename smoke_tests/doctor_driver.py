@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+# CUDA_ERROR_NO_DEVICE, and CUDA_ERROR_UNKNOWN of a library without its kernel module.
+NO_GPU = (100, 999)
+
 
 class Finding(NamedTuple):
     """One thing that was looked at; `severity` is note, warning or error."""
@@ -36,6 +39,13 @@ def driver(gpus: int) -> Iterator[Finding]:
             yield Finding("driver", "note", "there is none, and no GPU was asked for")
         return
     place = _loaded("libcuda.so")
+    if not all(hasattr(library, name) for name in ("cuInit", "cuDeviceGetCount")):
+        yield Finding(
+            "driver", "error" if gpus else "warning",
+            f"{place} is no driver's library: it has no cuInit",
+            "take its folder out of LD_LIBRARY_PATH, or bind the file of the node's driver",
+        )  # fmt: skip
+        return
     if "/stubs/" in place or library.cuInit(0) == 34:  # CUDA_ERROR_STUB_LIBRARY
         yield Finding(
             "driver", "error", f"{place} is a stub that is there to link with, not the driver",
@@ -44,7 +54,9 @@ def driver(gpus: int) -> Iterator[Finding]:
         return
     count = ctypes.c_int(0)
     status = library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count))
-    if status or count.value < gpus:
+    if not gpus and status in NO_GPU:
+        yield Finding("driver", "note", f"{place} sees no GPU, and none was asked for")
+    elif status or count.value < gpus:
         why = f" (CUDA error {status})" if status else ""
         yield Finding(
             "driver", "error", f"{place} sees {count.value} GPUs{why}, {gpus} were asked for",

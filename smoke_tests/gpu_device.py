@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
+from pathlib import Path
 
 import smoke_gpu
 from smoke_support import finish
 
 COMPUTE_MAJOR, COMPUTE_MINOR = 75, 76  # CUdevice_attribute
+VERSION = Path("/proc/driver/nvidia/version")  # of the kernel's part; containers see it too
 
 
 def asked(library: ctypes.CDLL, function: str, *arguments: object) -> None:
@@ -43,9 +46,18 @@ def devices() -> list[str]:
     return found
 
 
+def release() -> str:
+    """The driver's release, 580.159.04; "" where the kernel does not tell."""
+    text = VERSION.read_text("utf-8") if VERSION.exists() else ""
+    found = re.search(r"Kernel Module .*?(\d+\.[\d.]+)", text)
+    return found[1] if found else ""
+
+
 def main(count: int) -> None:
     """At least `count` GPUs answer."""
     smoke_gpu.require(count)
+    if release():
+        print(f"the driver is {release()}")
     found = devices()
     problems = (
         [] if len(found) >= count else [f"the driver has {len(found)} GPU(s): {count} needed"]

@@ -16,7 +16,6 @@ import smoke_gpu
 import smoke_stack
 import tiny_qwen
 from cpu_grpo_step import GROUP, PROMPTS, Reward, changed
-from smoke_support import finish
 
 # Log-probabilities of one token: float32 with float32 weights against bf16 with bf16 weights. The
 # tiny model's differ by 0.01 where both run on a CPU.
@@ -104,7 +103,7 @@ def colocate(folder: Path) -> tuple[list[str], str]:
         # shorter length that overran its tables of blocks on an H200: "CUDA error: an illegal
         # memory access was encountered".
         "vllm_max_model_length": tiny_qwen.POSITIONS,
-        "vllm_gpu_memory_utilization": smoke_stack.SHARE,
+        "vllm_gpu_memory_utilization": smoke_stack.share(),
     }
     trainer, model, reward = make_trainer(folder, more)
     llm = smoke_stack.colocated(trainer)
@@ -155,11 +154,15 @@ def served(folder: Path) -> tuple[list[str], str]:
     port, group = smoke_gpu.free_port(), smoke_gpu.free_port()
     command = [smoke_gpu.script("trl"), "vllm-serve", "--model", str(folder),
                "--host", "127.0.0.1", "--port", str(port),
-               "--gpu_memory_utilization", str(smoke_stack.SHARE), "--dtype", "bfloat16",
+               "--gpu_memory_utilization", str(smoke_stack.share()), "--dtype", "bfloat16",
                "--max_model_len", str(smoke_stack.LENGTH), "--enforce_eager", "True"]  # fmt: skip
     health = f"http://127.0.0.1:{port}/health/"
     with smoke_gpu.server(command, health, 400, {"CUDA_VISIBLE_DEVICES": "0"}):
         os.environ["CUDA_VISIBLE_DEVICES"] = "1"
+        # TRL 1.9 tells vLLM's communicator the trainer's device, and accelerate gives it a number
+        # only where a launcher numbered the process: "this nccl communicator is created to work on
+        # cuda, but the input tensor is on cuda:0".
+        smoke_gpu.as_torchrun()
         more = {
             "vllm_mode": "server",
             "vllm_server_host": "127.0.0.1",
@@ -192,8 +195,11 @@ def main(way: str) -> None:
     smoke_gpu.require(2 if way == "server" else 1)
     folder = tiny_qwen.save(Path("model").absolute(), half=True)
     os.environ["HF_HOME"] = str(Path("hf").absolute())
-    smoke_gpu.turn()
-    finish(*(colocate if way == "colocate" else served)(folder))
+    if way == "colocate":  # before the turn, what takes long
+        from trl import GRPOTrainer  # noqa: F401
+
+    smoke_gpu.turn(alone=smoke_stack.measures_memory())
+    smoke_gpu.end(*(colocate if way == "colocate" else served)(folder))
 
 
 if __name__ == "__main__":

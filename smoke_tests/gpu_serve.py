@@ -9,7 +9,6 @@ from pathlib import Path
 import gpu_vllm
 import smoke_gpu
 import smoke_stack
-from smoke_support import finish
 
 
 def common(port: int) -> list[str]:
@@ -21,7 +20,7 @@ def by_trl(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
     """The greedy tokens of `trl vllm-serve`."""
     port = smoke_gpu.free_port()
     command = [smoke_gpu.script("trl"), "vllm-serve", "--model", str(folder), *common(port),
-               "--gpu_memory_utilization", str(smoke_stack.SHARE),
+               "--gpu_memory_utilization", str(smoke_stack.share()),
                "--max_model_len", str(smoke_stack.LENGTH), "--enforce_eager", "True"]  # fmt: skip
     with smoke_gpu.server(command, f"http://127.0.0.1:{port}/health/", 400):
         asked = {"prompts": gpu_vllm.PROMPTS, "temperature": 0.0, "max_tokens": gpu_vllm.TOKENS}
@@ -35,7 +34,7 @@ def by_vllm(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
     port = smoke_gpu.free_port()
     command = [smoke_gpu.script("vllm"), "serve", str(folder), *common(port),
                "--served-model-name", "smoke",
-               "--gpu-memory-utilization", str(smoke_stack.SHARE),
+               "--gpu-memory-utilization", str(smoke_stack.share()),
                "--max-model-len", str(smoke_stack.LENGTH), "--enforce-eager"]  # fmt: skip
     found = []
     with smoke_gpu.server(command, f"http://127.0.0.1:{port}/health", 400):
@@ -58,13 +57,13 @@ def main(way: str) -> None:
     smoke_gpu.require()
     kind, folder = gpu_vllm.make("tiny")
     prompts = gpu_vllm.prompt_ids(folder)
-    smoke_gpu.turn()
+    smoke_gpu.turn(alone=smoke_stack.measures_memory())
     completions = (by_trl if way == "trl" else by_vllm)(folder, prompts)
     reference = smoke_stack.load(folder).cuda()
     problems, said = gpu_vllm.compare(reference, prompts, completions, kind)
     if way == "trl":  # it has no ignore_eos, so that a completion may be short
         problems = [one for one in problems if "tokens were generated" not in one]
-    finish(problems, f"{way}: {said}")
+    smoke_gpu.end(problems, f"{way}: {said}")
 
 
 if __name__ == "__main__":

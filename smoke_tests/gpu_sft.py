@@ -84,28 +84,31 @@ def _dtype(model: Any, name: str) -> Any:
     return dict(model.named_parameters())[name].dtype
 
 
-def launched() -> None:
-    """Take the step under `accelerate launch` with DeepSpeed's ZeRO 2."""
+def launched(count: int) -> None:
+    """Take the step under `accelerate launch` with DeepSpeed's ZeRO 2, on `count` GPUs."""
     command = [smoke_gpu.script("accelerate"), "launch", "--use_deepspeed", "--zero_stage", "2",
-               "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "bf16",
+               "--num_processes", str(count), "--num_machines", "1", "--mixed_precision", "bf16",
                "--dynamo_backend", "no", "--gradient_accumulation_steps", "1",
                "--offload_optimizer_device", "none", "--offload_param_device", "none",
                "--main_process_port", str(smoke_gpu.free_port()), __file__, "child"]  # fmt: skip
     log = smoke_gpu.follow(command)
     said = [line for line in log.splitlines() if "tensors changed" in line]
-    finish([] if said else ["the step under DeepSpeed said nothing"], " ".join(said))
+    steps = log.count("tensors changed")  # two processes may have written one line
+    problems = [f"{steps} of {count} processes took the step"] if steps != count else []
+    finish(problems, " ".join(said))
 
 
-def main(way: str) -> None:
-    """`way`: alone, deepspeed, or child (what deepspeed launches)."""
-    smoke_gpu.require()
+def main(way: str, count: int = 1) -> None:
+    """`way`: alone, deepspeed with `count` GPUs, or child (what deepspeed launches)."""
+    smoke_gpu.require(count)
     os.environ["HF_HOME"] = str(Path("hf").absolute())
     if way != "child":
         smoke_gpu.turn()
     if way == "deepspeed":
-        launched()
+        launched(count)
     finish(*step(way))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "alone")
+    words = sys.argv[1:] or ["alone"]
+    main(words[0], *map(int, words[1:]))

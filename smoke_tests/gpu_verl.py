@@ -15,9 +15,13 @@ import sys
 from pathlib import Path
 
 import smoke_gpu
+import smoke_stack
 import tiny_qwen
 from smoke_support import finish
 
+# Bytes of its engine's cache where cases share a GPU: it sleeps between the steps, and vLLM fails
+# unless more is free afterwards than before, whatever other cases took meanwhile.
+CACHE = 8 << 30
 GROUP = 4
 PROMPTS = ["Count to three:", "Name a colour of the sky:"]
 # verl's mean distance of the probabilities that the trainer and vLLM gave to the tokens.
@@ -56,7 +60,7 @@ def settings(folder: Path, data: Path, reward: Path) -> list[str]:
         f"{rollout}.name": "vllm",
         f"{rollout}.n": GROUP,
         f"{rollout}.tensor_model_parallel_size": 1,
-        f"{rollout}.gpu_memory_utilization": 0.25,
+        f"{rollout}.gpu_memory_utilization": smoke_stack.share(),
         f"{rollout}.enforce_eager": True,
         f"{rollout}.load_format": "safetensors",
         f"{rollout}.max_num_batched_tokens": 512,
@@ -83,6 +87,7 @@ def settings(folder: Path, data: Path, reward: Path) -> list[str]:
         # Its workers, not the machine's: they mostly wait for each other.
         "ray_kwargs.ray_init.num_cpus": 12,
         "ray_kwargs.ray_init.num_gpus": 1,
+        "ray_kwargs.ray_init.include_dashboard": False,
     }
     if importlib.util.find_spec("transfer_queue") is None:  # what verl 0.9's newer trainer needs
         wanted["trainer.use_v1"] = False
@@ -146,8 +151,18 @@ def main() -> None:
     folder, data, reward = inputs()
     # Ray's sockets lie below it, and their paths may have 107 characters.
     scratch = Path(os.environ.get("SMOKE_TURN") or Path("turn").absolute()).parent
-    env = {**os.environ, "RAY_TMPDIR": str(scratch), "RAY_DEDUP_LOGS": "0", "HYDRA_FULL_ERROR": "1"}
-    smoke_gpu.turn()
+    env = {
+        **os.environ,
+        "RAY_TMPDIR": str(scratch),
+        "RAY_DEDUP_LOGS": "0",
+        "HYDRA_FULL_ERROR": "1",
+        # Other cases may run beside it: it must neither fail for their load nor for their memory.
+        "RAY_worker_register_timeout_seconds": "300",
+        "RAY_memory_monitor_refresh_ms": "0",
+    }
+    if "SMOKE_CACHE" in env:
+        env["SMOKE_CACHE"] = str(CACHE)
+    smoke_gpu.turn(alone=smoke_stack.measures_memory())
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *settings(folder, data, reward)]
     print(json.dumps(command, indent=1))
     log = everything(smoke_gpu.follow(command, env), scratch)

@@ -16,7 +16,6 @@ from typing import Any
 import smoke_gpu
 import smoke_stack
 import tiny_qwen
-from smoke_support import finish
 
 # Logits, the longest rows of the models' heads being LONG times as long as a row is by default.
 # Seen on CPUs in bf16 against float32: no other token at a gap over 0.05 (tiny) and 0.24 (0.5B).
@@ -113,12 +112,16 @@ def main(way: str) -> None:
     surround(way)
     kind, folder = make(way)
     settings: dict[str, Any] = {"enforce_eager": way in ("eager", "parallel")}
+    if not settings["enforce_eager"]:  # as many sequences as there may be
+        settings["compilation_config"] = {"cudagraph_capture_sizes": [1, 2, 4, 8, 16]}
     if way == "eager":
         settings["load_format"] = "safetensors"
     if way == "parallel":
         settings["tensor_parallel_size"] = 2
     prompts = prompt_ids(folder)
-    smoke_gpu.turn()
+    from vllm import LLM  # noqa: F401  # before the turn, what takes long
+
+    smoke_gpu.turn(alone=smoke_stack.measures_memory())
     llm = smoke_stack.engine(folder, **settings)
     greedy = smoke_stack.sampling(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
     completions = smoke_stack.generate(llm, prompts, greedy)
@@ -135,7 +138,7 @@ def main(way: str) -> None:
     if not mean < BOUND[kind]:
         problems.append(f"log-probabilities are {mean:.3f} apart on average, bound {BOUND[kind]}")
     said = f"{said}; log-probabilities {mean:.4f} apart, at most {largest:.3f}"
-    finish(problems, f"{kind}: {said}; {first}")
+    smoke_gpu.end(problems, f"{kind}: {said}; {first}")
 
 
 if __name__ == "__main__":

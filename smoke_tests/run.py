@@ -13,6 +13,7 @@ import fnmatch
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from smoke_support import HERE, SKIPPED
 from smoke_tiers import TIERS, Case
 
 FORMAT = 1
+PLUGIN = "plugin"
+CACHE = 2 << 30  # bytes of an engine's cache, where engines share a GPU
 FAILED_LOG = 60_000  # characters kept of a failed case's log: its head and its tail
 PASSED_LOG = 2_000
 REMARK = re.compile(r"(\[rank\d+\]:)?\[[IW]\d{4} ")  # of torch's C++ code, on stderr
@@ -43,9 +46,13 @@ def main(arguments: list[str]) -> int:
         for case in TIERS[options.tier]
         if any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)
     ]
+    if options.jobs > 1:  # what takes longest begins first
+        chosen.sort(key=lambda case: (not case.gate, -case.usual))
     cases: list[dict[str, Any]] = []
     telling = threading.Lock()
     with tempfile.TemporaryDirectory(prefix="smoke-", ignore_cleanup_errors=True) as folder:
+        if sharing(options) > 1:
+            offer_plugin(Path(folder))
 
         def _run(case: Case) -> bool:
             lacking = [name for name in case.needs if name not in packages]
@@ -61,7 +68,9 @@ def main(arguments: list[str]) -> int:
 
         for gate in [case for case in chosen if case.gate]:
             if not _run(gate):
-                cases.extend(not_run(case, f"{gate.name} did not pass") for case in chosen[1:])
+                cases.extend(
+                    not_run(case, f"{gate.name} did not pass") for case in chosen if not case.gate
+                )
                 chosen = []
         with ThreadPoolExecutor(options.jobs) as pool:
             for _ in pool.map(_run, [case for case in chosen if not case.gate]):
@@ -100,6 +109,13 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
         default=1,
         help="cases at a time: they import at once, and take turns at the GPU",
     )
+    parser.add_argument(
+        "--share",
+        type=int,
+        default=1,
+        help="cases that use the GPUs of the gpu tier at once: for GPUs of 80 GB and more",
+    )
+    parser.add_argument("--logs", type=Path, help="a folder for the whole log of each case")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--report", type=Path, help="a file for it, written after each case")
     options = parser.parse_args(arguments)
@@ -110,14 +126,24 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
             parser.error(f"{path}: {error}")
     if options.model is not None and not (options.model / "config.json").is_file():
         parser.error(f"--model {options.model}: it holds no config.json")
-    if options.jobs < 1:
-        parser.error(f"--jobs {options.jobs}: one at least")
+    for name in ("jobs", "share"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} {getattr(options, name)}: one at least")
+    options.began = time.time()
     return options
 
 
 def document(options: argparse.Namespace, cases: list[dict[str, Any]]) -> dict[str, Any]:
     """What --json prints."""
-    return {"format": FORMAT, "tier": options.tier, "python": sys.version, "cases": cases}
+    return {
+        "format": FORMAT,
+        "tier": options.tier,
+        "python": sys.version,
+        "jobs": options.jobs,
+        "share": options.share,
+        "seconds": round(time.time() - options.began, 1),
+        "cases": cases,
+    }
 
 
 def write_report(options: argparse.Namespace, cases: list[dict[str, Any]]) -> None:
@@ -138,8 +164,6 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
     work = folder / re.sub(r"[^a-z0-9]+", "-", case.name.lower())
     work.mkdir()
     reported = work.with_suffix(".cases")
-    # Cases that run at once wait for each other before they use the GPU.
-    limit = case.limit * options.patience * options.jobs
     started = time.monotonic()
     with work.with_suffix(".log").open("w+b") as stream:
         process = subprocess.Popen(
@@ -151,16 +175,15 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
             env=environment(options, folder, work, reported),
             start_new_session=True,
         )
-        try:
-            status = process.wait(limit)
-        except subprocess.TimeoutExpired:
-            status = None
+        waited = work.with_suffix(".waited")
+        status, limit = watch(process, case.limit * options.patience, waited, options.jobs)
         end_group(process)
         stream.seek(0)
         log = stream.read().decode(errors="replace")
-    waited = work.with_suffix(".waited")
-    idle = float(waited.read_text("ascii")) if waited.exists() else 0.0
-    seconds = round(time.monotonic() - started - idle, 3)
+    if options.logs is not None:
+        options.logs.mkdir(parents=True, exist_ok=True)
+        (options.logs / f"{work.name}.log").write_text(log, "utf-8")
+    seconds = round(time.monotonic() - started - (idle_time(waited) or 0), 3)
     outcome, message = verdict(status, log, limit)
     said = work.with_suffix(".said")
     if outcome != "failed" and said.exists():
@@ -179,6 +202,32 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
     return cases
 
 
+def watch(
+    process: subprocess.Popen[bytes], limit: float, waited: Path, jobs: int
+) -> tuple[int | None, float]:
+    """The status that a case ends with, None if it is not done in time; and that time in seconds.
+
+    Cases wait for others before they use the GPU: that is no time of theirs.
+    """
+    started = time.monotonic()
+    while True:
+        idle = idle_time(waited)
+        allowed = limit * jobs if idle is None else limit + idle
+        left = allowed - (time.monotonic() - started)
+        if left <= 0:
+            return None, allowed
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(min(left, 5)), allowed
+
+
+def idle_time(waited: Path) -> float | None:
+    """The seconds that a case waited for the GPU; None as long as it has not got it."""
+    try:
+        return float(waited.read_text("ascii"))
+    except (OSError, ValueError):
+        return None
+
+
 def environment(
     options: argparse.Namespace, folder: Path, work: Path, reported: Path
 ) -> dict[str, str]:
@@ -192,8 +241,16 @@ def environment(
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     if options.model is not None:
         kept["SMOKE_MODEL"] = str(options.model.resolve())
+    if (folder / PLUGIN).exists():
+        kept["PYTHONPATH"] = os.pathsep.join(
+            [str(folder / PLUGIN), *filter(None, [kept.get("PYTHONPATH")])]
+        )
+        kept["SMOKE_CACHE"] = str(CACHE)
+    if options.jobs > 1:  # each case would start as many threads as there are processors
+        kept.setdefault("OMP_NUM_THREADS", str(max(2, (os.cpu_count() or 1) // options.jobs)))
     return kept | {
         "SMOKE_TURN": str(folder / "turn"),
+        "SMOKE_SHARE": str(sharing(options)),
         "SMOKE_WAITED": str(work.with_suffix(".waited")),
         "SMOKE_EXPECT": str(options.expect.resolve()),
         "SMOKE_ALLOWED": str(options.allowed.resolve()),
@@ -215,6 +272,21 @@ def environment(
         "TOKENIZERS_PARALLELISM": "false",
         "WANDB_MODE": "disabled",
     }
+
+
+def sharing(options: argparse.Namespace) -> int:
+    """How many cases may use the GPUs at once: other tiers need none, or all."""
+    return int(options.share) if options.tier == "gpu" else 1
+
+
+def offer_plugin(folder: Path) -> None:
+    """Install smoke_cache where vLLM looks for plugins: a folder that PYTHONPATH names."""
+    (folder / PLUGIN).mkdir()
+    shutil.copy(HERE / "smoke_cache.py", folder / PLUGIN)
+    about = folder / PLUGIN / "smoke_cache-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: smoke-cache\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[vllm.general_plugins]\nsmoke = smoke_cache:bound\n")
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:

@@ -12,7 +12,6 @@ import fcntl
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -21,11 +20,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from smoke_log import first_error
+from smoke_support import finish
 
-# Files in which the lock of this process' turn is held until it and what it forked have ended.
+# Files in which the lock of this process' place is held until it and what it forked have ended.
 _TURNS: list[Any] = []
 # No proxy stands between this process and the loopback, whatever the environment says.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -54,18 +54,60 @@ def visible() -> list[str]:
     return sorted(name for name in found if re.fullmatch(r"nvidia\d+", name))
 
 
-def turn() -> None:
-    """Wait until no other case uses the GPU. Call it after the imports, before the first use."""
+def turn(*, alone: bool = False) -> None:
+    """Wait for a place at a GPU. Call it after the imports, before the first use.
+
+    SMOKE_SHARE cases use it at once, spread over the GPUs that this process may use; one that has
+    to be `alone` waits until no other does, and nobody comes in before it.
+    """
     path = os.environ.get("SMOKE_TURN")
-    if path and not _TURNS:
-        stream = Path(path).open("w", encoding="ascii")  # noqa: SIM115  # held until the end
-        started = time.monotonic()
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        _TURNS.append(stream)
-        waited = time.monotonic() - started
-        print(f"waited {waited:.1f} s for the GPU")
-        if os.environ.get("SMOKE_WAITED"):  # this is no time of the case
-            Path(os.environ["SMOKE_WAITED"]).write_text(str(waited), "ascii")
+    if not path or _TURNS:
+        return
+    started = time.monotonic()
+    with Path(f"{path}-door").open("w", encoding="ascii") as door:
+        fcntl.flock(door, fcntl.LOCK_EX)
+        places = range(sharing())
+        if alone:
+            _TURNS.extend(_taken(f"{path}-{place}", wait=True) for place in places)
+        while not _TURNS:
+            for place in places:
+                held = _taken(f"{path}-{place}", wait=False)
+                if held is not None:
+                    _TURNS.append(held)
+                    _use(place)
+                    break
+            else:
+                time.sleep(0.05)
+    waited = time.monotonic() - started
+    print(f"waited {waited:.1f} s for the GPU")
+    if os.environ.get("SMOKE_WAITED"):  # this is no time of the case
+        Path(os.environ["SMOKE_WAITED"]).write_text(str(waited), "ascii")
+
+
+def sharing() -> int:
+    """How many cases may use the GPUs at once."""
+    return int(os.environ.get("SMOKE_SHARE") or 1)
+
+
+def _taken(path: str, *, wait: bool) -> Any:
+    """The file `path`, locked; None if another holds it and this is not to wait."""
+    stream = Path(path).open("w", encoding="ascii")  # noqa: SIM115  # held until the end
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stream.close()
+        return None
+    return stream
+
+
+def _use(place: int) -> None:
+    """Of several GPUs take the one of this place, where places are shared."""
+    count = len(visible())
+    if sharing() > 1 and count > 1:
+        named = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = visible() if named is not None else [str(number) for number in range(count)]
+        os.environ["CUDA_VISIBLE_DEVICES"] = names[place % count]
+        print(f"its GPU: {names[place % count]}")
 
 
 def age() -> float:
@@ -169,14 +211,24 @@ def _await(process: subprocess.Popen[bytes], health: str, deadline: float, log: 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a server as a terminal would; kill it if that does not end it soon."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    """Kill a server. What it started is in the case's process group, which the runner ends."""
+    process.kill()
+    process.wait()
+
+
+def end(problems: list[str], good: str) -> NoReturn:
+    """`finish` without the ends of libraries: an engine's processes are waited for by none.
+
+    vLLM gives them five seconds before it kills them; the runner does so at once.
+    """
+    status: object = 1
+    try:
+        finish(problems, good)
+    except SystemExit as ended:
+        status = ended.code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status if isinstance(status, int) else 1)
 
 
 def post(url: str, document: dict[str, Any], seconds: float = 120) -> Any:

@@ -6,10 +6,13 @@ version number.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import smoke_gpu
 
 # Arguments that some versions have no more, or not yet, and that a case can do without.
 PASSING = {
@@ -26,6 +29,23 @@ PASSING = {
 }
 LENGTH = 256  # tokens that the engines are asked to hold
 SHARE = 0.25  # of a GPU's memory for an engine: the rest is the trainer's and the reference's
+
+
+def share() -> float:
+    """Of a GPU's memory for an engine: less where several can be on it."""
+    return SHARE if measures_memory() else min(SHARE, round(0.8 / smoke_gpu.sharing(), 3))
+
+
+def measures_memory() -> bool:
+    """Whether this vLLM cannot be told its cache's size, so that it measures memory as it starts.
+
+    It then takes what other processes use for its own, and fails if one of them ends meanwhile:
+    a case with it has to be alone.
+    """
+    found = importlib.util.find_spec("vllm")
+    folders = list(found.submodule_search_locations or ()) if found is not None else []
+    texts = [(Path(folder) / "engine/arg_utils.py").read_text("utf-8") for folder in folders]
+    return not any("kv_cache_memory_bytes" in text for text in texts)
 
 
 def accepted(function: Callable[..., Any], wanted: dict[str, Any]) -> dict[str, Any]:
@@ -51,7 +71,7 @@ def engine(folder: Path, **wanted: Any) -> Any:
         "max_model_len": LENGTH,
         "max_num_seqs": 16,
         "max_num_batched_tokens": LENGTH,
-        "gpu_memory_utilization": SHARE,
+        "gpu_memory_utilization": share(),
         **wanted,
     }
     return LLM(**settings)

@@ -9,7 +9,8 @@ class Case(NamedTuple):
     """A script, and the seconds after which it is held to hang.
 
     `needs` are packages without which the case has nothing to test: a lock that lacks one skips it.
-    If a `gate` does not pass, the rest of the tier is not started.
+    If a `gate` does not pass, the rest of the tier is not started. `usual` are the seconds that it
+    took on an H200: of cases that run at once, those begin first that take longest.
     """
 
     name: str
@@ -18,6 +19,7 @@ class Case(NamedTuple):
     arguments: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     gate: bool = False
+    usual: float = 5
 
 
 VLLM = ("torch", "vllm", "transformers")
@@ -31,33 +33,49 @@ TIERS: dict[str, tuple[Case, ...]] = {
         Case("files", "static_files.py", 300),
         Case("compiler", "static_compiler.py", 120),
         Case("triton launcher", "static_triton.py", 300),
+        Case("nvcc", "static_nvcc.py", 300),
+        Case("sglang kernels", "static_sglang.py", 900, needs=("sglang", "torch")),
         Case("entry points", "static_entry_points.py", 900),
         Case("imports", "static_imports.py", 1800),
     ),
-    "cpu": (Case("grpo step", "cpu_grpo_step.py", 900),),
+    "cpu": (
+        Case("vllm reads a model", "cpu_vllm_model.py", 600, needs=("vllm", "transformers")),
+        Case("grpo step", "cpu_grpo_step.py", 900),
+    ),
     "gpu": (
         Case("device", "gpu_device.py", 120, ("1",), gate=True),
         Case("cuda", "gpu_cuda.py", 180, needs=("torch",)),
         Case("matrix product", "gpu_matmul.py", 180, needs=("torch",)),
-        Case("triton kernel", "gpu_triton.py", 180, needs=("torch", "triton")),
+        Case("triton kernel", "gpu_triton.py", 180, needs=("torch", "triton"), usual=16),
         Case("nccl", "gpu_nccl.py", 180, ("1",), needs=("torch",)),
-        Case("flashinfer", "gpu_flashinfer.py", 600, needs=("torch", "flashinfer-python")),
-        Case("vllm graphs", "gpu_vllm.py", 600, ("graphs",), needs=VLLM),
-        Case("vllm eager, safetensors", "gpu_vllm.py", 600, ("eager",), needs=VLLM),
-        Case("vllm 0.5B shape", "gpu_vllm.py", 600, ("half-billion",), needs=VLLM),
-        Case("grpo step, vllm colocated", "gpu_grpo.py", 600, ("colocate",), needs=TRL),
-        Case("sft step", "gpu_sft.py", 300, needs=("torch", "transformers", "trl")),
-        Case("trl vllm-serve", "gpu_serve.py", 600, ("trl",), needs=TRL),
-        Case("vllm serve", "gpu_serve.py", 600, ("vllm",), needs=VLLM),
-        Case("deepspeed step", "gpu_sft.py", 600, ("deepspeed",), needs=("trl", "deepspeed")),
-        Case("grpo step, verl", "gpu_verl.py", 900, needs=("verl", "vllm", "ray")),
-        Case("sglang", "gpu_sglang.py", 600, needs=("torch", "sglang")),
-        Case("unsloth", "gpu_unsloth.py", 600, needs=("unsloth", "trl")),
+        Case(
+            "flashinfer", "gpu_flashinfer.py", 600, needs=("torch", "flashinfer-python"), usual=100
+        ),
+        Case("vllm graphs", "gpu_vllm.py", 600, ("graphs",), needs=VLLM, usual=70),
+        Case("vllm eager, safetensors", "gpu_vllm.py", 600, ("eager",), needs=VLLM, usual=27),
+        Case("vllm 0.5B shape", "gpu_vllm.py", 600, ("half-billion",), needs=VLLM, usual=80),
+        Case("grpo step, vllm colocated", "gpu_grpo.py", 600, ("colocate",), needs=TRL, usual=60),
+        Case("sft step", "gpu_sft.py", 300, needs=("torch", "transformers", "trl"), usual=10),
+        Case("trl vllm-serve", "gpu_serve.py", 600, ("trl",), needs=TRL, usual=50),
+        Case("vllm serve", "gpu_serve.py", 600, ("vllm",), needs=VLLM, usual=45),
+        Case(
+            "deepspeed step",
+            "gpu_sft.py",
+            600,
+            ("deepspeed",),
+            needs=("trl", "deepspeed"),
+            usual=30,
+        ),
+        Case("grpo step, verl", "gpu_verl.py", 900, needs=("verl", "vllm", "ray"), usual=90),
+        Case("sglang", "gpu_sglang.py", 600, ("1",), needs=("torch", "sglang"), usual=60),
+        Case("unsloth", "gpu_unsloth.py", 600, needs=("unsloth", "trl"), usual=60),
     ),
     "multi-gpu": (
         Case("devices", "gpu_device.py", 120, ("2",), gate=True),
         Case("nccl all-reduce", "gpu_nccl.py", 300, ("2",), needs=("torch",)),
         Case("vllm tensor parallel", "gpu_vllm.py", 900, ("parallel",), needs=VLLM),
         Case("grpo step, vllm server", "gpu_grpo.py", 900, ("server",), needs=TRL),
+        Case("deepspeed step", "gpu_sft.py", 900, ("deepspeed", "2"), needs=("trl", "deepspeed")),
+        Case("sglang tensor parallel", "gpu_sglang.py", 900, ("2",), needs=("torch", "sglang")),
     ),
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 END, PAD = "<|im_end|>", "<|endoftext|>"
-POSITIONS = 512  # the longest sequence
+POSITIONS = 1024  # the longest sequence
 LINES = [
     "Count to three: one, two, three.",
     "What is the capital of France? Paris is the capital of France.",

@@ -1,0 +1,79 @@
+"""nvcc is of the CUDA that the image's libraries are of, and compiles a kernel against its headers.
+
+FlashInfer and SGLang compile kernels at their first use, by $CUDA_HOME/bin/nvcc. Its wheel and the
+one with the runtime and its headers are resolved apart: one of another CUDA installs as well, and
+fails, or makes kernels that the driver refuses, when the first engine starts on a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from smoke_support import expectation, finish, skip
+
+KERNEL = """\
+#include <cuda_runtime.h>
+#if CUDART_VERSION != RELEASE
+#error "cuda_runtime.h is of another CUDA than nvcc"
+#elif __has_include(<cuda/std/version>)
+#include <cuda/std/version>
+#endif
+extern "C" __global__ void twice(float *numbers) { numbers[threadIdx.x] *= 2; }
+"""
+ARCHITECTURE = "sm_90"  # of an H100 or H200; nvcc needs none here
+
+
+def locked(start: str) -> dict[str, str]:
+    """The distributions `start`, with or without the suffix of a CUDA, and their versions."""
+    packages: dict[str, str] = expectation()["packages"]
+    return {name: packages[name] for name in packages if re.fullmatch(rf"{start}(-cu\d+)?", name)}
+
+
+def release(version: str) -> str:
+    """Major and minor number."""
+    return ".".join(version.split(".")[:2])
+
+
+def number(release: str) -> int:
+    """13.0 as CUDA's headers write it: 13000."""
+    major, minor = release.split(".")
+    return int(major) * 1000 + int(minor) * 10
+
+
+def main() -> None:
+    """The release that nvcc says, and a kernel that includes the runtime's and CCCL's headers."""
+    if not locked("nvidia-cuda-nvcc"):
+        skip("the lock has no nvcc")
+    home = os.environ.get("CUDA_HOME") or "the CUDA_HOME that is not set"
+    nvcc = Path(home) / "bin/nvcc"
+    if not nvcc.exists():
+        finish([f"the lock has nvcc, {nvcc} is not there"], "")
+    said = subprocess.run([str(nvcc), "--version"], capture_output=True, text=True, check=True)
+    print(said.stdout)
+    found = re.search(r"release (\d+\.\d+)", said.stdout)
+    if found is None:
+        finish(["nvcc does not say its release"], "")
+    own = found[1]
+    problems = [
+        f"nvcc is of CUDA {own}, {name} of {release(version)}: what it compiles will not run"
+        for name, version in locked("nvidia-cuda-runtime").items()
+        if release(version) != own
+    ]
+    if problems:
+        finish(problems, "")
+    source, made = Path("smoke_kernel.cu"), Path("smoke_kernel.cubin")
+    source.write_text(KERNEL)
+    command = [str(nvcc), "-cubin", f"-arch={ARCHITECTURE}", f"-DRELEASE={number(own)}"]
+    done = subprocess.run([*command, str(source), "-o", str(made)], check=False)
+    if done.returncode != 0:
+        problems.append(f"nvcc compiles no kernel: it ended with status {done.returncode}")
+    elif made.read_bytes()[:4] != b"\x7fELF":
+        problems.append("nvcc made no cubin")
+    finish(problems, f"nvcc of CUDA {own} compiled a kernel for {ARCHITECTURE}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""SGLang's kernels that are compiled at their first use compile here, for sm_90, with no GPU.
+
+Its wheel holds their sources; nvcc and the base's C++ compiler meet them when the first engine
+captures its graphs. Seen: SGLang 0.5.12's activation.cuh is refused by g++ 12 behind nvcc 13.0.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from smoke_log import first_error
+from smoke_support import finish
+
+CAPABILITY = (9, 0)
+HEAD, ROW = 64, 256  # of the tiny Qwen: a head's width, the bytes of a row of its cache
+# Module and function of SGLang's that compiles a kernel, and what it is asked for. `bf16` stands
+# for torch's. What a version does not have is left out.
+KERNELS: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+    ("activation", "_jit_activation_module", ("bf16",)),
+    ("norm", "_jit_qknorm_module", (HEAD, "bf16")),
+    ("rope", "_jit_fused_rope_module", (True, HEAD, "bf16")),
+    ("kvcache", "_jit_kvcache_module", (ROW,)),
+)
+
+
+def found() -> dict[str, Callable[[], Any]]:
+    """What compiles each kernel that this SGLang has."""
+    import torch
+
+    made: dict[str, Callable[[], Any]] = {}
+    for name, function, words in KERNELS:
+        try:
+            module = importlib.import_module(f"sglang.jit_kernel.{name}")
+        except ModuleNotFoundError:
+            continue
+        compiled = getattr(module, function, None)
+        if compiled is not None:
+            given = [torch.bfloat16 if word == "bf16" else word for word in words]
+            made[name] = functools.partial(compiled, *given)
+    return made
+
+
+def main() -> None:
+    """Compile each by SGLang's own function, told which GPU it is for."""
+    os.environ["TVM_FFI_CACHE_DIR"] = str(Path("tvm-ffi").absolute())
+    utils = importlib.import_module("sglang.jit_kernel.utils")
+    kernels = found()
+    problems = [] if kernels else ["SGLang has none of the kernels that this case knows"]
+
+    def _tried(name: str) -> str:
+        try:
+            kernels[name]()
+        except Exception as error:  # noqa: BLE001  # whatever a compiler or a loader says
+            print(f"--- {name}\n{error}")
+            return f"{name}: {first_error(str(error)) or error}"
+        return ""
+
+    with utils.override_jit_cuda_arch(*CAPABILITY), ThreadPoolExecutor(2) as pool:
+        problems += [problem for problem in pool.map(_tried, kernels) if problem]
+    finish(problems, f"{', '.join(kernels)} compiled for sm_90")
+
+
+if __name__ == "__main__":
+    main()
