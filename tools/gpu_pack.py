@@ -17,6 +17,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOAD = 60_000_000
 PART = 10_000_000  # bytes of a part at most: what a load may lack to be full
 NAME = 20  # characters of a diff id in the names of its parts
+BESIDE = 1 << 18  # bytes: smaller files are carried, whether the machine has them or not
 
 
 def main(arguments: list[str]) -> int:
@@ -45,13 +47,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--level", type=int, default=9, help="zstd's, 1 to 19")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--load", type=int, default=LOAD, help="bytes of a load at most")
+    parser.add_argument("--beside", type=Path, help="sha256sum of files that the machine has")
     options = parser.parse_args(arguments)
+    options.there = there(options.beside)
     for folder in ("zst", "loads", "images"):
         (options.out / folder).mkdir(parents=True, exist_ok=True)
     for target in options.targets:
         image = describe(target, options)
         for layer in image["layers"]:
-            layer["parts"] = parts(layer, options)
+            layer.update(parts(layer, options))
         path = options.out / "images" / f"{target}.json"
         path.write_text(json.dumps(image, indent=1) + "\n", "utf-8")
         needed = sorted({part["load"] for layer in image["layers"] for part in layer["parts"]})
@@ -86,35 +90,70 @@ def describe(target: str, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def parts(layer: dict[str, Any], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The parts of a layer, each in its load; the layer is compressed if it has not been."""
+def there(listed: Path | None) -> frozenset[str]:
+    """The sha256 of the files that the machine has, from sha256sum's lines."""
+    rows = listed.read_text("utf-8").splitlines() if listed else []
+    return frozenset(row.partition(" ")[0] for row in rows)
+
+
+def parts(layer: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """The parts of a layer, each in its load, and the files that lie beside them.
+
+    The layer is compressed if it has not been.
+    """
     name = layer["diff_id"].removeprefix("sha256:")[:NAME]
     listed = options.out / "zst" / f"{name}.json"
+    blob = Path(layer.pop("blob"))
     if not listed.exists():
-        packed = compressed(Path(layer.pop("blob")), layer["diff_id"], options)
-        found = []
+        found = beside(blob, options.there) if options.there else []
+        packed = compressed(blob, layer["diff_id"], found, options)
+        cut = []
         for number, data in enumerate(pieces(packed, min(PART, options.load))):
             part = f"{name}-{number:03}"
             load = place(part, data, options)
-            found.append({"name": part, "size": len(data), "load": load})
+            cut.append({"name": part, "size": len(data), "load": load})
         packed.unlink()
-        listed.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-    layer.pop("blob", None)
-    made: list[dict[str, Any]] = json.loads(listed.read_text("utf-8"))
-    return made
+        made = {"parts": cut, "beside": found}
+        listed.write_text(json.dumps(made, indent=1) + "\n", "utf-8")
+    kept: dict[str, Any] = json.loads(listed.read_text("utf-8"))
+    return kept
 
 
-def compressed(blob: Path, diff_id: str, options: argparse.Namespace) -> Path:
-    """The tar of a layer as a zstd file, checked against its diff id on the way."""
+def beside(blob: Path, known: frozenset[str]) -> list[dict[str, Any]]:
+    """Where in the tar of a layer the machine's own files are, in their order."""
+    found = []
+    with inflated(blob) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            if not member.isfile() or member.size < BESIDE:
+                continue
+            content = cast("BinaryIO", archive.extractfile(member))
+            digest = hashlib.sha256()
+            while chunk := content.read(CHUNK):
+                digest.update(chunk)
+            if digest.hexdigest() in known:
+                place = {"offset": member.offset_data, "size": member.size}
+                found.append({**place, "sha256": digest.hexdigest()})
+    return found
+
+
+def compressed(
+    blob: Path, diff_id: str, left_out: list[dict[str, Any]], options: argparse.Namespace
+) -> Path:
+    """The tar of a layer, but for what is left out, as a zstd file; checked against its diff id."""
     path: Path = options.out / "zst" / diff_id.removeprefix("sha256:")[:NAME]
     digest = hashlib.sha256()
     command = ["zstd", "--quiet", "--force", f"-{options.level}", f"-T{options.threads}",
                "-o", str(path), "-"]  # fmt: skip
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process, inflated(blob) as stream:
         target = cast("BinaryIO", process.stdin)
-        while chunk := stream.read(CHUNK):
-            digest.update(chunk)
-            target.write(chunk)
+        at = 0
+        for gap in [*left_out, {"offset": sys.maxsize, "size": 0}]:
+            for end, kept in ((gap["offset"], True), (gap["offset"] + gap["size"], False)):
+                while chunk := stream.read(min(CHUNK, end - at)):
+                    at += len(chunk)
+                    digest.update(chunk)
+                    if kept:
+                        target.write(chunk)
         target.close()
     if process.returncode != 0:
         message = f"zstd ended with status {process.returncode}"

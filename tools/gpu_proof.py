@@ -9,9 +9,11 @@ are linked into a folder in memory and put into a copy of the loader's cache, as
 runtime does: the root's own loader cache stays. gcc finds `-lcuda` there by LIBRARY_PATH.
 
 Leaves in out/: report.json (written after each case), run.log, machine.json. Status 0 if the tier
-passed; 124 if --seconds were over. With --fresh the caches are empty, as in a new container, and
-lie in out/cache; --kernels FOLDER, an earlier out/cache, gives FlashInfer's compiled kernels to it:
-two such runs say what they are worth.
+passed; 124 if --seconds were over. machine.json's `seconds` are from the start to the end of all,
+with the mounts and the gates; `tests` those of the runner. With --fresh the caches are empty, as in
+a new container, and lie in out/cache. An earlier out/cache gives parts of it to them: --kernels
+FOLDER FlashInfer's compiled kernels, --bytecode FOLDER Python's, --caches FOLDER all. Runs with and
+without say what each is worth.
 """
 
 from __future__ import annotations
@@ -31,10 +33,23 @@ from typing import Any
 
 SHOWN = "run/imgbuild"  # below the root: a folder in memory that holds all that is shown
 # Settings of the host that are about its machine, not its software: they go on into the image.
-KEPT = ("NCCL_", "NVSHMEM_", "TORCH_SYMM_MEM_", "VLLM_ALLREDUCE_", "CUDA_VISIBLE_DEVICES")
+KEPT = (
+    "FLASHINFER_EXTRA_",
+    "NCCL_",
+    "NVSHMEM_",
+    "TORCH_SYMM_MEM_",
+    "VLLM_ALLREDUCE_",
+    "CUDA_VISIBLE_DEVICES",
+)
 NAMESPACES = ("--mount", "--propagation", "private", "--ipc", "--pid", "--fork", "--kill-child")
 OVER = 124
 KERNELS = ".cache/flashinfer"  # in the folder that the image's FLASHINFER_WORKSPACE_BASE names
+# Options that give parts of an earlier out/cache: what each gives, and its name.
+GIVEN = {
+    "kernels": (KERNELS, "FlashInfer's kernels"),
+    "bytecode": ("pycache", "bytecode"),
+    "caches": (".", "all of an earlier run"),
+}
 OWN = ("libcuda.", "libcudadebugger.", "libnvidia-", "libnvcuvid.", "libnvoptix.")  # of the driver
 
 
@@ -47,23 +62,13 @@ def main(arguments: list[str]) -> int:
     options.out.chmod(0o1777)
     image = json.loads(options.image.read_text("utf-8"))
     started = time.time()
-    machine = {
-        "target": image["target"],
-        "arch": image["arch"],
-        "manifest": image["manifest"],
-        "config": image["config"],
-        "diff_ids": [layer["diff_id"] for layer in image["layers"]],
-        "unpacked": unpacked(options.root),
-        "tier": options.tier,
-        "caches": caches(options),
-        "host": host(options.driver),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-    }
+    machine = record(image, options.root, options, started)
     if machine["unpacked"] != machine["diff_ids"]:
         sys.exit(f"{options.root} does not hold the layers of {options.image}: unpack it again")
     keep(options.out / "machine.json", machine)
-    if options.fresh or options.kernels is not None:
+    if fresh(options):
         empty_cache(options, image["user"])
+    begun = time.time()
     command = ["unshare", *NAMESPACES, sys.executable, __file__, "--inside", *arguments]
     with (options.out / "run.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
@@ -74,9 +79,32 @@ def main(arguments: list[str]) -> int:
             process.wait()
             status = OVER
     seconds = round(time.time() - started, 1)
-    keep(options.out / "machine.json", {**machine, "status": status, "seconds": seconds})
+    tests = round(time.time() - begun, 1)
+    ended = {"status": status, "seconds": seconds, "tests": tests}
+    keep(options.out / "machine.json", {**machine, **ended})
     show(options.out, status, seconds)
     return status
+
+
+def record(
+    image: dict[str, Any], place: Path, options: argparse.Namespace, started: float
+) -> dict[str, Any]:
+    """What machine.json says when the tests of `image` begin in `place`, a root folder or a SIF."""
+    return {
+        "target": image["target"],
+        "arch": image["arch"],
+        "manifest": image["manifest"],
+        "config": image["config"],
+        "diff_ids": [layer["diff_id"] for layer in image["layers"]],
+        "unpacked": unpacked(place),
+        "tier": options.tier,
+        "caches": caches(options),
+        "jobs": options.jobs,
+        "share": options.share,
+        "only": options.only,
+        "host": host(options.driver),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+    }
 
 
 def read_options(arguments: list[str]) -> argparse.Namespace:
@@ -92,40 +120,55 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=570, help="stop after so long")
     parser.add_argument("--model", type=Path, help="folder of a real model")
     parser.add_argument("--fresh", action="store_true", help="empty caches, in out/cache")
-    parser.add_argument("--kernels", type=Path, help="out/cache of an earlier run; means --fresh")
+    for name, (_, what) in GIVEN.items():
+        parser.add_argument(
+            f"--{name}", type=Path, help=f"an earlier out/cache: {what} of it; means --fresh"
+        )
     parser.add_argument("--only", default="*")
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
+    parser.add_argument("--share", type=int, default=1, help="cases at a time on the GPU")
     parser.add_argument("--patience", type=float, default=1)
     options = parser.parse_args(arguments)
     for name in ("image", "root", "tests", "out", "driver"):
         setattr(options, name, getattr(options, name).resolve())
-    if options.kernels is not None and not (options.kernels / KERNELS).is_dir():
-        parser.error(f"--kernels {options.kernels}: it holds no {KERNELS}")
+    for name, (below, _) in GIVEN.items():
+        folder = getattr(options, name)
+        if folder is not None and not (folder / below).is_dir():
+            parser.error(f"--{name} {folder}: it holds no {below}")
     return options
+
+
+def given(options: argparse.Namespace) -> dict[str, Path]:
+    """The parts of earlier caches that were asked for, by the option's name."""
+    return {name: getattr(options, name) for name in GIVEN if getattr(options, name) is not None}
+
+
+def fresh(options: argparse.Namespace) -> bool:
+    """Whether the image's caches are made anew."""
+    return bool(options.fresh or given(options))
 
 
 def caches(options: argparse.Namespace) -> str:
     """What the image's caches held when the tests began."""
-    if options.kernels is not None:
-        return "FlashInfer's kernels"
+    if given(options):
+        return ", ".join(GIVEN[name][1] for name in given(options))
     return "nothing" if options.fresh else "what earlier runs left"
 
 
 def empty_cache(options: argparse.Namespace, user: dict[str, Any]) -> None:
-    """Make out/cache anew: empty, or with the kernels of an earlier run."""
+    """Make out/cache anew: empty, or with what earlier runs give."""
     folder = options.out / "cache"
-    kernels = folder.with_name("kernels")
-    if options.kernels is not None:  # it may be the folder that is emptied
-        shutil.rmtree(kernels, ignore_errors=True)
-        shutil.copytree(options.kernels / KERNELS, kernels, symlinks=True)
+    made = options.out / "cache.new"  # what is given may lie in the folder that is emptied
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    for name, source in given(options).items():
+        below = GIVEN[name][0]
+        shutil.copytree(source / below, made / below, symlinks=True, dirs_exist_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    made.rename(folder)
+    for place in folder.rglob("*"):
+        os.chown(place, user["uid"], user["gid"], follow_symlinks=False)
     folder.chmod(0o1777)
-    if kernels.exists():
-        (folder / KERNELS).parent.mkdir(parents=True)
-        kernels.rename(folder / KERNELS)
-        for place in [folder / ".cache", *(folder / ".cache").rglob("*")]:
-            os.chown(place, user["uid"], user["gid"], follow_symlinks=False)
 
 
 def unpacked(root: Path) -> list[str]:
@@ -213,7 +256,7 @@ def inside(options: argparse.Namespace) -> None:
     bind(options.out, folder / "out", writable=True)
     if options.model is not None:
         bind(options.model.resolve(), folder / "model", writable=False)
-    if options.fresh or options.kernels is not None:
+    if fresh(options):
         mount("--bind", options.out / "cache", root / image["expect"]["cache"].lstrip("/"))
     show_driver(options.driver, root)
     expect = folder / "expect.json"
@@ -247,7 +290,8 @@ def runner(options: argparse.Namespace, prefix: str) -> list[str]:
     place = f"/{SHOWN}"
     words = [f"{prefix}/bin/python", f"{place}/smoke_tests/run.py", f"--tier={options.tier}"]
     words += [f"--expect={place}/expect.json", f"--report={place}/out/report.json"]
-    words += [f"--only={options.only}", f"--jobs={options.jobs}", f"--patience={options.patience}"]
+    words += [f"--only={options.only}", f"--jobs={options.jobs}", f"--share={options.share}"]
+    words += [f"--patience={options.patience}", f"--logs={place}/out/logs"]
     if options.model is not None:
         words.append(f"--model={place}/model")
     return words

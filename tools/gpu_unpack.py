@@ -6,7 +6,8 @@
 Runs as root on a machine that has Python 3.10 and no network. zstd comes from Python 3.14's own
 module, the package zstandard, its wheel beside this file or in --wheels, or the command. Layers are
 applied in order; those whose parts are not all there yet wait for the next run, which goes on where
-this one stopped. Status 0 if the image is whole, 3 if parts are missing.
+this one stopped. Status 0 if the image is whole, 3 if parts are missing. --beside is what gpu_pack
+was given: where this machine's own files are that were not carried.
 """
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("parts", type=Path, help="folder below which the parts lie")
     parser.add_argument("root", type=Path, help="the root folder to make")
     parser.add_argument("--wheels", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--beside", type=Path, help="sha256sum of files that this machine has")
     options = parser.parse_args(arguments)
     image = json.loads(options.image.read_text("utf-8"))
     there = {path.name: path for path in options.parts.rglob("*") if path.is_file()}
+    own = read_beside(options.beside)
     done_file = options.root.with_name(options.root.name + ".layers")
     done = done_file.read_text("ascii").split() if done_file.exists() else []
     if done != [layer["diff_id"] for layer in image["layers"]][: len(done)]:
@@ -58,14 +61,43 @@ def main(arguments: list[str]) -> int:
         if lacking:
             print(f"{len(done)} of {len(image['layers'])} layers; next is needed: {lacking[0]}")
             return MISSING
+        for gap in layer.get("beside", []):
+            path = own.get(gap["sha256"])
+            if path is None or not path.is_file() or path.stat().st_size != gap["size"]:
+                sys.exit(f"{path or gap['sha256']} is not here, or another: carry it, too")
         started = time.monotonic()
         files = [there[part["name"]] for part in layer["parts"]]
-        size = apply(layer["diff_id"], inflate(files), options.root)
+        size = apply(layer["diff_id"], content(layer, inflate(files), own), options.root)
         done.append(layer["diff_id"])
         done_file.write_text("\n".join(done) + "\n", "ascii")
         print(f"{layer['diff_id'][:19]} {size / 1e6:8.1f} MB {time.monotonic() - started:5.1f} s")
     print(f"{image['target']}: {len(done)} layers, each of its diff id")
     return 0
+
+
+def read_beside(listed: Path | None) -> dict[str, Path]:
+    """The machine's own files by their sha256, from sha256sum's lines."""
+    rows = listed.read_text("utf-8").splitlines() if listed else []
+    return {row[:64]: Path(row[66:]) for row in rows}
+
+
+def content(
+    layer: dict[str, Any], carried: Iterator[bytes], own: dict[str, Path]
+) -> Iterator[bytes]:
+    """The tar of a layer: what was carried, and between it the machine's own files."""
+    at, rest = 0, b""
+    for gap in layer.get("beside", []):
+        while at < gap["offset"]:
+            rest = rest or next(carried)
+            piece, rest = rest[: gap["offset"] - at], rest[gap["offset"] - at :]
+            at += len(piece)
+            yield piece
+        with own[gap["sha256"]].open("rb") as stream:
+            yield from chunks(stream)
+        at += gap["size"]
+    if rest:
+        yield rest
+    yield from carried
 
 
 class Joined(io.RawIOBase):

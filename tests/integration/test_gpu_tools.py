@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -122,6 +123,33 @@ def test_missing_parts_are_waited_for(place, packed, tmp_path):
     assert tool("gpu_unpack.py", *words).returncode == 0
 
 
+def test_files_that_are_there_need_no_carrying(place, root, tmp_path):
+    pieces = [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
+    largest = max(pieces, key=lambda path: path.stat().st_size)
+    own = tmp_path / "own"
+    own.write_bytes(largest.read_bytes())
+    listed = tmp_path / "beside"
+    listed.write_text(f"{hashlib.sha256(own.read_bytes()).hexdigest()}  {own}\n")
+    folders = ("--layouts", place / "build", "--images", place / "images")
+    words = ("--level", 1, "--load", LOAD, "--beside", listed)
+    done = tool("gpu_pack.py", tmp_path / "carry", "small", *folders, *words)
+    assert done.returncode == 0, done.stderr
+    image = json.loads((tmp_path / "carry/images/small.json").read_text())
+    assert any(layer["beside"] for layer in image["layers"])
+    carried = [path for path in (tmp_path / "carry/loads").rglob("*") if path.is_file()]
+    whole = [path for path in (place / "carry/loads").rglob("*") if path.is_file()]
+    sizes = [sum(path.stat().st_size for path in paths) for paths in (carried, whole)]
+    assert sizes[0] < sizes[1]
+    carry = (tmp_path / "carry/images/small.json", tmp_path / "carry/loads")
+    done = tool("gpu_unpack.py", *carry, tmp_path / "root", "--beside", listed)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert told(tmp_path / "root") == told(root)
+    own.unlink()
+    again = tool("gpu_unpack.py", *carry, tmp_path / "again", "--beside", listed)
+    assert again.returncode == 1
+    assert str(own) in again.stderr
+
+
 def test_damaged_parts_are_refused(packed, tmp_path):
     image = json.loads((packed / "images/small.json").read_text())
     image["layers"][0]["diff_id"] = "sha256:" + "0" * 64
@@ -164,6 +192,35 @@ def test_fresh_caches_are_empty_and_may_be_given_kernels(place, packed, root):
     refused = tool("gpu_proof.py", *words, later, *asked, "--kernels", place / "loads")
     assert refused.returncode == 2
     assert "holds no .cache/flashinfer" in refused.stderr
+
+
+def test_parts_of_an_earlier_runs_caches_are_given_to_the_next(place, packed, root):
+    words = (packed / "images/small.json", root, REPOSITORY / "smoke_tests")
+    asked = ("--tier", "static", "--only", "versions", "--jobs", "3", "--share", "2")
+    first, second, third = (place / name for name in ("first", "second", "third"))
+    done = tool("gpu_proof.py", *words, first, *asked, "--fresh")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (first / "cache/inductor").mkdir()
+    (first / "cache/inductor/x.py").write_bytes(b"x")
+    for out, option in ((second, "--bytecode"), (third, "--caches")):
+        done = tool("gpu_proof.py", *words, out, *asked, option, first / "cache")
+        assert done.returncode == 0, done.stdout + done.stderr
+    compiled = {path.relative_to(first) for path in (first / "cache/pycache").rglob("*.pyc")}
+    assert compiled
+    assert all((out / path).exists() for path in compiled for out in (second, third))
+    assert not (second / "cache/inductor").exists()
+    assert (third / "cache/inductor/x.py").stat().st_uid == smallworld.USER.uid
+    told_ = [json.loads((out / "machine.json").read_text()) for out in (first, second, third)]
+    assert [machine["caches"] for machine in told_] == [
+        "nothing",
+        "bytecode",
+        "all of an earlier run",
+    ]
+    assert {(each["jobs"], each["share"], each["only"]) for each in told_} == {(3, 2, "versions")}
+    assert all(0 < machine["tests"] <= machine["seconds"] for machine in told_)
+    report = json.loads((third / "report.json").read_text())
+    assert (report["jobs"], report["share"]) == (3, 2)
+    assert "distributions" in (third / "logs/versions.log").read_text()
 
 
 def test_no_gpu_is_a_failure(place, packed, root):
