@@ -98,7 +98,11 @@ def test_the_states_of_a_project(world: World, imgbuild: Command) -> None:
     # The target's torch comes from another index; it has a lock, so nothing is needed any more.
     lines = imgbuild("matrix").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["target", TARGET, UNLOCKED]
-    assert [line.split("  ")[-1].strip() for line in lines] == ["state", "locked", "not locked"]
+    ends = [[cell.strip() for cell in line.split("  ") if cell][-2:] for line in lines]
+    digest = world.seal.digest.removeprefix("sha256:")[:12]
+    assert ends == [
+        ["state", "proven"], ["locked", f"{digest}: no proof of this digest"], ["not locked", "-"]
+    ]  # fmt: skip
     world.edit('value: "1", reason: the newer engine', 'value: "0", reason: the newer engine')
     (row,) = cli_project.json_of(imgbuild("matrix", "--state", "stale", "--json"))
     assert row["target"] == TARGET

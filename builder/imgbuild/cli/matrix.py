@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import msgspec
 import typer
 
 from imgbuild.cli import options
-from imgbuild.errors import NothingSelected
+from imgbuild.errors import InputError, NothingSelected
 from imgbuild.values import Condition
 
 
@@ -21,44 +22,64 @@ class Format(enum.StrEnum):
     MARKDOWN = "markdown"
 
 
+Cuda = Annotated[
+    str | None,
+    typer.Option(
+        "--cuda",
+        metavar="RELEASE",
+        help="Only targets of this CUDA release: 12.8, or 12 for all of them.",
+        rich_help_panel=options.SELECT,
+        show_default=False,
+    ),
+]
+States = Annotated[
+    list[Condition] | None,
+    typer.Option(
+        "--state",
+        help="Only targets that are so far; repeatable.",
+        rich_help_panel=options.SELECT,
+        show_default=False,
+    ),
+]
+Form = Annotated[
+    Format,
+    typer.Option("--format", help="How the table is written.", rich_help_panel=options.TALK),
+]
+Into = Annotated[
+    Path | None,
+    typer.Option(
+        "--into",
+        metavar="FILE",
+        help="Write the images, with sizes and proofs, as a Markdown table into this file,"
+        " between its comments `images` and `/images`.",
+        rich_help_panel=options.TALK,
+        show_default=False,
+    ),
+]
+
+
 def matrix(
     names: options.Names = None,
     target: options.Targets = None,
     everything: options.Everything = False,
     arch: options.Arches = None,
-    cuda: Annotated[
-        str | None,
-        typer.Option(
-            "--cuda",
-            metavar="RELEASE",
-            help="Only targets of this CUDA release: 12.8, or 12 for all of them.",
-            rich_help_panel=options.SELECT,
-            show_default=False,
-        ),
-    ] = None,
-    state: Annotated[
-        list[Condition] | None,
-        typer.Option(
-            "--state",
-            help="Only targets that are so far; repeatable.",
-            rich_help_panel=options.SELECT,
-            show_default=False,
-        ),
-    ] = None,
-    form: Annotated[
-        Format,
-        typer.Option("--format", help="How the table is written.", rich_help_panel=options.TALK),
-    ] = Format.TEXT,
+    cuda: Cuda = None,
+    state: States = None,
+    form: Form = Format.TEXT,
+    into: Into = None,
     matrix: options.MatrixFile = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show the targets: their versions, architectures, cut-off days and states. Checks the matrix.
+    """Show the targets: versions, architectures, states, proofs. Checks the matrix.
 
     Without a name all targets are shown. A target is locked, stale, not locked, or needs what the
     default index does not have: another index, or a wheel that you bring. --json has all that the
     matrix says of them, with the reasons for absent architectures and what is known to have run.
+
+    Of a locked target it says which digest was proven where: the latest run of each tier of smoke
+    tests on each kind of GPU, from images/TARGET/smoke.json. A digest without a run says so.
 
     Examples:
 
@@ -69,8 +90,11 @@ def matrix(
         imgbuild matrix --state needs --state stale
 
         imgbuild matrix cu130-vllm --json
+
+        imgbuild matrix --into README.md
     """
-    from imgbuild import extend, states
+    from imgbuild import extend, proofs, states
+    from imgbuild.console import console
     from imgbuild.matrix import table
     from imgbuild.matrix.select import select
     from imgbuild.project import find
@@ -86,12 +110,39 @@ def matrix(
             continue
         found = states.state(project, read, row.target)
         if not state or found.condition in state:
-            rows.append(msgspec.structs.replace(row, state=str(found), reasons=found.reasons))
+            said = msgspec.structs.replace(row, state=str(found), reasons=found.reasons)
+            rows.append(proofs.shown(project, said))
     if not rows:
         message = "no target of the matrix is so"
         raise NothingSelected(message, hint="ask with fewer of --cuda and --state")
+    for row in rows:
+        for line in row.contradictions:
+            console.warn(f"{row.target}: {line}")
+    if into is not None:
+        changed = _write(into, table.images(rows))
+        console.info(f"wrote {into}" if changed else f"{into} is current")
+        options.answer(rows, [], json=json)
+        return
     lines = table.markdown(rows) if form is Format.MARKDOWN else table.text(rows)
     options.answer(rows, lines, json=json)
+
+
+def _write(path: Path, lines: Sequence[str]) -> bool:
+    """Put `lines` between the marks of the file at `path`; False if they stood there."""
+    from imgbuild import codec
+    from imgbuild.matrix import table
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"cannot read {path}: {error}"
+        raise InputError(message) from error
+    found = table.into(text, lines)
+    if found is None:
+        message = f"{path} has no place for the table"
+        hint = f"put two lines where it is to stand: {table.BEGIN} and {table.END}"
+        raise InputError(message, hint=hint)
+    return codec.write_bytes(path, found.encode())
 
 
 def schema(

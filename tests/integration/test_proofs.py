@@ -1,0 +1,87 @@
+"""Runs are recorded for real: images are built and tested, and their ledgers say so."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import ciworld, needs
+from tests.ciworld import BROKEN, CAUSE, OTHER
+from tests.servers import Site, serve
+from tests.smallproject import TARGET, Project
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+SMOKE = ("--tier", "static", "--through", "root", "--patience", "4", "--json")
+
+
+@pytest.fixture(scope="module", name="project")
+def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    needs.user_namespaces()
+    folder = tmp_path_factory.mktemp("proofs")
+    with serve(Site(files=ciworld.index().site_files())) as site:
+        project = ciworld.make(folder / "project", site.url("simple"))
+        project.run("build", "--all")
+        yield project
+
+
+def proven(project: Project, target: str) -> str:
+    (row,) = json.loads(project.run("matrix", target, "--json").stdout)
+    text: str = row["images"][0]["proven"]
+    return text
+
+
+def test_a_run_is_recorded_by_smoke_and_known_to_prove(project: Project) -> None:
+    assert proven(project, TARGET) == "no proof of this digest"
+    done = project.run("smoke", TARGET, *SMOKE, "--record")
+    (report,) = json.loads(done.stdout)
+    sealed = project.read(f"{TARGET}/digests.json")["arch"]["x86_64"]
+    (run,) = project.read(f"{TARGET}/smoke.json")["runs"]
+    assert (run["result"], run["tier"], run["through"]) == ("pass", "static", "root")
+    assert (run["digest"], run["config"]) == (sealed["manifest"], sealed["config"])
+    assert (run["date"], run["seconds"]) == (report["started"], report["seconds"])
+    assert run["seconds"] > 0
+    assert run["passed"] == sum(case["outcome"] == "passed" for case in report["cases"]) > 5
+    assert proven(project, TARGET) == f"static, {run['date'][:10]}"
+
+    answer = project.folder / "answer.json"
+    answer.write_text(done.stdout)
+    said = project.run("prove", str(answer))
+    assert said.stdout == f"{TARGET} x86_64 static pass\n"
+    assert len(project.read(f"{TARGET}/smoke.json")["runs"]) == 1
+
+
+def test_a_failed_run_is_recorded_too(project: Project) -> None:
+    project.run("smoke", BROKEN, *SMOKE, "--record", status=1)
+    (run,) = project.read(f"{BROKEN}/smoke.json")["runs"]
+    assert (run["result"], run["failed"] > 0) == ("fail", True)
+    assert CAUSE in run["first"]["message"]
+    assert proven(project, BROKEN).startswith("static failed, ")
+
+
+def test_an_image_of_another_target_is_not_tested(project: Project) -> None:
+    layout = str(project.folder / "build" / TARGET)
+    done = project.run("smoke", OTHER, "--layout", layout, *SMOKE, "--record", status=2)
+    assert "is no proof" in done.stderr
+    assert "smoke tests, tier" not in done.stderr
+    assert not (project.folder / "images" / OTHER / "smoke.json").exists()
+
+
+def test_several_processes_record_at_once(project: Project, tmp_path: Path) -> None:
+    (report,) = json.loads((project.folder / "answer.json").read_text())
+    count = 6
+    for number in range(count):
+        again = {**report, "started": f"2026-11-22T00:00:{number:02}Z"}
+        (tmp_path / f"{number}.json").write_text(json.dumps([again]))
+    running = [
+        subprocess.Popen(
+            project.command("prove", str(tmp_path / f"{number}.json")),
+            cwd=project.folder, env=project.environment(), stdout=subprocess.DEVNULL,
+        )
+        for number in range(count)
+    ]  # fmt: skip
+    assert [process.wait() for process in running] == [0] * count
+    assert len(project.read(f"{TARGET}/smoke.json")["runs"]) == count + 1
