@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import re
+from io import BufferedReader
 from typing import Annotated
 
 import msgspec
@@ -65,6 +66,16 @@ class Condition(enum.StrEnum):
 def sha256(data: bytes) -> str:
     """SHA-256 of `data` in hex."""
     return hashlib.sha256(data).hexdigest()
+
+
+def digest_of(data: bytes) -> Digest:
+    """The OCI digest of `data`."""
+    return f"sha256:{sha256(data)}"
+
+
+def digest_of_file(file: BufferedReader) -> Digest:
+    """The OCI digest of what is left to read of `file`."""
+    return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def normalize(package: str) -> str:

@@ -47,6 +47,16 @@ def test_jit_brings_the_compiler_of_the_cuda_release() -> None:
     assert lock.drop == ()
 
 
+@pytest.mark.parametrize("mode", ["prebuilt", "jit", "off"])
+def test_every_variable_of_a_mode_has_a_source(mode: str) -> None:
+    own = Flashinfer(mode=mode, reason=samples.REASON)  # type: ignore[arg-type]
+    matrix = samples.matrix(cuda="13.0", flashinfer=own)
+    target, base = matrix.targets["small"], matrix.bases[matrix.targets["small"].base]
+    found = flashinfer.environment(target, matrix.image, base)
+    assert found
+    assert [name for name, variable in found.items() if not variable.source] == []
+
+
 @pytest.mark.parametrize("mode", ["prebuilt", "off"])
 def test_other_modes_bring_no_compiler(mode: str) -> None:
     lock = locked(mode)

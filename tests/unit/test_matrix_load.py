@@ -132,6 +132,28 @@ SCALARS = {
         "mode: §jitt",
         ("targets.cu124-vllm.flashinfer.mode", "unknown value", "jitt", "one of", "jit"),
     ),
+    "a source that is neither address nor file": (
+        "reason: the newer engine}",
+        "reason: the newer engine, source: [docs/x.md, §see the manual]}",
+        (
+            "targets.cu124-vllm.env.VLLM_USE_V1.source[1]",
+            "the text has another form",
+            "see the manual",
+            "PACKAGE==VERSION PATH:LINE",
+            None,
+        ),
+    ),
+    "a source in a wheel without its line": (
+        "reason: the newer engine}",
+        "reason: the newer engine, source: [§vllm==0.8.5 vllm/envs.py]}",
+        (
+            "targets.cu124-vllm.env.VLLM_USE_V1.source[0]",
+            "the text has another form",
+            "vllm==0.8.5 vllm/envs.py",
+            "PACKAGE==VERSION PATH:LINE",
+            None,
+        ),
+    ),
     "unknown version of the format": (
         "version: 1",
         "version: §2",

@@ -11,7 +11,7 @@ import datetime
 import posixpath
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -24,14 +24,16 @@ from imgbuild.matrix.check import (
     texts,
 )
 from imgbuild.matrix.model import (
-    Drop,
+    Drops,
+    Form,
     Index,
+    Labels,
     Link,
     Name,
     Package,
     Proof,
     Registry,
-    Sdist,
+    Sdists,
     Variable,
     Version,
     Waivers,
@@ -125,11 +127,11 @@ class Extension(Strict, frozen=True):
         dict[Package, Name],
         msgspec.Meta(description="added packages that come from another index than the default"),
     ] = {}
-    drop: tuple[Drop, ...] = ()
+    drop: Drops = ()
     env: Annotated[
         dict[str, Variable], msgspec.Meta(description="variables that are added or changed")
     ] = {}
-    labels: dict[str, str] = {}
+    labels: Labels = {}
     entrypoint: Annotated[
         tuple[str, ...] | None, msgspec.Meta(description="instead of the published target's")
     ] = None
@@ -143,9 +145,13 @@ class Extension(Strict, frozen=True):
 class Extensions(Strict, frozen=True):
     """The whole of a `matrix.yaml` that extends published targets."""
 
-    version: Literal[1]
-    published: dict[Name, Published]
-    targets: dict[Name, Extension]
+    version: Form
+    published: Annotated[
+        dict[Name, Published], msgspec.Meta(description="the targets that others published")
+    ]
+    targets: Annotated[
+        dict[Name, Extension], msgspec.Meta(description="a row for each image of one's own")
+    ]
     indexes: Annotated[
         dict[Name, Index],
         msgspec.Meta(description="indexes beside the default one, which is this machine's"),
@@ -154,7 +160,7 @@ class Extensions(Strict, frozen=True):
         tuple[str, ...],
         msgspec.Meta(description="Debian archives tried after the machine's own apt mirror"),
     ] = ()
-    sdists: dict[Package, Sdist] = {}
+    sdists: Sdists = {}
     registry: Registry = None
 
 

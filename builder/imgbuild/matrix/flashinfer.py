@@ -21,6 +21,14 @@ VARIABLE = "IMGBUILD_FLASHINFER"
 SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
 NVCC = "nvidia-cuda-nvcc"
 CCCL = "nvidia-cuda-cccl"
+WORKSPACE = (
+    "flashinfer-python==0.6.12 flashinfer/jit/env.py:52",
+    "flashinfer-python==0.6.12 flashinfer/jit/core.py:18",
+)
+LINKER = (
+    "https://gcc.gnu.org/onlinedocs/gcc/Environment-Variables.html",
+    "https://apptainer.org/docs/user/latest/gpu.html",
+)
 FIRST_WITH_NVCC = 13  # up to CUDA 12 NVIDIA's wheel of that name holds ptxas only
 
 
@@ -51,32 +59,48 @@ def environment(target: Target, image: Image, base: Base) -> dict[str, Variable]
     """The variables by which an image says its mode, and those that the mode needs."""
     mode = target.flashinfer.mode
     found = {
-        VARIABLE: Variable(value=mode, reason="how this image has FlashInfer's kernels"),
+        VARIABLE: Variable(
+            value=mode,
+            reason="how this image has FlashInfer's kernels",
+            source=("smoke_tests/gpu_flashinfer.py", "docs/kernels.md"),
+        ),
         "FLASHINFER_WORKSPACE_BASE": Variable(
             value=image.cache,
             reason="FlashInfer makes a folder here when it is imported; the default is the home,"
             " which may be read-only or shared by nodes",
+            source=WORKSPACE,
         ),
     }
     if mode == "off":
         found[SAMPLER] = Variable(
             value="0",
             reason="a FlashInfer that is there, or that someone adds, must not sample tokens",
+            source=(
+                "vllm==0.8.5.post1 vllm/v1/sample/ops/topk_topp_sampler.py:50",
+                "vllm==0.24.0 vllm/v1/sample/ops/topk_topp_sampler.py:38",
+            ),
         )
     if mode == "jit":
         home = toolkit(target, image, base)
         found["CUDA_HOME"] = Variable(
-            value=home, reason="FlashInfer and torch look for bin/nvcc, include and lib64 here"
+            value=home,
+            reason="FlashInfer and torch look for bin/nvcc, include and lib64 here",
+            source=(
+                "flashinfer-python==0.6.12 flashinfer/jit/cpp_ext.py:49",
+                "torch==2.11.0 torch/utils/cpp_extension.py:120",
+            ),
         )
         if "PATH" in image.env:
             found["PATH"] = Variable(
                 value=f"{image.env['PATH'].value}:{home}/bin",
                 reason="vLLM leaves FlashInfer alone where it finds neither cubins nor nvcc",
+                source=("vllm==0.24.0 vllm/utils/flashinfer.py:57",),
             )
         found["LIBRARY_PATH"] = Variable(
             value="/.singularity.d/libs",
             reason="under Apptainer the driver's libcuda.so is here, where gcc does not look when"
             " it links a compiled kernel",
+            source=LINKER,
         )
     return found
 

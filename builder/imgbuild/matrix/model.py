@@ -46,8 +46,19 @@ Reason = Annotated[
     str,
     msgspec.Meta(min_length=8, description="why, for the person who reads the refusal or the diff"),
 ]
+Source = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(https://[^ ]+"
+        r"|[a-z0-9-]+==[0-9][0-9A-Za-z.!+]* [\w.-]+(/[\w.-]+)*:[0-9]+"
+        r"|[\w.-]+(/[\w.-]+)*)$",
+        description="https://… of documentation, PACKAGE==VERSION PATH:LINE of a wheel, or the path"
+        " of a file in a repository",
+    ),
+]
 
 
+Form = Annotated[Literal[1], msgspec.Meta(description="the form of this file")]
 Check = Literal["metadata", "elf", "cuda", "imports", "calls", "support", "rules"]
 
 
@@ -103,7 +114,9 @@ class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
         tuple[str, ...],
         msgspec.Meta(description="Debian packages wanted; their dependencies follow"),
     ]
-    components: tuple[str, ...] = ("main",)
+    components: Annotated[tuple[str, ...], msgspec.Meta(description="parts of the archive")] = (
+        "main",
+    )
     mirrors: Annotated[
         tuple[str, ...],
         msgspec.Meta(description="archives tried after the machine's own apt mirror"),
@@ -120,8 +133,8 @@ class RegistryBase(Strict, frozen=True, tag_field="kind", tag="registry"):
             description="reference with a digest: host/name:tag@sha256:…",
         ),
     ]
-    python: Annotated[str, msgspec.Meta(pattern=r"^3\.[0-9]+$")]
-    glibc: Annotated[str, msgspec.Meta(pattern=r"^2\.[0-9]+$")]
+    python: Annotated[str, msgspec.Meta(pattern=r"^3\.[0-9]+$", description='Python in it: "3.11"')]
+    glibc: Annotated[str, msgspec.Meta(pattern=r"^2\.[0-9]+$", description='glibc in it: "2.36"')]
     interpreter: Annotated[str, msgspec.Meta(description="path of the Python in it")] = (
         "/usr/bin/python3"
     )
@@ -133,17 +146,29 @@ Base = DebianBase | RegistryBase
 class User(Strict, frozen=True):
     """Who the image runs as."""
 
-    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
-    uid: Annotated[int, msgspec.Meta(ge=1, le=65533)]
-    gid: Annotated[int, msgspec.Meta(ge=1, le=65533)]
-    home: Annotated[str, msgspec.Meta(pattern=r"^/[^ ]+$")]
+    name: Annotated[
+        str, msgspec.Meta(pattern=r"^[a-z][a-z0-9-]{0,30}$", description="of user and group")
+    ]
+    uid: Annotated[int, msgspec.Meta(ge=1, le=65533, description="number of the user")]
+    gid: Annotated[int, msgspec.Meta(ge=1, le=65533, description="number of the group")]
+    home: Annotated[str, msgspec.Meta(pattern=r"^/[^ ]+$", description="home folder")]
 
 
 class Variable(Strict, frozen=True):
     """An environment variable of the image and why it is there."""
 
-    value: str
+    value: Annotated[str, msgspec.Meta(description="taken as it is; nothing is filled in")]
     reason: Reason
+    source: Annotated[
+        tuple[Source, ...],
+        msgspec.Meta(description="where the reason can be read: documentation, or the code"),
+    ] = ()
+
+
+Variables = Annotated[
+    dict[str, Variable], msgspec.Meta(description="environment variables by name")
+]
+Labels = Annotated[dict[str, str], msgspec.Meta(description="labels of the image by name")]
 
 
 class Image(Strict, frozen=True):
@@ -151,12 +176,14 @@ class Image(Strict, frozen=True):
 
     prefix: Annotated[str, msgspec.Meta(description="the virtual environment")]
     user: User
-    workdir: str
+    workdir: Annotated[str, msgspec.Meta(description="folder in which commands start")]
     cache: Annotated[str, msgspec.Meta(description="folder for caches, writable by any user")]
-    env: dict[str, Variable]
-    labels: dict[str, str]
-    entrypoint: tuple[str, ...]
-    cmd: tuple[str, ...]
+    env: Variables
+    labels: Labels
+    entrypoint: Annotated[
+        tuple[str, ...], msgspec.Meta(description="what starts every command of a container")
+    ]
+    cmd: Annotated[tuple[str, ...], msgspec.Meta(description="the command if none is given")]
 
 
 class Layers(Strict, frozen=True):
@@ -191,17 +218,26 @@ class Sdist(Strict, frozen=True):
     """A package that may be built from its sdist into a pure wheel."""
 
     reason: Reason
-    env: dict[str, str] = {}
+    env: Annotated[dict[str, str], msgspec.Meta(description="variables that its build gets")] = {}
     requires: Annotated[
         tuple[Package, ...],
         msgspec.Meta(description="packages of the same lock that its build needs"),
     ] = ()
 
 
+Sdists = Annotated[
+    dict[Package, Sdist],
+    msgspec.Meta(description="packages that may be built from their sdist; others may not"),
+]
+
+
 class Flashinfer(Strict, frozen=True):
     """How a target has FlashInfer's kernels."""
 
-    mode: Literal["prebuilt", "jit", "off"]
+    mode: Annotated[
+        Literal["prebuilt", "jit", "off"],
+        msgspec.Meta(description="kernels from a wheel, compiled at first use, or not used at all"),
+    ]
     reason: Reason
 
 
@@ -221,6 +257,9 @@ class Drop(Strict, frozen=True):
         str,
         msgspec.Meta(description='only these versions of the package: "<4.6"; empty for any'),
     ] = ""
+
+
+Drops = Annotated[tuple[Drop, ...], msgspec.Meta(description="files left out of this target alone")]
 
 
 class Link(Strict, frozen=True):
@@ -265,9 +304,11 @@ class Target(Strict, frozen=True):
     """One row of the matrix: one image, on one or more architectures."""
 
     summary: Annotated[str, msgspec.Meta(description="one line for tables")]
-    base: Name
+    base: Annotated[Name, msgspec.Meta(description="one of `bases`")]
     cuda: CudaVersion
-    arch: Annotated[tuple[Arch, ...], msgspec.Meta(min_length=1)]
+    arch: Annotated[
+        tuple[Arch, ...], msgspec.Meta(min_length=1, description="architectures that it has")
+    ]
     as_of: Annotated[
         datetime.date,
         msgspec.Meta(
@@ -295,13 +336,13 @@ class Target(Strict, frozen=True):
     exclude: Annotated[
         dict[Arch, Reason], msgspec.Meta(description="architectures that this world cannot have")
     ] = {}
-    drop: tuple[Drop, ...] = ()
+    drop: Drops = ()
     links: Annotated[
         dict[str, Link],
         msgspec.Meta(description="symbolic links added to the image, by absolute path"),
     ] = {}
-    env: dict[str, Variable] = {}
-    labels: dict[str, str] = {}
+    env: Variables = {}
+    labels: Labels = {}
     waive: Waivers = ()
     proof: Proof = ""
 
@@ -309,17 +350,19 @@ class Target(Strict, frozen=True):
 class Matrix(Strict, frozen=True):
     """The whole of `matrix.yaml`."""
 
-    version: Literal[1]
-    indexes: dict[Name, Index]
-    default_index: Name
-    bases: dict[Name, Base]
+    version: Form
+    indexes: Annotated[dict[Name, Index], msgspec.Meta(description="where wheels come from")]
+    default_index: Annotated[
+        Name, msgspec.Meta(description="the index of every package that names no other")
+    ]
+    bases: Annotated[dict[Name, Base], msgspec.Meta(description="what images stand on")]
     image: Image
     layers: Layers
     requires: Annotated[
         dict[Package, Wanted], msgspec.Meta(description="what every image has, such as pip and uv")
     ]
-    targets: dict[Name, Target]
-    sdists: dict[Package, Sdist] = {}
+    targets: Annotated[dict[Name, Target], msgspec.Meta(description="a row for each image")]
+    sdists: Sdists = {}
     drop: Annotated[
         tuple[Drop, ...], msgspec.Meta(description="files left out of every target that has them")
     ] = ()

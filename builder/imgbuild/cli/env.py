@@ -1,0 +1,125 @@
+"""`imgbuild env`: what the variables of an image are for."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from imgbuild.cli import options
+from imgbuild.console import console, visible
+
+if TYPE_CHECKING:
+    from imgbuild.env import Environment, Late, Setting
+
+WIDTH = 100
+INDENT = "    "
+WORDS = {
+    "entry point": "set by the image's entry point, where what is there does not fit",
+    "SIF": "set under Apptainer, by the SIF that imgbuild sif makes",
+    "slurm": "set by the job scripts of imgbuild slurm",
+    "smoke": "set by imgbuild smoke, for each of its cases",
+    "root folder with GPUs": "set by imgbuild smoke and doctor, in a root folder with GPUs",
+    "kernels": "set by imgbuild kernels, while it compiles",
+}
+
+
+def env(
+    names: options.Names = None,
+    target: options.Targets = None,
+    everything: options.Everything = False,
+    arch: options.Arches = None,
+    matrix: options.MatrixFile = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Explain the environment variables of an image: value, reason, source, and who sets each.
+
+    First those that the image holds, as its lock has them; what the matrix says otherwise by now is
+    told. Then those that are set when it runs: by its entry point, under Apptainer, by the job
+    scripts for Slurm, by the smoke tests. A target without a lock is told as the matrix has it.
+
+    A source is an address, PACKAGE==VERSION PATH:LINE of a wheel, or a file of the repository.
+
+    Examples:
+
+        imgbuild env cu124-vllm
+
+        imgbuild env cu130-vllm --json
+    """
+    from imgbuild import env as stage
+    from imgbuild import pipeline
+    from imgbuild.lock import lock_path, read_lock
+
+    options.configure(json=json, quiet=quiet, verbose=verbose)
+    session = pipeline.open_session(matrix, pipeline.Options())
+    selected = session.select(
+        options.wanted(names, target), everything=everything, arches=arch or []
+    )
+    images = session.project.images
+    found = []
+    for item in selected:
+        has = lock_path(images, item.name).exists()
+        lock = read_lock(images, item.name) if has else None
+        made = stage.environment(session.matrix, item.name, item.arches, lock)
+        _warn(made)
+        found.append(made)
+    options.answer(found, [line for made in found for line in _lines(made)], json=json)
+
+
+def _warn(made: Environment) -> None:
+    """Say that the lock is stale, or that there is none."""
+    if not made.locked:
+        console.warn(f"{made.target}: not locked; this is what the matrix says")
+    differing = [item.name for item in made.image if item.differs]
+    if differing:
+        again = f"imgbuild lock --target {made.target}"
+        console.warn(
+            f"{made.target}: the lock is stale, the matrix says otherwise of"
+            f" {', '.join(differing)}; make it anew with: {again}"
+        )
+
+
+def _lines(made: Environment) -> Iterator[str]:
+    arches = ", ".join(made.arch)
+    yield f"{made.target} ({arches}): {len(made.image)} variables in the image"
+    for item in made.image:
+        yield ""
+        yield from _setting(item)
+    for by, rows in itertools.groupby(made.late, lambda item: item.by):
+        yield ""
+        yield f"{made.target}, when it runs: {WORDS[by]}"
+        # What is set together is told together.
+        for _, same in itertools.groupby(rows, lambda item: (item.value, item.when, item.reason)):
+            yield ""
+            yield from _late(list(same))
+
+
+def _setting(item: Setting) -> Iterator[str]:
+    yield visible(f"{item.name}={shlex.quote(item.value)}")
+    if item.differs:
+        yield from _wrapped(f"stale: {item.differs}")
+    if item.reason:
+        yield from _wrapped(item.reason)
+    yield from _wrapped(f"set by: {item.by}")
+    yield from (f"{INDENT}source: {visible(source)}" for source in item.source)
+
+
+def _late(same: Sequence[Late]) -> Iterator[str]:
+    first = same[0]
+    yield from textwrap.wrap(", ".join(item.name for item in same), WIDTH)
+    yield from _wrapped(f"value: {first.value or '(empty)'}")
+    if first.when:
+        yield from _wrapped(f"when: {first.when}")
+    yield from _wrapped(first.reason)
+    yield from (f"{INDENT}source: {source}" for source in first.source)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        visible(text), WIDTH, initial_indent=INDENT, subsequent_indent=INDENT,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip

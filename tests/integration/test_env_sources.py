@@ -1,0 +1,109 @@
+"""The places in wheels that variables name as their sources: the files and lines are really there.
+
+A wheel is read where it is: out of the cache, else a few kilobytes of it from the index.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from io import BufferedReader
+from pathlib import Path
+
+import pytest
+
+from imgbuild import env, sources
+from imgbuild.extend import load
+from imgbuild.fetch import Http
+from imgbuild.lock import Lock, lock_path, read_lock
+from imgbuild.remote import Blocks, RemoteFile
+from imgbuild.store import Store
+from imgbuild.values import Arch
+
+pytestmark = pytest.mark.network
+
+ROOT = Path(__file__).parents[2]
+IMAGES = ROOT / "images"
+MATRIX = load(ROOT / "matrix.yaml")
+PLACE = re.compile(r"(?P<package>\S+)==(?P<version>\S+) (?P<path>[^:]+):(?P<line>\d+)")
+# What a line says in place of the variable's name, where the name stands elsewhere.
+SAYS = {
+    "PATH": "nvcc",
+    "USER": "getuser",
+    "LOGNAME": "getuser",
+    "HOME": "HF_HOME",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "HF_HUB_DISABLE_TELEMETRY",
+    "HF_DATASETS_OFFLINE": "HF_HUB_OFFLINE",
+}
+
+
+def named() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each variable with the places in wheels that say why; once each."""
+    seen = set()
+    for name, target in MATRIX.targets.items():
+        if lock_path(IMAGES, name).exists():
+            made = env.environment(MATRIX, name, target.arch, read_lock(IMAGES, name))
+            every = [(one.name, one.source) for one in made.image]
+            every += [(one.name, one.source) for one in made.late]
+            seen |= {(key, tuple(filter(PLACE.fullmatch, source))) for key, source in every}
+    return (pair for pair in sorted(seen) if pair[1])
+
+
+NAMED = list(named())
+
+
+@cache
+def locked(package: str, version: str) -> tuple[Lock, int]:
+    """A lock that has this wheel for x86_64, and where the wheel stands in it."""
+    for path in sorted(IMAGES.glob("*/lock.json")):
+        lock = read_lock(IMAGES, path.parent.name)
+        wheels = lock.arch[Arch.X86_64].wheels if Arch.X86_64 in lock.arch else ()
+        for number, wheel in enumerate(wheels):
+            if (wheel.package, wheel.version) == (package, version):
+                return lock, number
+    raise AssertionError(f"no lock has {package} {version}: name a version that one has")
+
+
+@pytest.fixture(scope="module")
+def read() -> Callable[[str, str, str], list[str]]:
+    """The lines of a file in a wheel that a lock has."""
+    http, store = Http(), Store.open()
+    opened: dict[str, zipfile.ZipFile] = {}
+
+    def _read(package: str, version: str, path: str) -> list[str]:
+        lock, number = locked(package, version)
+        wheel = lock.arch[Arch.X86_64].wheels[number]
+        if wheel.sha256 not in opened:
+            here = store.file(wheel.sha256)
+            if here is not None:
+                opened[wheel.sha256] = zipfile.ZipFile(here)
+            else:
+                (url, *_) = sources.addresses(
+                    package, wheel, sources.open_indexes(lock, MATRIX, http)
+                )
+                remote = RemoteFile(url, Blocks(http))
+                opened[wheel.sha256] = zipfile.ZipFile(BufferedReader(remote))
+        return opened[wheel.sha256].read(path).decode().splitlines()
+
+    return _read
+
+
+def test_many_variables_name_places_in_wheels() -> None:
+    assert len({name for name, _ in NAMED}) > 15
+
+
+@pytest.mark.parametrize(("name", "places"), NAMED, ids=[name for name, _ in NAMED])
+def test_the_places_are_there_and_speak_of_the_variable(
+    name: str, places: tuple[str, ...], read: Callable[[str, str, str], list[str]]
+) -> None:
+    shown = []
+    for place in places:
+        found = PLACE.fullmatch(place)
+        assert found
+        lines = read(found["package"], found["version"], found["path"])
+        number = int(found["line"])
+        assert number <= len(lines), f"{place}: the file has {len(lines)} lines"
+        shown.append(f"{place}: {lines[number - 1].strip()}")
+    assert any(SAYS.get(name, name) in line.partition(": ")[2] for line in shown), "\n".join(shown)
