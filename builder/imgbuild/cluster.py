@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import datetime
 import secrets
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,14 +19,12 @@ from imgbuild import codec, slurm
 from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, WorkFailed
 from imgbuild.render import templates
+from imgbuild.slurm import FIRST_PAUSE, LOST, SILENCE
 from imgbuild.values import Digest
 
 ORDER = "order.json"
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two looks at the queue
 GRACE = 5  # looks that a state has to arrive over a network disk after its task left the queue
 TAIL = 30  # lines of a log that are kept
-LOST = "LOST"
-SILENCE = 600.0  # seconds of waiting in which Slurm may fail to answer: its controller restarts
 LATER = "the tasks go on; the same command looks after them again"
 
 
@@ -151,9 +148,17 @@ def new_folder(top: Path) -> tuple[Path, str]:
     return top / f"{now:%Y%m%dT%H%M%S%f}-{mark}", mark
 
 
-def known(top: Path, verb: str, command: Sequence[str], tasks: Iterable[Task]) -> list[Followed]:
+def known(
+    top: Path,
+    verb: str,
+    command: Sequence[str],
+    tasks: Iterable[Task],
+    options: tuple[str, ...] | None = None,
+) -> list[Followed]:
     """The newest order of each task with this verb, command and digest; some have none.
 
+    With `options` also with the same ones of sbatch: a test has passed where it ran, and on no
+    other partition; an image is the same wherever it was built.
     An order whose number was not written, since imgbuild was killed, is looked for by its name.
     """
     wanted = set(tasks)
@@ -161,6 +166,8 @@ def known(top: Path, verb: str, command: Sequence[str], tasks: Iterable[Task]) -
     for path in sorted(top.glob(f"*/{ORDER}"), reverse=True):
         order = codec.read(path, Order, what="order", hint=f"remove {path.parent}")
         if order.verb != verb or order.command != tuple(command):
+            continue
+        if options is not None and order.options != options:
             continue
         if not order.job:
             order = msgspec.structs.replace(order, job=slurm.named(order.name))
@@ -203,7 +210,7 @@ def follow(followed: Sequence[Followed]) -> list[Ended]:
             except WorkFailed as error:
                 _bear(error, silent)
                 silent += pause
-                pause = _slept(pause)
+                pause = slurm.slept(pause)
                 continue
             for one in tuple(left):
                 end = _look(one, queue.get(one.key, LOST), seen, missing)
@@ -215,7 +222,7 @@ def follow(followed: Sequence[Followed]) -> list[Ended]:
             running = sum(word.startswith("running") for word in words)
             bar.describe(f"Slurm: {running} running, {len(left) - running} waiting")
             if left:
-                pause = _slept(pause)
+                pause = slurm.slept(pause)
     return finished
 
 
@@ -225,12 +232,6 @@ def _bear(error: WorkFailed, silent: float) -> None:
         raise WorkFailed(error.message, hint=LATER) from error
     if not silent:
         console.warn(f"Slurm does not answer, and is asked again: {error.message}")
-
-
-def _slept(pause: float) -> float:
-    """Wait between two looks; how long to wait before the next one."""
-    time.sleep(pause)
-    return min(pause * 1.2, LONGEST_PAUSE)
 
 
 def _look(one: Followed, word: str, seen: dict[str, str], missing: dict[str, int]) -> Ended | None:
@@ -281,10 +282,9 @@ def ended(one: Followed, word: str, state: State | None) -> Ended:
     )
 
 
-def cancel(followed: Iterable[Followed]) -> None:
-    """Take tasks from Slurm."""
+def cancel(followed: Iterable[Followed]) -> str:
+    """Take tasks from Slurm; what Slurm said if it could not."""
     numbers: dict[str, list[int]] = {}
     for one in followed:
         numbers.setdefault(one.order.job, []).append(one.number)
-    mapping: Mapping[str, Sequence[int]] = numbers
-    slurm.cancel(mapping)
+    return slurm.cancel(numbers)

@@ -7,8 +7,10 @@ words. Every node is taken to see the same files at the same paths, as on any cl
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from imgbuild import run
 from imgbuild.console import console
@@ -20,7 +22,18 @@ LIVE = frozenset({
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD",
     "REQUEUE_FED", "RESIZING", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED",
 })  # fmt: skip
-GONE = "Invalid job id"  # what squeue says of a job that it has forgotten
+GONE = "Invalid job id"  # what squeue and scontrol say of a job that Slurm has forgotten
+LOST = "LOST"  # the state, in our words, of such a job
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two looks
+SILENCE = 600.0  # seconds of waiting in which Slurm may fail to answer: its controller restarts
+
+
+class End(NamedTuple):
+    """How a job ended: Slurm's word, and a status that is 0 only where the work ended well."""
+
+    number: str
+    state: str
+    status: int
 
 
 def submit(script: str, folder: Path, options: Sequence[str] = ()) -> str:
@@ -37,16 +50,52 @@ def submit(script: str, folder: Path, options: Sequence[str] = ()) -> str:
     return number
 
 
-def wait(script: str, folder: Path, options: Sequence[str] = ()) -> tuple[str, int]:
-    """As `submit`, and wait for the job's end: its number and its exit status."""
-    program = run.find("sbatch", remedy=REMEDY)
-    command = [program, "--parsable", "--wait", *options]
-    done = run.run(command, stdin=script, cwd=folder, check=False)
-    number = done.stdout.strip().partition(";")[0]
-    if not number.isdecimal():
-        message = f"sbatch refused the job:\n{(done.stderr or done.stdout).strip()}"
-        raise WorkFailed(message, hint="see what the site has with: sinfo, sacctmgr show assoc")
-    return number, done.status
+def wait(script: str, folder: Path, options: Sequence[str] = ()) -> End:
+    """As `submit`, and wait for the job's end. An interrupt cancels the job, and passes through."""
+    number = submit(script, folder, options)
+    console.info(f"submitted as job {number}")
+    pause, silent = FIRST_PAUSE, 0.0
+    try:
+        while True:
+            state, status = _shown(number)
+            if state and state not in LIVE:
+                return End(number, state, status)
+            silent = 0.0 if state else silent + pause
+            if silent > SILENCE:
+                message = f"Slurm does not answer; job {number} was left to it"
+                raise WorkFailed(message, hint=f"look at it with: scontrol show job {number}")
+            pause = slept(pause)
+    except KeyboardInterrupt:
+        if said := _scancel(number):
+            console.warn(f"job {number} could not be cancelled: {said}")
+        else:
+            console.info(f"job {number} is cancelled")
+        raise
+
+
+def slept(pause: float) -> float:
+    """Wait between two looks; how long to wait before the next one."""
+    time.sleep(pause)
+    return min(pause * 1.2, LONGEST_PAUSE)
+
+
+def _shown(number: str) -> tuple[str, int]:
+    """A job's state and status as Slurm shows them; no state while Slurm does not answer.
+
+    The status is 0 for a job that ended by itself, and well, alone: Slurm gives it to a job that
+    was cancelled before it ran, too. What Slurm has forgotten is LOST.
+    """
+    program = run.find("scontrol", remedy=REMEDY)
+    done = run.run([program, "--oneliner", "show", "job", number], check=False)
+    if done.status != 0:
+        return (LOST if GONE in done.stderr else ""), 1
+    state, status = (
+        re.search(rf"\b{name}=(\w+)", done.stdout) for name in ("JobState", "ExitCode")
+    )
+    if state is None or status is None:
+        return "", 1
+    good = state[1] == "COMPLETED"
+    return state[1], int(status[1]) if good else int(status[1]) or 1
 
 
 def states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
@@ -100,9 +149,19 @@ def named(name: str) -> str:
     return next(iter(done.stdout.split()), "")
 
 
-def cancel(tasks: Mapping[str, Sequence[int]]) -> None:
-    """Take tasks from Slurm, by job; those that have ended stay as they are."""
+def cancel(tasks: Mapping[str, Sequence[int]]) -> str:
+    """Take tasks from Slurm, by job; those that have ended stay as they are.
+
+    What scancel said where it could not; "" if it could.
+    """
+    said = [
+        _scancel(f"{job}_[{','.join(map(str, sorted(numbers)))}]") for job, numbers in tasks.items()
+    ]
+    return "\n".join(each for each in said if each)
+
+
+def _scancel(wanted: str) -> str:
+    """Cancel jobs, or tasks of one; what scancel said if it failed."""
     program = run.find("scancel", remedy=REMEDY)
-    for job, numbers in tasks.items():
-        wanted = f"{job}_[{','.join(map(str, sorted(numbers)))}]"
-        run.run([program, "--quiet", wanted], check=False)
+    done = run.run([program, "--quiet", wanted], check=False)
+    return "" if done.status == 0 else done.stderr.strip() or f"status {done.status}"

@@ -14,17 +14,18 @@ from tests import needs
 
 pytestmark = pytest.mark.engine
 SCRIPT = Path(__file__).parents[2] / "smoke_tests/doctor.py"
+REDUCE = SCRIPT.with_name("check_reduce.py")
 DRIVER = """\
 int cuInit(unsigned flags) { return %d; }
 int cuDeviceGetCount(int *count) { *count = %d; return 0; }
 """
 
 
-def driver(folder: Path, *, init: int = 0, count: int = 2) -> Path:
+def driver(folder: Path, *, init: int = 0, count: int = 2, text: str = "") -> Path:
     """A library with the two functions of the driver that are asked, alone in `folder`."""
     folder.mkdir()
     source = folder / "driver.c"
-    source.write_text(DRIVER % (init, count))
+    source.write_text(text or DRIVER % (init, count))
     subprocess.run(
         [needs.tool("gcc"), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", source,
          "-o", folder / "libcuda.so.1"],
@@ -70,6 +71,24 @@ def test_a_stub_is_not_taken_for_the_driver(tmp_path: Path, name: str, init: int
     assert "is a stub" in found["driver"]["message"]
 
 
+def test_another_library_under_the_drivers_name_is_no_driver(tmp_path: Path) -> None:
+    place = driver(tmp_path / "driver", text="int other(void) { return 0; }")
+    found = look("--gpus", "1", LD_LIBRARY_PATH=str(place))
+    assert found["driver"]["severity"] == "error"
+    assert f"{place}/libcuda.so.1 is no driver's library" in found["driver"]["message"]
+    assert look(LD_LIBRARY_PATH=str(place))["driver"]["severity"] == "warning"
+
+
+def test_a_driver_without_a_gpu_is_no_error_where_none_was_asked_for(tmp_path: Path) -> None:
+    place = driver(tmp_path / "driver", init=100)
+    found = look(LD_LIBRARY_PATH=str(place))
+    assert found["driver"]["severity"] == "note"
+    assert "sees no GPU, and none was asked for" in found["driver"]["message"]
+    asked = look("--gpus", "1", LD_LIBRARY_PATH=str(place))["driver"]
+    assert asked["severity"] == "error"
+    assert "CUDA error 100" in asked["message"]
+
+
 def test_a_user_whom_nobody_knows(tmp_path: Path) -> None:
     needs.root()
     as_stranger = (needs.tool("setpriv", "util-linux"), "--reuid=54321", "--clear-groups")
@@ -79,3 +98,25 @@ def test_a_user_whom_nobody_knows(tmp_path: Path) -> None:
     assert "user id 54321 has no name" in found["user"]["message"]
     named = look(before=as_stranger, USER="somebody", **home)
     assert named["user"]["message"] == "somebody, id 54321"
+
+
+def reduce_(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The check of the interconnect as a job's only task, with the packages of `folder`."""
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder)}
+    return subprocess.run(
+        [sys.executable, str(REDUCE), "--address", "127.0.0.1", "--port", "1", *words],
+        env=env | {"SLURM_NODEID": "0", "SLURM_NNODES": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_torch_that_cannot_be_imported_is_not_taken_for_none(tmp_path: Path) -> None:
+    absent = reduce_(tmp_path, "--gpus", "8")
+    assert absent.returncode == 0
+    assert "not proven: the interconnect, since the image has no torch" in absent.stdout
+    assert "not proven: that anything in the image can use the 8 GPUs" in absent.stdout
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("raise ImportError('undefined symbol')")
+    broken = reduce_(tmp_path, "--gpus", "8")
+    assert broken.returncode != 0
+    assert "ImportError: undefined symbol" in broken.stderr

@@ -99,9 +99,14 @@ def test_an_interrupt_cancels_and_the_next_run_goes_on(built: Project) -> None:
     assert process.returncode == 130, said
     assert "the tasks that had not ended are cancelled" in said
     folder = orders(built, "build")[-1]
-    assert len(list(folder.glob("*.answer.json"))) < len(TARGETS)
+    until(lambda: not queue(built), "Slurm has nothing of it any more")
+    finished = {one.name for one in folder.glob("*.state.json") if '"status": 0' in one.read_text()}
+    left = [one for one in TARGETS if f"{one}.state.json" not in finished]
+    assert left
     done = built.run("build", "--all", "--on", "slurm")
-    assert "in the queue already" in done.stderr
+    assert f"{len(left)} to submit, 0 in the queue already" in done.stderr
+    asked = json.loads((orders(built, "build")[-1] / "order.json").read_text())
+    assert [task["target"] for task in asked["tasks"]] == left
     assert len(done.stdout.splitlines()) == len(TARGETS)
 
 

@@ -7,9 +7,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tests import needs, slurmworld
+from imgbuild.lock import read_lock
+from imgbuild.render import slurm
+from imgbuild.render.slurm import Container
+from tests import needs, samples, slurmworld
 from tests.smallproject import TARGET, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
@@ -151,6 +155,35 @@ def test_ray_over_two_nodes(project: Project, user: dict[str, str], tmp_path: Pa
     assert "Ray: 2 of 2 nodes have registered" in log
     # Two CPUs of each node by the allocation, whatever cores this machine has.
     assert said(log) == [2, ["two words"], ["/opt/venv"], 4.0]
+
+
+VERL = """\
+import json, os, sys
+import ray
+ray.init()
+print(json.dumps([sys.argv[1:], len(ray.nodes()), ray.cluster_resources()["GPU"]]))
+"""
+
+
+def test_verl_is_told_of_the_nodes_and_joins_their_ray(
+    project: Project, user: dict[str, str], tmp_path: Path
+) -> None:
+    """By a program in its place, which Ray believes that there are GPUs."""
+    (tmp_path / "main.py").write_text(VERL)
+    locked = read_lock(project.folder / "images", TARGET)
+    verl = samples.lock(*(samples.wheel(name, "1.0") for name in ("ray", "verl")))
+    image = Container(image=str(project.folder / "build" / f"{TARGET}.sif"))
+    command = ("python", str(tmp_path / "main.py"), "data.train_files=a b")
+    made = slurm.script(
+        msgspec.structs.replace(locked, arch=verl.arch), "sha256:0", slurm.Job.VERL,
+        slurm.Allocation(nodes=2, gpus=1, cpus=1), image, command=command,
+    )  # fmt: skip
+    path = tmp_path / "job.sh"
+    path.write_text(slurm.text(made, None).replace("#SBATCH --gpus-per-node=1\n", ""))
+    status, log = run(project, user, path)
+    assert status == 0, log
+    words = ["data.train_files=a b", "trainer.nnodes=2", "trainer.n_gpus_per_node=1"]
+    assert said(log) == [words, 2, 2.0]
 
 
 def test_a_job_that_is_cancelled_saves_and_leaves_nothing(

@@ -62,7 +62,9 @@ if "--stop-the-server" in sys.argv:
         time.sleep(600)
 with urllib.request.urlopen(url) as answer:
     served = json.loads(answer.read())
-print(json.dumps([os.environ["SLURMD_NODENAME"], json.loads(os.environ["LAUNCHED"]), served]))
+ranks = [os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
+launched = json.loads(os.environ["LAUNCHED"])
+print(json.dumps([os.environ["SLURMD_NODENAME"], launched, served, ranks]))
 """
 CONFIG = b"""\
 class GRPOConfig:
@@ -123,8 +125,9 @@ def test_trainers_reach_the_server_on_the_last_node(project: Project, tmp_path: 
     status, log = run(project, tmp_path, "--steps", "2")
     assert status == 0, log
     [line] = re.findall(r"^\[.*\]$", log, re.MULTILINE)
-    node, words, (serving, server) = json.loads(line)
+    node, words, (serving, server), ranks = json.loads(line)
     assert (node, server) == ("node1", "node2")
+    assert ranks == ["0", "0", "1"]  # of one process, to which accelerate gives none
     port = serving[serving.index("--port") + 1]
     assert serving[:5] == ["vllm-serve", "--model", "a/model", "--tensor-parallel-size", "1"]
     assert words[:3] == ["launch", "--machine_rank", "0"]

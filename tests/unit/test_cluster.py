@@ -61,6 +61,34 @@ def test_another_digest_is_another_task(tmp_path):
     assert cluster.known(tmp_path, "build", COMMAND, [changed]) == []
 
 
+def test_what_ran_with_other_options_is_another_matter_where_they_count(tmp_path):
+    order(tmp_path, "1", ONE)
+    assert cluster.known(tmp_path, "build", COMMAND, [ONE], ()) != []
+    assert cluster.known(tmp_path, "build", COMMAND, [ONE], ("--partition=h100",)) == []
+    assert cluster.known(tmp_path, "build", COMMAND, [ONE]) != []
+
+
+def test_a_smoke_test_has_passed_on_its_own_partition_alone(command, tmp_path, monkeypatch):
+    asked: list[object] = []
+
+    def known(*given: object) -> list[Followed]:
+        asked.append(given[-1])
+        return []
+
+    monkeypatch.setattr(cluster, "known", known)
+    monkeypatch.setattr(slurm, "submit", lambda *_: "1")
+    for verb in ("smoke", "build"):
+        words = ("--on", "slurm", "--partition", "h100", "--no-wait")
+        assert command(verb, TARGET, *words).status == 0
+    assert asked == [("--partition=h100",), None]
+
+
+def test_an_array_is_not_given_another_range(command):
+    done = command("build", TARGET, "--on", "slurm", "--sbatch=--array=0")
+    assert done.status == 2
+    assert "--sbatch '--array=0': the script sets it" in done.stderr
+
+
 def test_an_order_without_a_number_is_looked_for_by_name(tmp_path, monkeypatch):
     order(tmp_path, "1", ONE, job="")
     monkeypatch.setattr(slurm, "named", {"1": "42"}.__getitem__)
@@ -121,7 +149,7 @@ def test_a_slurm_that_is_gone_is_told_and_that_the_tasks_go_on(tmp_path, monkeyp
     with pytest.raises(WorkFailed, match="Unable to contact") as caught:
         cluster.follow([Followed(order=made, number=0)])
     assert caught.value.hint == cluster.LATER
-    assert sum(waited) >= cluster.SILENCE - cluster.LONGEST_PAUSE
+    assert sum(waited) >= slurm.SILENCE - slurm.LONGEST_PAUSE
 
 
 def test_what_squeue_has_forgotten_sacct_is_asked(monkeypatch):

@@ -214,6 +214,33 @@ def test_a_check_that_cannot_be_made_ends_no_other(doctor, monkeypatch, capsys):
     assert status == int(bool(errors))
 
 
+def test_a_driver_that_could_not_be_asked_has_not_passed(doctor, monkeypatch, capsys):
+    def broken(_: object) -> None:
+        raise AttributeError("undefined symbol: cuInit")
+
+    monkeypatch.setattr(doctor, "driver", broken)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for gpus, severity in ((1, "error"), (0, "warning")):
+        status = doctor.main(["--json", f"--gpus={gpus}"])
+        document = json.loads(capsys.readouterr().out)
+        [found] = [one for one in document["findings"] if one["check"] == "driver"]
+        assert found["severity"] == severity
+        assert "undefined symbol: cuInit" in found["message"]
+        assert status == 1 or not gpus
+
+
+def test_a_tmp_that_takes_no_file_is_told_whatever_else_does(doctor, tmp_path, monkeypatch):
+    unwritable = doctor._unwritable
+    monkeypatch.setattr(
+        doctor, "_unwritable", lambda place: "Read-only" if place == "/tmp" else unwritable(place)
+    )
+    monkeypatch.setattr(doctor.tempfile, "tempdir", str(tmp_path))
+    severity, text = worst(doctor.folders())
+    assert severity == "error"
+    assert "/tmp: cannot write to /tmp: Read-only" in text
+    assert told(doctor.temporary())[0][1].startswith("/tmp has ")
+
+
 def test_a_check_that_does_not_end_stops_no_other(doctor, monkeypatch):
     never = doctor.threading.Event()
 
@@ -232,3 +259,18 @@ def test_a_check_that_does_not_end_stops_no_other(doctor, monkeypatch):
     ]
     assert "no answer within" in found[1].message
     assert found[2].check == "network"
+
+
+def test_checks_are_made_at_once(doctor, monkeypatch):
+    """Each ends when the others have begun: one after another, the first would be given up."""
+    met = doctor.threading.Barrier(3)
+
+    def meeting(*_: object) -> object:
+        met.wait()
+        yield doctor.Finding("meeting", "note", "met")
+
+    for name in ("driver", "model_disk", "network"):
+        monkeypatch.setattr(doctor, name, meeting)
+    found = doctor.examine(0, 0)
+    assert [one.message for one in found].count("met") == 3
+    assert not [one for one in found if "no answer within" in one.message]

@@ -50,7 +50,8 @@ KINDS: dict[str, tuple[Job, dict[str, Any]]] = {
     "pyxis": (
         Job.RAY,
         {"container": Container(image="reg#rl:small", pyxis=True, binds=("/data",)),
-         "stage": ("/models",)},
+         "stage": ("/models",), "environment": (slurm.Variable("WORD", "it's"),),
+         "passed": ("TOKEN",)},
     ),
 }  # fmt: skip
 
@@ -73,6 +74,19 @@ def test_options_stand_before_the_first_command(kind):
     first = next(place for place, line in enumerate(lines) if line and not line.startswith("#"))
     assert not [line for line in lines[first:] if line.startswith("#SBATCH")]
     assert "#SBATCH --qos=high" in lines[:first]
+
+
+def test_what_the_user_says_of_the_log_and_the_signal_counts():
+    """Of two lines sbatch takes the last."""
+    mine = ("--output=mine.log", "--signal=B:TERM@300")
+    lines = made(Job.RAY, allocation=with_(more=mine)).splitlines()
+    for option in ("--output=", "--signal="):
+        said = [line for line in lines if line.startswith(f"#SBATCH {option}")]
+        assert said[-1].removeprefix("#SBATCH ") in mine
+
+
+def test_a_check_stands_behind_a_whole_command_line():
+    assert made(Job.CHECK, model="Qwen/Qwen3-8B") == made(Job.CHECK)
 
 
 def test_a_word_of_the_command_stays_one():
@@ -113,6 +127,17 @@ def test_accelerate_is_given_a_script_or_a_module(command, words):
     assert f'\n  {words} "${{words[@]}}" &\n' in text
 
 
+def test_one_trainer_has_a_rank_and_so_a_gpu_with_a_number():
+    """accelerate gives ranks to several processes alone."""
+    job, more = KINDS["trl-server"]
+    alone = made(job, **{**more, "allocation": with_(nodes=2, gpus=1)})
+    assert "env RANK=0 LOCAL_RANK=0 WORLD_SIZE=1" in alone
+    assert "--multi_gpu" not in alone
+    several = made(job, **more)
+    assert "RANK=0" not in several
+    assert "--multi_gpu" in several
+
+
 @pytest.mark.parametrize("command", ["python", "python -u train.py", "python -c pass"])
 def test_python_with_options_is_nothing_for_accelerate(command):
     with pytest.raises(InputError, match="accelerate starts Python itself"):
@@ -132,6 +157,22 @@ def test_secrets_stand_in_no_command_line():
     text = made(Job.RAY, passed=("TOKEN",))
     assert 'export APPTAINERENV_TOKEN="${TOKEN}"' in text
     assert "--env TOKEN" not in text
+
+
+def test_pyxis_takes_variables_of_env_from_within_the_image():
+    pyxis = Container(image="reg#rl:small", pyxis=True)
+    assert "IMGBUILD_ENV" not in made(Job.RAY, container=pyxis)
+    text = made(Job.RAY, container=pyxis, passed=("TOKEN", "OTHER"))
+    assert 'export IMGBUILD_ENV_TOKEN="${TOKEN}"' in text
+    assert 'for IMGBUILD_ENV in "${!IMGBUILD_ENV_@}"' in text
+
+
+def test_what_env_says_of_a_fixed_variable_counts():
+    text = made(Job.RAY, environment=(slurm.Variable("LIBRARY_PATH", "/x"),))
+    assert "export APPTAINERENV_LIBRARY_PATH=/x\n" in text
+    assert " --env PYTHONNOUSERSITE=1,TMPDIR=/tmp --env HF_HOME=" in text
+    # What is passed on is taken as it is: the script itself may have set it.
+    assert "OMP_NUM_THREADS)" not in made(Job.RAY, passed=("OMP_NUM_THREADS",))
 
 
 def test_without_a_gpu_no_driver_is_asked_for():
@@ -158,7 +199,20 @@ def test_without_a_gpu_no_driver_is_asked_for():
         (Job.RAY, {"allocation": with_(partition="a b")}, "--partition 'a b': expected a name"),
         (Job.RAY, {"allocation": with_(account="x\n#SBATCH")}, "--account"),
         (Job.RAY, {"allocation": with_(more=("--x=1 2",))}, "--sbatch '--x=1 2': expected an opt"),
+        (Job.RAY, {"allocation": with_(more=("--job-name=x",))}, "the script sets it"),
+        (Job.RAY, {"allocation": with_(more=("-N2",))}, "--sbatch '-N2': the script sets it"),
+        (Job.CHECK, {"allocation": with_(more=("--output=x",))}, "the script sets it"),
         (Job.RAY, {"stage": ("models",)}, "--stage 'models': expected an absolute path"),
+        (
+            Job.RAY,
+            {"environment": (slurm.Variable("RAY_ADDRESS", "x"),)},
+            "--env RAY_ADDRESS: --job ray sets it",
+        ),
+        (
+            Job.RAY,
+            {"container": Container(image="x", pyxis=True), "stage": ("/my models",)},
+            "--stage '/my models': expected an absolute path without commas, colons and spaces",
+        ),
         (Job.RAY, {"scratch": "/a,b"}, "--scratch '/a,b': expected an absolute path"),
         (
             Job.RAY,
@@ -204,6 +258,9 @@ def test_variables_are_set_or_passed_on():
     assert found == ((slurm.Variable("A", "b=c"), slurm.Variable("EMPTY", "")), ("TOKEN",))
     with pytest.raises(InputError, match="no name of a variable"):
         slurm.variables(["1A=b"])
+    for word in ("UID=5", "SHELLOPTS", "SLURM_JOB_ID=1", "IMGBUILD_ENV_A=b"):
+        with pytest.raises(InputError, match="and nobody else"):
+            slurm.variables([word])
 
 
 def test_what_is_not_there_is_not_submitted(tmp_path, monkeypatch, capsys):
@@ -218,6 +275,13 @@ def test_what_is_not_there_is_not_submitted(tmp_path, monkeypatch, capsys):
         refused = command("slurm", TARGET, *words, "--submit", "--", "true")
         assert refused.status == 2
         assert f"{tmp_path}/{name} is not there" in refused.stderr
+
+
+def test_shared_memory_is_looked_at_by_a_check_alone(tmp_path, monkeypatch, capsys):
+    command = Command(monkeypatch, capsys)
+    done = command("slurm", TARGET, "--shared", "64", "--", "true")
+    assert done.status == 2
+    assert "--shared goes with --check" in done.stderr
 
 
 def test_pyxis_is_given_files_by_their_whole_path(tmp_path, monkeypatch):

@@ -18,10 +18,12 @@ from imgbuild.cli import allocation, options
 from imgbuild.console import console
 from imgbuild.errors import InputError, Interrupted
 from imgbuild.report import Case, Report
+from imgbuild.tested import Tested
 
 if TYPE_CHECKING:
     from imgbuild.cluster import Ended, Followed, Task
     from imgbuild.pipeline import Session
+    from imgbuild.render.slurm import Allocation
 
 PANEL = "On a cluster"
 # What each verb hands on to its tasks; another option that is given goes with no --on.
@@ -32,7 +34,7 @@ HANDED = {
     },
     "smoke": {
         "arch": "--arch", "tier": "--tier", "through": "--through", "stranger": "--stranger",
-        "model": "--model", "patience": "--patience",
+        "model": "--model", "patience": "--patience", "record": "--record",
     },
 }  # fmt: skip
 NAMED = {"form": "format", "origin": "from"}  # what options are called that Python names otherwise
@@ -182,7 +184,9 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
         *handed,
     )
     top = session.project.root / "build" / "slurm" / verb
-    earlier = cluster.known(top, verb, command, tasks) if asked.resume else []
+    wished = _allocation(verb, asked).options
+    same = wished if verb == "smoke" else None
+    earlier = cluster.known(top, verb, command, tasks, same) if asked.resume else []
     done, live, _ = cluster.sort(earlier)
     if verb == "build":
         there = {task.target for task in tasks if _is_built(session, task)}
@@ -191,7 +195,7 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
     due = tuple(task for task in tasks if task.target not in taken)
     console.info(f"{len(due)} to submit, {len(live)} in the queue already, {len(done)} done before")
     if due:
-        live += _submit(verb, session, top, command, due, asked)
+        live += _submit(verb, session, top, command, due, wished, asked.throttle)
     if not asked.wait:
         jobs = list(dict.fromkeys(one.order.job for one in live))
         options.answer(jobs, jobs, json=json)
@@ -219,16 +223,8 @@ def _is_built(session: Session, task: Task) -> bool:
     return layout.check(session.project.output(task.target), task.digest)
 
 
-def _submit(
-    verb: str,
-    session: Session,
-    top: Path,
-    command: tuple[str, ...],
-    due: tuple[Task, ...],
-    asked: Cluster,
-) -> list[Followed]:
-    """Hand `due` to Slurm as one array."""
-    from imgbuild import cluster
+def _allocation(verb: str, asked: Cluster) -> Allocation:
+    """What each task asks Slurm for; InputError for what the array itself sets."""
     from imgbuild.render.slurm import Allocation, words
 
     wished = Allocation(
@@ -237,9 +233,24 @@ def _submit(
         time=asked.time,
         more=tuple(asked.sbatch or ()),
     )
-    wrong = words(wished)
+    wrong = words(wished, log=True)
     if wrong:
         raise InputError("\n".join(wrong), hint=f"see: imgbuild {verb} --help")
+    return wished
+
+
+def _submit(
+    verb: str,
+    session: Session,
+    top: Path,
+    command: tuple[str, ...],
+    due: tuple[Task, ...],
+    options: tuple[str, ...],
+    throttle: int,
+) -> list[Followed]:
+    """Hand `due` to Slurm as one array."""
+    from imgbuild import cluster
+
     folder, mark = cluster.new_folder(top)
     order = cluster.submit(
         cluster.Order(
@@ -248,9 +259,9 @@ def _submit(
             folder=str(folder),
             root=str(session.project.root),
             command=command,
-            options=wished.options,
+            options=options,
             tasks=due,
-            throttle=asked.throttle,
+            throttle=throttle,
         ),
         session.project.images,
     )
@@ -269,7 +280,9 @@ def _followed(live: Sequence[Followed], asked: Cluster) -> list[Ended]:
         if asked.leave:
             message = f"interrupted: {cluster.LATER}"
             raise Interrupted(message) from None
-        cluster.cancel(live)
+        if said := cluster.cancel(live):
+            message = f"interrupted, but Slurm did not cancel the tasks: {said}"
+            raise Interrupted(message, hint="see what runs with: squeue --me") from None
         message = "interrupted: the tasks that had not ended are cancelled"
         raise Interrupted(message, hint="the same command submits what is not done") from None
 
@@ -294,6 +307,7 @@ def _tell(
     verb: str, ended: Sequence[Ended], given: Mapping[str, Any], tasks: Sequence[Task]
 ) -> None:
     """What all tasks answered, in the order of the targets, as the verb itself would have it."""
+    from imgbuild import junit
     from imgbuild import smoke as tests
     from imgbuild.codec import write_bytes
 
@@ -301,7 +315,7 @@ def _tell(
     ends = sorted(ended, key=lambda one: order.index(one.target))
     reports = [report for one in ends for report in _reports(verb, one)]
     if given.get("junit") is not None:
-        write_bytes(given["junit"], tests.junit(reports))
+        write_bytes(given["junit"], junit.document(reports))
     if verb == "build":
         built = [item for one in ends if one.good for item in msgspec.json.decode(one.answer)]
         lines = [f"{item['target']} {item['digest']} {item['output']}" for item in built]
@@ -323,7 +337,7 @@ def _reports(verb: str, one: Ended) -> list[Report]:
     """The reports of a task; one of its own if it wrote none."""
     if verb == "smoke" and one.status is not None:
         try:
-            return msgspec.json.decode(one.answer, type=list[Report])
+            return list(msgspec.json.decode(one.answer, type=list[Tested]))
         except msgspec.DecodeError:
             pass
     outcome = "passed" if one.good else "failed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,10 @@ from imgbuild.errors import InputError
 if TYPE_CHECKING:
     from imgbuild.project import Project
     from imgbuild.render.slurm import Allocation, Container, JobScript
+
+
+SOUND = "nothing stands in the way on "  # in the last line of a check, where all is well
+LATE = 5  # seconds that a log has to be seen once its job has ended
 
 
 class Kind(enum.StrEnum):
@@ -235,6 +240,9 @@ def slurm(
     from imgbuild.render.slurm import Allocation, text
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
+    if shared and not check:
+        message = "--shared goes with --check"
+        raise InputError(message, hint="add --check, or leave it out")
     found = projects.find(matrix)
     asked = Allocation(
         nodes=nodes, gpus=gpus, cpus=cpus, memory=memory, time=time, account=account,
@@ -349,10 +357,26 @@ def _tell(made: JobScript, text: str, output: Path | None, *, submit: bool, json
         options.answer(msgspec.structs.replace(answer, job=number), [number], json=json)
         return
     with console.step(f"{made.name}: waiting for Slurm to run it"):
-        number, status = door.wait(text, here)
-    log = here / made.log.replace("%x", made.name).replace("%j", number)
-    said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    answer = msgspec.structs.replace(answer, job=number, status=status, log=said)
-    options.answer(answer, [said or f"{log} was not written"], json=json)
-    if status != 0:
+        end = door.wait(text, here)
+        log = here / made.log.replace("%x", made.name).replace("%j", end.number)
+        said = _read(log)
+    # Status 0 is not enough: what was cancelled, or ended before its last line, has tried nothing.
+    sound = end.status == 0 and SOUND in said
+    answer = msgspec.structs.replace(
+        answer, job=end.number, status=0 if sound else end.status or 1, log=said
+    )
+    word = end.state.lower()
+    options.answer(answer, [said or f"job {end.number}: {word}; {log} was not written"], json=json)
+    if not sound:
+        if end.state not in ("COMPLETED", "FAILED"):
+            console.error(f"job {end.number} ended as {word}: the check was not made to its end")
         raise typer.Exit(1)
+
+
+def _read(log: Path) -> str:
+    """A job's log; over a network disk it is seen some seconds after the job's end."""
+    for _ in range(LATE):
+        if log.exists():
+            return log.read_text(encoding="utf-8", errors="replace")
+        time.sleep(1)
+    return ""

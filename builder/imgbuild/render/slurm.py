@@ -30,6 +30,17 @@ TIME = r"\d+(:\d\d){0,2}|\d+-\d\d?(:\d\d){0,2}"
 MEMORY = r"\d+[KMGT]?"
 NAME = r"[\w.+@-]+(,[\w.+@-]+)*"
 VARIABLE = r"[A-Za-z_]\w*"
+SET_PREFIX = "IMGBUILD_ENV_"  # of variables for the image under pyxis, which hands all on
+# Shells let nobody set the first; what Slurm says of the job is Slurm's.
+READ_ONLY = (
+    r"BASHOPTS|BASH_VERSINFO|EUID|PPID|SHELLOPTS|UID|SLURM_\w*|SLURMD_NODENAME|IMGBUILD_ENV\w*"
+)
+# Options of sbatch that a script sets and relies on, by their short names too.
+OURS = (
+    r"--job-name|-J\w*|--array|-a\w*|--nodes|-N\w*|--ntasks|-n\w*|--ntasks-per-node"
+    r"|--wait|-W|--parsable|--wrap"
+)
+LOGS = r"--output|-o\w*|--error|-e\w*|--chdir|-D\w*"
 PYTHON = r"(.*/)?python[\d.]*"
 
 
@@ -122,6 +133,23 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
         }[self.job]
 
     @property
+    def given(self) -> tuple[str, ...]:
+        """Names of the variables that `--env` sets or passes on."""
+        return (*(item.name for item in self.environment), *self.passed)
+
+    @property
+    def prefix(self) -> str:
+        """What stands before their names outside the image."""
+        return SET_PREFIX if self.container.pyxis else "APPTAINERENV_"
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """Variables that Apptainer sets in the image, unless `--env` says something of them."""
+        values = {"PYTHONNOUSERSITE": "1", "TMPDIR": "/tmp"}  # noqa: S108  # the image's
+        values |= {"LIBRARY_PATH": "/.singularity.d/libs"} if self.allocation.gpus else {}
+        return tuple(f"{name}={value}" for name, value in values.items() if name not in self.given)
+
+    @property
     def wait(self) -> int:
         """Seconds that what the command needs has to start."""
         return SERVER_WAIT if self.job is Job.TRL_SERVER else RAY_WAIT
@@ -186,6 +214,10 @@ def variables(words: Sequence[str]) -> tuple[tuple[Variable, ...], tuple[str, ..
     if wrong:
         message = f"--env {wrong[0]!r} is no name of a variable"
         raise InputError(message, hint="write --env NAME=VALUE, or --env NAME to pass it on")
+    wrong = [name for name, _, _ in pairs if re.fullmatch(READ_ONLY, name)]
+    if wrong:
+        message = f"--env {wrong[0]}: the shell, Slurm or the job script sets it, and nobody else"
+        raise InputError(message, hint="leave it out, or take another name")
     return (
         tuple(Variable(name, value) for name, sign, value in pairs if sign),
         tuple(name for name, sign, _ in pairs if not sign),
@@ -220,10 +252,12 @@ def _fits(made: JobScript, lock: Lock) -> list[str]:
         wrong.append(f"--job {job} needs --nodes 2 or more: one for the server, others to train")
     if job is Job.TRL_SERVER and made.command != made.launched and not _launches(made.launched):
         wrong.append(f"--job {job}: accelerate starts Python itself, without options: -- train.py")
-    if (job is Job.TRL_SERVER) != bool(made.model):
+    if job is not Job.CHECK and (job is Job.TRL_SERVER) != bool(made.model):
         wrong.append("--model goes with --job trl-server, which needs it for vllm-serve")
     if job in (Job.TRL_SERVER, Job.VERL) and not asked.gpus:
         wrong.append(f"--job {job} needs GPUs: --gpus N for each node")
+    if job in (Job.RAY, Job.VERL) and "RAY_ADDRESS" in made.given:
+        wrong.append(f"--env RAY_ADDRESS: --job {job} sets it, to the Ray that it starts")
     if made.container.pyxis and made.container.words:
         wrong.append("--apptainer does not go with --pyxis")
     return wrong
@@ -236,23 +270,26 @@ def _launches(words: tuple[str, ...]) -> bool:
 
 def _places(made: JobScript) -> list[str]:
     """What is wrong with the values that Slurm or a container's runtime reads."""
-    wrong = words(made.allocation)
+    wrong = words(made.allocation, log=made.job is Job.CHECK)
+    # enroot divides a list of mounts by white space, too.
+    sign = r"[^,:\s\0]" if made.container.pyxis else r"[^,:\n\0]"
+    without = "commas, colons and spaces" if made.container.pyxis else "commas and colons"
     paths = {"--stage": made.stage, "--scratch": (made.scratch,) if made.scratch else ()}
     wrong += [
-        f"{option} {path!r}: expected an absolute path without commas and colons"
+        f"{option} {path!r}: expected an absolute path without {without}"
         for option, given in paths.items()
         for path in given
-        if not re.fullmatch(r"/[^,:\n\0]*", path)
+        if not re.fullmatch(rf"/{sign}*", path)
     ]
     return wrong + [
-        f"--bind {bind!r}: expected SOURCE or SOURCE:PLACE, absolute, without commas"
+        f"--bind {bind!r}: expected SOURCE or SOURCE:PLACE, absolute, without {without}"
         for bind in made.container.binds
-        if not re.fullmatch(r"/[^,:\n\0]*(:/[^,:\n\0]*)?(:r[ow])?", bind)
+        if not re.fullmatch(rf"/{sign}*(:/{sign}*)?(:r[ow])?", bind)
     ]
 
 
-def words(asked: Allocation) -> list[str]:
-    """What is wrong with the values that are for sbatch."""
+def words(asked: Allocation, *, log: bool) -> list[str]:
+    """What is wrong with the values that are for sbatch; with `log` imgbuild reads the job's."""
     forms = {
         "--time": (asked.time, TIME, "minutes, H:MM:SS or D-HH"),
         "--mem": (asked.memory, MEMORY, "a number with K, M, G or T"),
@@ -264,8 +301,16 @@ def words(asked: Allocation) -> list[str]:
         for option, (value, form, expected) in forms.items()
         if value and not re.fullmatch(form, value, re.ASCII)
     ]
-    return wrong + [
-        f"--sbatch {word!r}: expected an option with its value, as in --sbatch=--qos=high"
-        for word in asked.more
-        if not re.fullmatch(r"--?[a-zA-Z][\w-]*(=\S+)?", word, re.ASCII)
-    ]
+    return (
+        wrong
+        + [
+            f"--sbatch {word!r}: expected an option with its value, as in --sbatch=--qos=high"
+            for word in asked.more
+            if not re.fullmatch(r"--?[a-zA-Z][\w-]*(=\S+)?", word, re.ASCII)
+        ]
+        + [
+            f"--sbatch {word!r}: the script sets it, and relies on it"
+            for word in asked.more
+            if re.fullmatch(f"({OURS}{f'|{LOGS}' if log else ''})(=.*)?", word)
+        ]
+    )

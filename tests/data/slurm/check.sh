@@ -10,6 +10,9 @@
 #SBATCH --nodes=2
 # One task a node: what runs in it (Ray, accelerate, vLLM) starts its own processes.
 #SBATCH --ntasks-per-node=1
+#SBATCH --output=%x-%j.log
+# The shell is told before the end, so that it can end what it started.
+#SBATCH --signal=B:TERM@10
 #SBATCH --cpus-per-task=64
 #SBATCH --gpus-per-node=8
 #SBATCH --mem=200G
@@ -17,9 +20,6 @@
 #SBATCH --account=lab
 #SBATCH --partition=gpu
 #SBATCH --qos=high
-#SBATCH --output=%x-%j.log
-# The shell is told before the end, so that it can end what it started.
-#SBATCH --signal=B:TERM@10
 
 set -euo pipefail
 fail() { echo "$SLURM_JOB_NAME: $*" >&2; exit 1; }
@@ -44,6 +44,11 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((each > 1 ? each : 1))}
 export scratch=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/imgbuild-$SLURM_JOB_ID
 export models=${HF_HOME:-$HOME/.cache/huggingface}
 mkdir -p "$models"
+for folder in "$models" "$PWD" "$scratch"; do
+  case $folder in
+    *[,:]*) fail "$folder: a list of binds cannot hold a comma or a colon: take another" ;;
+  esac
+done
 
 # On every node, as long as the job lasts: folders, copies of what a network disk would give slowly,
 # and their removal at the end. The shell tells the end over stdin, as does its own death: a job that
@@ -105,11 +110,14 @@ told=
 trap leave EXIT
 trap 'told=1; echo "$SLURM_JOB_NAME: told to end by Slurm: time is over, or scancel" >&2; exit 143' TERM INT
 
-coproc KEEP { exec srun --overlap --ntasks-per-node=1 \
+# All of this shell's variables go to the steps, whatever sbatch was told (--export=NONE).
+coproc KEEP { exec srun --export=ALL --overlap --ntasks-per-node=1 \
   bash -euc "$(declare -f keep prepare remove); keep"; }
 exec {ready}<&"${KEEP[0]}"
 for ((number = 0; number < SLURM_JOB_NUM_NODES; number++)); do
-  read -r word && [ "$word" = ready ] || exit 1
+  # A site's prolog may say something first.
+  while read -r line; do [ "$line" != ready ] || continue 2; done
+  exit 1
 done <&"$ready" &
 wait $! || fail "a node has no place for the job's files"
 
@@ -167,7 +175,7 @@ step() {
   local options=()
   while [ "$1" != -- ]; do options+=("$1"); shift; done
   shift
-  srun --overlap --kill-on-bad-exit=1 --cpus-per-task="$cpus" "${enter[@]}" "${options[@]}" \
+  srun --export=ALL --overlap --kill-on-bad-exit=1 --cpus-per-task="$cpus" "${enter[@]}" "${options[@]}" \
     bash -c "$(declare -f in_image); in_image \"\$@\"" in_image "$@"
 }
 

@@ -10,6 +10,9 @@
 #SBATCH --nodes=2
 # One task a node: what runs in it (Ray, accelerate, vLLM) starts its own processes.
 #SBATCH --ntasks-per-node=1
+#SBATCH --output=%x-%j.log
+# The shell is told before the end, so that it can end what it started.
+#SBATCH --signal=B:TERM@60
 #SBATCH --cpus-per-task=64
 #SBATCH --gpus-per-node=8
 #SBATCH --mem=200G
@@ -17,9 +20,6 @@
 #SBATCH --account=lab
 #SBATCH --partition=gpu
 #SBATCH --qos=high
-#SBATCH --output=%x-%j.log
-# The shell is told before the end, so that it can end what it started.
-#SBATCH --signal=B:TERM@60
 
 set -euo pipefail
 fail() { echo "$SLURM_JOB_NAME: $*" >&2; exit 1; }
@@ -31,6 +31,11 @@ fail() { echo "$SLURM_JOB_NAME: $*" >&2; exit 1; }
 for limit in n u l; do ulimit -S -"$limit" "$(ulimit -H -"$limit")" 2>/dev/null || true; done
 ulimit -S -c 0  # a core of a training process would fill the disk
 
+# What --env named is for the image alone: under a name of its own it changes nothing of this shell,
+# of srun, or of the host's programs, and nothing here changes it.
+export IMGBUILD_ENV_WORD='it'"'"'s'
+[ -z "${TOKEN+set}" ] || export IMGBUILD_ENV_TOKEN="${TOKEN}"
+
 cpus=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}
 gpus=8
 # Libraries count the node's cores, not the job's, and would start a thread for each.
@@ -41,6 +46,11 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((each > 1 ? each : 1))}
 export scratch=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/imgbuild-$SLURM_JOB_ID
 export models=${HF_HOME:-$HOME/.cache/huggingface}
 mkdir -p "$models"
+for folder in "$models" "$PWD" "$scratch"; do
+  case $folder in
+    *[,:[:space:]]*) fail "$folder: a list of binds cannot hold a comma, a colon or a space: take another" ;;
+  esac
+done
 
 # On every node, as long as the job lasts: folders, copies of what a network disk would give slowly,
 # and their removal at the end. The shell tells the end over stdin, as does its own death: a job that
@@ -105,11 +115,14 @@ told=
 trap leave EXIT
 trap 'told=1; echo "$SLURM_JOB_NAME: told to end by Slurm: time is over, or scancel" >&2; exit 143' TERM INT
 
-coproc KEEP { exec srun --overlap --ntasks-per-node=1 \
+# All of this shell's variables go to the steps, whatever sbatch was told (--export=NONE).
+coproc KEEP { exec srun --export=ALL --overlap --ntasks-per-node=1 \
   bash -euc "$(declare -f keep prepare remove); keep"; }
 exec {ready}<&"${KEEP[0]}"
 for ((number = 0; number < SLURM_JOB_NUM_NODES; number++)); do
-  read -r word && [ "$word" = ready ] || exit 1
+  # A site's prolog may say something first.
+  while read -r line; do [ "$line" != ready ] || continue 2; done
+  exit 1
 done <&"$ready" &
 wait $! || fail "a node has no place for the job's files"
 
@@ -148,6 +161,10 @@ enter=(--container-image='reg#rl:small' --container-mounts="$mounts" --container
 in_image() {
   for name in PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE LD_PRELOAD LD_LIBRARY_PATH; do unset "$name"; done
   export PYTHONNOUSERSITE=1 HF_HOME=$models TMPDIR=/tmp
+  # Here, since of a variable that the image sets, too, the image's value would count.
+  for IMGBUILD_ENV in "${!IMGBUILD_ENV_@}"; do
+    export "${IMGBUILD_ENV#IMGBUILD_ENV_}=${!IMGBUILD_ENV}"
+  done
   exec /opt/imgbuild/entrypoint "$@"
 }
 
@@ -157,7 +174,7 @@ step() {
   local options=()
   while [ "$1" != -- ]; do options+=("$1"); shift; done
   shift
-  srun --overlap --kill-on-bad-exit=1 --cpus-per-task="$cpus" "${enter[@]}" "${options[@]}" \
+  srun --export=ALL --overlap --kill-on-bad-exit=1 --cpus-per-task="$cpus" "${enter[@]}" "${options[@]}" \
     bash -c "$(declare -f in_image); in_image \"\$@\"" in_image "$@"
 }
 

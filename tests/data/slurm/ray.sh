@@ -10,6 +10,9 @@
 #SBATCH --nodes=2
 # One task a node: what runs in it (Ray, accelerate, vLLM) starts its own processes.
 #SBATCH --ntasks-per-node=1
+#SBATCH --output=%x-%j.log
+# The shell is told before the end, so that it can end what it started.
+#SBATCH --signal=B:TERM@60
 #SBATCH --cpus-per-task=64
 #SBATCH --gpus-per-node=8
 #SBATCH --mem=200G
@@ -17,9 +20,6 @@
 #SBATCH --account=lab
 #SBATCH --partition=gpu
 #SBATCH --qos=high
-#SBATCH --output=%x-%j.log
-# The shell is told before the end, so that it can end what it started.
-#SBATCH --signal=B:TERM@60
 
 set -euo pipefail
 fail() { echo "$SLURM_JOB_NAME: $*" >&2; exit 1; }
@@ -31,6 +31,11 @@ fail() { echo "$SLURM_JOB_NAME: $*" >&2; exit 1; }
 for limit in n u l; do ulimit -S -"$limit" "$(ulimit -H -"$limit")" 2>/dev/null || true; done
 ulimit -S -c 0  # a core of a training process would fill the disk
 
+# What --env named is for the image alone: under a name of its own it changes nothing of this shell,
+# of srun, or of the host's programs, and nothing here changes it.
+export APPTAINERENV_WORD='it'"'"'s'
+[ -z "${TOKEN+set}" ] || export APPTAINERENV_TOKEN="${TOKEN}"
+
 export image=/images/small.sif
 [ -e "$image" ] || fail "$image is not there: imgbuild sif small"
 
@@ -39,12 +44,16 @@ gpus=8
 # Libraries count the node's cores, not the job's, and would start a thread for each.
 each=$((cpus / (gpus > 1 ? gpus : 1)))
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((each > 1 ? each : 1))}
-export WORD='it'"'"'s'
 
 # Caches, /tmp and what is staged lie on the node's own disk, in SLURM_TMPDIR where the site sets it.
 export scratch=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/imgbuild-$SLURM_JOB_ID
 export models=${HF_HOME:-$HOME/.cache/huggingface}
 mkdir -p "$models"
+for folder in "$models" "$PWD" "$scratch"; do
+  case $folder in
+    *[,:]*) fail "$folder: a list of binds cannot hold a comma or a colon: take another" ;;
+  esac
+done
 
 # On every node, as long as the job lasts: folders, copies of what a network disk would give slowly,
 # and their removal at the end. The shell tells the end over stdin, as does its own death: a job that
@@ -107,11 +116,14 @@ told=
 trap leave EXIT
 trap 'told=1; echo "$SLURM_JOB_NAME: told to end by Slurm: time is over, or scancel" >&2; exit 143' TERM INT
 
-coproc KEEP { exec srun --overlap --ntasks-per-node=1 \
+# All of this shell's variables go to the steps, whatever sbatch was told (--export=NONE).
+coproc KEEP { exec srun --export=ALL --overlap --ntasks-per-node=1 \
   bash -euc "$(declare -f keep prepare remove); keep"; }
 exec {ready}<&"${KEEP[0]}"
 for ((number = 0; number < SLURM_JOB_NUM_NODES; number++)); do
-  read -r word && [ "$word" = ready ] || exit 1
+  # A site's prolog may say something first.
+  while read -r line; do [ "$line" != ready ] || continue 2; done
+  exit 1
 done <&"$ready" &
 wait $! || fail "a node has no place for the job's files"
 
@@ -147,14 +159,13 @@ enter=()
 in_image() {
   for name in $(compgen -e); do
     case $name in
+      WORD) ;;  # --env has said what it is
       HF_* | HUGGING_FACE_* | WANDB_* | MLFLOW_* | NCCL_* | GLOO_* | UCX_* | FI_* | TORCH_* | PYTORCH_* | \
         VLLM_* | RAY_* | TRITON_* | OMP_* | MKL_* | OPENBLAS_* | CUDA_VISIBLE_DEVICES | SLURM_* | \
         SLURMD_NODENAME | http_proxy | https_proxy | no_proxy | HTTP_PROXY | HTTPS_PROXY | NO_PROXY)
         export "APPTAINERENV_$name=${!name}" ;;
     esac
   done
-  [ -z "${WORD+set}" ] || export APPTAINERENV_WORD="${WORD}"
-  [ -z "${TOKEN+set}" ] || export APPTAINERENV_TOKEN="${TOKEN}"
   # The image's own caches and /tmp lie on the node's disk; a path of a socket below /tmp is short.
   # ~/.local stays out of sight of Python; gcc finds the driver that --nv brings (-lcuda).
   exec apptainer exec --cleanenv --no-privs --nv \
@@ -171,7 +182,7 @@ step() {
   local options=()
   while [ "$1" != -- ]; do options+=("$1"); shift; done
   shift
-  srun --overlap --kill-on-bad-exit=1 --cpus-per-task="$cpus" "${enter[@]}" "${options[@]}" \
+  srun --export=ALL --overlap --kill-on-bad-exit=1 --cpus-per-task="$cpus" "${enter[@]}" "${options[@]}" \
     bash -c "$(declare -f in_image); in_image \"\$@\"" in_image "$@"
 }
 

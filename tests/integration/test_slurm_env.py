@@ -1,0 +1,65 @@
+"""What reaches a job's image on a real Slurm: variables of --env whatever their names, and sbatch
+that hands nothing on. The image is a folder with busybox, which Apptainer runs as it would a SIF.
+"""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from imgbuild.render import slurm
+from tests import needs, samples, slurmworld
+from tests.smallproject import Project
+
+pytestmark = pytest.mark.engine
+# Names that the host's programs, the script itself, srun or Apptainer would heed.
+TAKEN = {
+    "PATH": "/bin", "image": "/evil.sif", "gpus": "7", "cpus": "x", "each": "0", "name": "z",
+    "scratch": "/nowhere", "models": "/nowhere", "told": "1", "NCCL_DEBUG": "INFO",
+    "LD_PRELOAD": "/nowhere.so", "LD_LIBRARY_PATH": "/nowhere", "WORD": "it's two",
+}  # fmt: skip
+BEHIND = ("PATH", "LD_LIBRARY_PATH")  # Apptainer adds folders of its own
+
+
+@pytest.fixture(name="image")
+def _image(tmp_path: Path) -> Path:
+    folder = tmp_path / "image"
+    (folder / "bin").mkdir(parents=True)
+    shutil.copy(needs.tool("busybox", "busybox-static"), folder / "bin/busybox")
+    (folder / "bin/sh").symlink_to("busybox")
+    entry = folder / "opt/imgbuild/entrypoint"
+    entry.parent.mkdir(parents=True)
+    entry.write_text('#!/bin/sh\nexec "$@"\n')
+    entry.chmod(entry.stat().st_mode | stat.S_IXUSR)
+    for place in ("tmp", "proc", "dev", "sys", "etc", "var/cache/imgbuild", "root", "home"):
+        (folder / place).mkdir(parents=True)
+    return folder
+
+
+@pytest.mark.parametrize("export", [None, "NONE"])
+def test_variables_reach_the_image_and_nothing_else(image, tmp_path, export):
+    """Where sbatch hands all on a shell that talks before it works does no harm either."""
+    needs.apptainer()
+    (tmp_path / "talk").write_text("echo hello\n")
+    (tmp_path / "scratch").mkdir()
+    made = slurm.script(
+        samples.lock(samples.wheel("ray", "2.47.1")), "sha256:0", slurm.Job.SINGLE,
+        slurm.Allocation(more=(f"--export={export}",) if export else ()),
+        slurm.Container(image=str(image)), command=("/bin/busybox", "env"),
+        environment=tuple(slurm.Variable(*each) for each in TAKEN.items()),
+        scratch=str(tmp_path / "scratch"), passed=("TOKEN",),
+    )  # fmt: skip
+    path = tmp_path / "job.sh"
+    path.write_text(slurm.text(made, None))
+    home = {"HOME": str(tmp_path), "NCCL_DEBUG": "WARN", "TOKEN": "a secret"}
+    env = needs.slurm() | home | ({} if export else {"BASH_ENV": str(tmp_path / "talk")})
+    status, log = slurmworld.job(Project(tmp_path, "", None, env), path)
+    assert status == 0, log
+    seen = dict(line.split("=", 1) for line in log.splitlines() if "=" in line)
+    for name, value in TAKEN.items():
+        assert seen[name].startswith(value) if name in BEHIND else seen[name] == value, log
+    assert seen.get("TOKEN") == (None if export else "a secret")
+    assert list((tmp_path / "scratch").iterdir()) == []

@@ -1,0 +1,127 @@
+"""What `--check --submit` and the night make of a job that Slurm ends before it has run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild import slurm
+from imgbuild.ci import nightly
+from tests import needs, slurmworld
+from tests.unit import ci_world
+from tests.unit.cli_project import TARGET, Command, make
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(autouse=True, name="queue")
+def _queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    for name, value in needs.slurm().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    yield
+    for number in held(tmp_path):
+        subprocess.run(["scancel", number], check=True)
+
+
+def held(folder: Path) -> list[str]:
+    """Numbers of the jobs that were submitted in `folder` and are not over."""
+    said = subprocess.run(
+        ["squeue", "--noheader", "--me", "--format=%i %Z"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    rows = [line.split(maxsplit=1) for line in said.stdout.splitlines()]
+    return [number for number, place in rows if place == str(folder)]
+
+
+@contextlib.contextmanager
+def once_held(folder: Path, then: Callable[[str], object]) -> Iterator[None]:
+    """Within the block, call `then` with the number of the job of `folder`, once there is one."""
+    over = threading.Event()
+
+    def _look() -> None:
+        while not over.is_set():
+            if found := held(folder):
+                then(found[0])
+                return
+            over.wait(0.5)
+
+    thread = threading.Thread(target=_look)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def scancel(number: str) -> None:
+    subprocess.run(["scancel", number], check=True)
+
+
+def test_a_check_that_was_cancelled_in_the_queue_has_not_passed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    make(tmp_path)
+    (tmp_path / "some.sif").touch()
+    with once_held(tmp_path, scancel):
+        done = Command(monkeypatch, capsys)(
+            "slurm", TARGET, "--sif", "some.sif", "--check", "--submit", "--sbatch=--hold"
+        )
+    assert done.status == 1
+    assert re.search(r"job \d+ ended as cancelled: the check was not made to its end", done.stderr)
+
+
+def test_a_check_that_says_nothing_has_not_passed(tmp_path, monkeypatch, capsys):
+    """By a job script of the project's own that ends well, without a word."""
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    make(tmp_path)
+    template = tmp_path / "images/templates/slurm/check.j2"
+    template.parent.mkdir(parents=True, exist_ok=True)
+    template.write_text("#!/bin/sh\n#SBATCH --output={{ log }}\n#SBATCH --job-name={{ name }}\n:\n")
+    (tmp_path / "some.sif").touch()
+    done = Command(monkeypatch, capsys)("slurm", TARGET, "--sif", "some.sif", "--check", "--submit")
+    assert done.status == 1
+
+
+def test_the_end_of_a_job_is_slurms_word_and_its_own_status(tmp_path):
+    with once_held(tmp_path, scancel):
+        cancelled = slurm.wait("#!/bin/sh\nsleep 600\n", tmp_path, ["--hold"])
+    assert (cancelled.state, cancelled.status) == ("CANCELLED", 1)
+    failed = slurm.wait("#!/bin/sh\nexit 7\n", tmp_path, ["--output=/dev/null"])
+    assert (failed.state, failed.status) == ("FAILED", 7)
+    good = slurm.wait("#!/bin/sh\n:\n", tmp_path, ["--output=/dev/null"])
+    assert (good.state, good.status) == ("COMPLETED", 0)
+
+
+def test_a_job_that_slurm_has_forgotten_is_lost():
+    assert slurm._shown("999999999") == (slurm.LOST, 1)
+
+
+def test_an_interrupt_takes_the_job_out_of_the_queue(tmp_path):
+    interrupt = once_held(tmp_path, lambda _: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt), interrupt:
+        slurm.wait("#!/bin/sh\nsleep 600\n", tmp_path, ["--hold"])
+    slurmworld.until(lambda: not held(tmp_path), "the job is gone")
+
+
+def test_a_night_keeps_why_a_job_has_no_results(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    world = make(tmp_path)
+    assert Command(monkeypatch, capsys)("build", TARGET).status == 0
+    way, own = ci_world.way(world, ci_world.RUNNERS), ci_world.of(world)
+    [image], [job] = own.image, own.gpu
+    ci_world.passed(way.results, image)
+    known = {each.id: each for each in own.all}
+    with once_held(tmp_path, scancel):
+        done = nightly._through_slurm(way, job, known, ["--hold", "--gpus-per-node=0"])
+    assert not done.passed
+    assert done.failed is not None
+    assert "of Slurm ended as CANCELLED, status 1" in done.failed.error
