@@ -22,7 +22,8 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
     `binds` are folders of this machine by the place where they are seen, read-only. `work` becomes
     /tmp and the home: the memory that Apptainer gives for them holds 64 MB. `user`, a user and a
-    group id, is for callers who are root: in the container they are that one.
+    group id, is for callers who are root: in the container they are that one. `options` are further
+    ones of Apptainer's.
     """
 
     binds: Mapping[str, Path] = {}
@@ -30,6 +31,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str = "/"
     gpus: bool = False
     user: tuple[int, int] | None = None
+    options: tuple[str, ...] = ()
 
 
 def require() -> str:
@@ -39,6 +41,11 @@ def require() -> str:
 
 def run(program: str, image: Path, command: Sequence[str], settings: Running) -> processes.Result:
     """Run `command` through the entry point of `image`; its status is not judged."""
+    return processes.run(command_line(program, image, command, settings), check=False)
+
+
+def command_line(program: str, image: Path, command: Sequence[str], settings: Running) -> list[str]:
+    """What `run` runs."""
     # Without --no-eval a SIF that Apptainer made itself has a shell expand the command's words.
     words = [program, "--quiet", "run", "--containall", "--no-eval", "--no-privs"]
     words += ["--workdir", str(settings.work), "--pwd", settings.workdir]
@@ -49,4 +56,4 @@ def run(program: str, image: Path, command: Sequence[str], settings: Running) ->
     if settings.user is not None and os.geteuid() == 0:
         uid, gid = settings.user
         words += ["--security", f"uid:{uid}", "--security", f"gid:{gid}"]
-    return processes.run([*words, str(image), *command], check=False)
+    return [*words, *settings.options, str(image), *command]

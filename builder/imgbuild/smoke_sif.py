@@ -13,9 +13,9 @@ from imgbuild import apptainer, smoke
 from imgbuild.console import console
 from imgbuild.lock import Lock
 from imgbuild.oci.layout import Layout
-from imgbuild.report import Report
 from imgbuild.sif import convert
 from imgbuild.store import Store
+from imgbuild.tested import Tested, ran
 from imgbuild.values import Arch
 
 
@@ -28,7 +28,7 @@ def smoke_sif(
     store: Store,
     patience: float = 1.0,
     model: Path | None = None,
-) -> list[Report]:
+) -> list[Tested]:
     """Run `tiers` in the image of `layout` on `arch`: a report for each.
 
     ToolMissing if there is no Apptainer or no mksquashfs, WorkFailed if the tests could not run.
@@ -38,7 +38,8 @@ def smoke_sif(
         image = scratch / "image.sif"
         with console.step(f"making a SIF of {layout.path.name}"):
             convert.convert(layout, arch, image, convert.Options())
-        return smoke_file(lock, image, arch, tiers, store=store, patience=patience, model=model)
+        made = smoke_file(lock, image, arch, tiers, store=store, patience=patience, model=model)
+    return [smoke.of_image(layout.image(arch), each) for each in made]
 
 
 def smoke_file(
@@ -50,14 +51,14 @@ def smoke_file(
     store: Store,
     patience: float = 1.0,
     model: Path | None = None,
-) -> list[Report]:
+) -> list[Tested]:
     """Run `tiers` in the SIF `image` of the target of `lock`, on `arch`: a report for each.
 
     ToolMissing if there is no Apptainer, WorkFailed if the tests could not run.
     """
     expected = smoke.expectation(lock, arch)
     program = apptainer.require()
-    reports = []
+    made = []
     with store.scratch() as scratch:
         binds = {smoke.PLACE: smoke.write(expected, scratch)}
         if model is not None:
@@ -77,5 +78,6 @@ def smoke_file(
             command = smoke.test_command(lock.settings.prefix, tier, patience, place, smoke.PLACE)
             with console.step(f"{lock.target}: smoke tests, tier {tier}, in apptainer"):
                 result = apptainer.run(program, image, command, settings)
-            reports.append(smoke.read_report(result, expected, tier))
-    return reports
+            report = smoke.read_report(result, expected, tier)
+            made.append(ran(report, result, "apptainer", stranger=True))
+    return made

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild import apptainer as running
 from imgbuild import codec
 from imgbuild.oci import layout
 from imgbuild.registry.client import Client
@@ -24,6 +25,7 @@ from tests import needs, ordinary, ownregistry, smallworld, squashed
 pytestmark = [pytest.mark.engine, pytest.mark.apptainer, pytest.mark.timeout(600)]
 ARCH = Arch.X86_64
 PREFIX = "/opt/venv"
+SMOKE = Path(__file__).parents[2] / "smoke_tests"
 
 
 @pytest.fixture(scope="module", name="world")
@@ -268,3 +270,55 @@ def test_a_driver_at_another_place_is_found(sif, tmp_path):
     named = {"APPTAINER_CONTAINLIBS": str(driver)}
     assert apptainer("exec", sif, "python", "-c", code, env=named).stdout == "loaded\n"
     assert apptainer("run", sif, "python", "-c", code, env=named).stdout == "loaded\n"
+
+
+STUB = """\
+int cuInit(unsigned flags) { return 100; }
+int cuDeviceGetCount(int *count) { *count = 0; return 100; }
+"""
+
+
+@pytest.fixture(scope="module", name="driver")
+def _driver():
+    """A folder with what stands for a driver: a library that says that there is no GPU."""
+    compiler = needs.tool("gcc")
+    with ordinary.home() as place:
+        folder = place / "driver"
+        folder.mkdir()
+        (place / "stub.c").write_text(STUB)
+        for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            words = ["-shared", "-fPIC", "-nostdlib", f"-Wl,-soname,{name}", str(place / "stub.c")]
+            subprocess.run([compiler, *words, "-o", str(folder / f"{name}.580")], check=True)
+            (folder / name).symlink_to(f"{name}.580")
+        (folder / "libcuda.so").symlink_to("libcuda.so.1")
+        yield folder
+
+
+@pytest.mark.parametrize("user", [None, NOBODY], ids=["root", "a user"])
+def test_nv_brings_the_driver_that_the_loader_knows(sif, driver, user):
+    env = {"IMGBUILD_APPTAINER_DRIVER": str(driver)}
+    code = (
+        "import ctypes, os\n"
+        "print(ctypes.CDLL('libcuda.so.1').cuInit(0))\n"
+        "print(sorted(os.listdir('/.singularity.d/libs')))\n"
+    )
+    for verb in ("exec", "run"):
+        done = apptainer(
+            verb, "--containall", "--nv", sif, "python", "-c", code, env=env, user=user
+        )
+        libraries = ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"]
+        assert done.stdout.splitlines() == ["100", str(libraries)], done.stderr
+    without = apptainer("exec", sif, "python", "-c", code, env=env, user=user, check=False)
+    assert "libcuda.so.1: cannot open shared object file" in without.stderr
+
+
+def test_the_gpu_tier_is_run_with_nv(sif, driver, monkeypatch):
+    """By the tests' own words: the driver was loaded, and has no GPU."""
+    monkeypatch.setenv("IMGBUILD_APPTAINER_DRIVER", str(driver))
+    with ordinary.home() as work:
+        binds = {"/smoke_tests": SMOKE}
+        work.chmod(0o1777)
+        asked = running.Running(binds=binds, work=work, gpus=True, user=(54321, 54321))
+        look = ["python", "/smoke_tests/doctor.py", "--gpus", "1"]
+        done = running.run(needs.apptainer(), sif, look, asked)
+    assert "/.singularity.d/libs/libcuda.so.1 sees 0 GPUs (CUDA error 100), 1 were" in done.stdout

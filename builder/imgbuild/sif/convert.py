@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import hashlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -27,7 +26,7 @@ from imgbuild.seal import read_seal
 from imgbuild.sif import container, enroot, files, squashfs
 from imgbuild.sif.flat import Flat, Layer
 from imgbuild.sif.image import archive, read
-from imgbuild.values import Arch, Bytes, Digest
+from imgbuild.values import Arch, Bytes, Digest, digest_of_file
 
 Format = Literal["sif", "squashfs"]
 SUFFIXES: dict[Format, str] = {"sif": ".sif", "squashfs": ".sqsh"}
@@ -65,20 +64,31 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     pushed: Pushed | None = None
 
 
-def convert(layout: Layout, arch: Arch, out: Path, options: Options, *, lock: bytes = b"") -> Made:
+def convert(
+    layout: Layout,
+    arch: Arch,
+    out: Path,
+    options: Options,
+    *,
+    lock: bytes = b"",
+    layers: Sequence[Layer] | None = None,
+) -> Made:
     """Make `out` of the image of `layout` on `arch`; `lock` is its lock.json, if it has one.
+
+    `layers`, bottom first, stand for those of a layout that has the documents alone: the bytes of
+    the file follow from their content, not from how it is compressed.
 
     ToolMissing if there is no mksquashfs, IntegrityError if a layer is damaged.
     """
     tool = squashfs.find()
     image = read(layout, arch, lock)
     flat = Flat()
-    flat.add(
-        [
+    if layers is None:
+        layers = [
             Layer(path=layout.blob(layer.digest), digest=layer.digest, size=layer.size)
             for layer in layout.image(arch).layers
         ]
-    )
+    flat.add(layers)
     for attribute, path in flat.lost.items():
         console.warn(f"{image.name}: a squashfs holds no attribute {attribute!r}: {shown(path)}"
                      " and others lose it")  # fmt: skip
@@ -166,5 +176,5 @@ def _umask() -> int:
 
 def _measured(path: Path) -> tuple[Bytes, Digest]:
     with path.open("rb") as file:
-        digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        digest = digest_of_file(file)
     return path.stat().st_size, digest

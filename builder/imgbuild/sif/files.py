@@ -18,7 +18,7 @@ from imgbuild.oci.merged import Merged
 from imgbuild.oci.tar import Kind, Member
 from imgbuild.sif import container
 from imgbuild.sif.image import Image, file, folder, link, words
-from imgbuild.values import sha256
+from imgbuild.values import digest_of
 
 HOME = ".singularity.d"
 LIBRARIES = f"/{HOME}/libs"  # where --nv puts the driver's
@@ -110,7 +110,7 @@ def labels(image: Image) -> dict[str, str]:
     """The image's own labels, and those that lead back to it."""
     own = {IMAGE_LABEL: image.digest}
     if image.lock:
-        own[LOCK_LABEL] = f"sha256:{sha256(image.lock)}"
+        own[LOCK_LABEL] = digest_of(image.lock)
     return {**(image.settings.labels or {}), **own}
 
 

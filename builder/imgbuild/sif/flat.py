@@ -4,16 +4,16 @@ Comes in: layers, bottom first, each a file or a few bytes. Goes out: the tree t
 then a tar with each path once: folders first, then links and devices, then files in the order in
 which the layers hold them. Nothing is written to disk; a few hundred bytes a path are in memory.
 
-Layers are read twice: once for names, once for content. From the top down one reading would do if
-nothing in a layer depended on those below; but a path may lead through a link that a lower layer
-has, and a hard link may name a file that another layer then hides. Both are right only when all
-names are known. Layers are checked against their digests on the first reading.
+Layers are read twice: once for names (`skim`), once for content. From the top down one reading
+would do if nothing in a layer depended on those below; but a path may lead through a link that a
+lower layer has, and a hard link may name a file that another layer then hides. Both are right only
+when all names are known. Layers are checked against their digests on the first reading, and on the
+second their members against those of the first.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,9 @@ from imgbuild.errors import IntegrityError
 from imgbuild.oci.merged import Merged, Node
 from imgbuild.oci.tar import END, padding
 from imgbuild.oci.unpack import XATTR, Entry, Reader, inflated
-from imgbuild.values import Bytes, Digest
+from imgbuild.sif import skim
+from imgbuild.sif.skim import Seen
+from imgbuild.values import Bytes, Digest, digest_of_file
 
 TYPES = {
     "file": tarfile.REGTYPE,
@@ -59,6 +61,7 @@ class Flat:
     def __init__(self) -> None:
         self.tree = Merged()
         self._layers: list[Layer] = []
+        self._seen: list[int] = []  # of each layer what `Seen` says of its members
 
     def add(self, layers: Sequence[Layer]) -> None:
         """Put `layers`, bottom first, on top of what is there; IntegrityError if one is damaged."""
@@ -68,6 +71,10 @@ class Flat:
             ThreadPoolExecutor(READERS) as pool,
         ):
             for layer, entries in zip(layers, pool.map(_entries, layers), strict=True):
+                seen = Seen()
+                for entry in entries:
+                    seen.add(entry)
+                self._seen.append(seen.value)
                 self.tree.add_headers(entries)
                 bar.advance(layer.size)
         self._layers += layers
@@ -102,17 +109,19 @@ class Flat:
                 yield _header(path, node, others.get(id(node)))
                 others.setdefault(id(node), path)
         files = self._files()
-        for number, layer in enumerate(self._layers, 1):
+        for number, (layer, due) in enumerate(zip(self._layers, self._seen, strict=True), 1):
+            seen = Seen()
             with _opened(layer) as stream:
                 reader = Reader(stream, str(layer.path))
                 for member, entry in enumerate(reader, 1):
+                    seen.add(entry)
                     found = files.pop((number, member), None)
                     if found is not None:
-                        if (found[0].size, found[0].mtime) != (entry.size, entry.mtime):
+                        if found[0].size != entry.size:
                             _changed(layer)
                         yield from _file(reader, *found, advance)
-        if files:
-            _changed(self._layers[min(files)[0] - 1])
+            if seen.value != due:
+                _changed(layer)
         yield END
 
     def _files(self) -> dict[tuple[int, int], tuple[Node, list[str]]]:
@@ -126,10 +135,10 @@ class Flat:
 
 def _entries(layer: Layer) -> list[Entry]:
     """The members of a layer, which is what its digest says."""
-    if not layer.data:
-        _check(layer)
-    with _opened(layer) as stream:
-        return list(Reader(stream, str(layer.path)))
+    if layer.data:
+        return list(Reader(io.BytesIO(layer.data), str(layer.path)))
+    _check(layer)
+    return skim.entries(layer.path)
 
 
 def _changed(layer: Layer) -> NoReturn:
@@ -140,7 +149,7 @@ def _changed(layer: Layer) -> NoReturn:
 def _check(layer: Layer) -> None:
     try:
         with layer.path.open("rb") as file:
-            found = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+            found = digest_of_file(file)
     except OSError as error:
         message = f"cannot read {layer.path}: {error.strerror}"
         raise IntegrityError(message, hint=REMEDY) from error
