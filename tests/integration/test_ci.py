@@ -211,6 +211,10 @@ def report(world: World, folder: Path) -> None:
     made = f"issue create --title nightly: {BROKEN} --body-file build/issues/{BROKEN}.md"
     assert [line for line in asked.splitlines() if "create" in line] == [made]
     assert CAUSE in (world.project.folder / f"build/issues/{BROKEN}.md").read_text()
+    [proven] = world.project.read(f"{TARGET}/smoke.json")["runs"]
+    [failed] = world.project.read(f"{BROKEN}/smoke.json")["runs"]
+    assert (proven["tier"], proven["result"], failed["result"]) == ("static", "pass", "fail")
+    assert CAUSE in json.dumps(failed)
     (folder / "gh.number").write_text("7\n")
     world.job("nightly", "report", **env)
     assert (

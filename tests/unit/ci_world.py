@@ -81,5 +81,6 @@ def passed(folder: Path, job: Job, *steps: str, **other: object) -> None:
         result = StepResult(
             job=job.id, target=job.target, step=step, digest=job.digest, outcome="passed",  # type: ignore[arg-type]
             exit_code=0, started="2026-11-21T00:00:00+00:00", seconds=1.0, command=(),
+            tiers=job.tiers if step == "smoke" else (),
         )  # fmt: skip
         results.write(folder, msgspec.structs.replace(result, **other))

@@ -9,14 +9,17 @@ import msgspec
 import pytest
 
 import imgbuild
-from imgbuild import codec, seal
+from imgbuild import codec, seal, tested
 from imgbuild.ci import choosing, jobs, nightly, results, running
-from imgbuild.ci.choosing import Asked, Chosen
+from imgbuild.ci.choosing import Asked, Chosen, Published
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.matrix.load import load
 from imgbuild.matrix.select import select
 from imgbuild.project import Project
-from imgbuild.values import Arch
+from imgbuild.registry.client import Client
+from imgbuild.sif import push as pushing
+from imgbuild.sif.convert import Made
+from imgbuild.values import Arch, digest_of
 from tests.unit.ci_world import BOTH, RUNNERS, _made, _place, _world, of, passed, told, way
 from tests.unit.cli_project import TARGET, UNLOCKED, World
 
@@ -89,7 +92,7 @@ def test_machines_fit_or_the_job_is_refused(world):
 
 def test_a_gpu_tier_needs_a_machine_that_has_one(world):
     without = "".join(f"{line}\n" for line in RUNNERS.splitlines() if "gpus" not in line)
-    with pytest.raises(InputError, match="must pass tier gpu, and no machine with a GPU"):
+    with pytest.raises(InputError, match="must pass tier gpu, and no machine with enough GPUs"):
         of(world, without)
     assert of(world, without, gate="gate: [static]\n").gpu == ()
 
@@ -97,21 +100,52 @@ def test_a_gpu_tier_needs_a_machine_that_has_one(world):
 # -- which targets
 
 
-def chosen(world: World, asked: Asked, published: dict[str, str]) -> Chosen:
+def chosen(world: World, asked: Asked, published: dict[str, Published], more: str = "") -> Chosen:
     """The choice among all targets of the matrix."""
     matrix = load(world.matrix)
     selected = select(matrix, [], everything=True, arches=[])
-    found = told(world, RUNNERS)
+    found = told(world, RUNNERS + more)
     return choosing.choose(Project(matrix=world.matrix), selected, found, asked, published)
 
 
 def test_a_published_digest_has_no_jobs(world):
-    found = chosen(world, Asked(), {TARGET: world.seal.digest})
+    found = chosen(world, Asked(), {TARGET: Published(digest=world.seal.digest)})
     assert [one.target for one in found.targets] == [UNLOCKED]
     [one] = found.passed
     assert (one.target, one.outcome) == (TARGET, "published")
-    other = chosen(world, Asked(), {TARGET: f"sha256:{'0' * 64}"})
+    other = chosen(world, Asked(), {TARGET: Published(digest=f"sha256:{'0' * 64}")})
     assert other.passed == ()
+
+
+def test_a_sif_that_a_published_target_lacks_is_made_in_a_later_night(world):
+    """Its job failed, or the night was stopped between the tag and the SIF."""
+    own = world.seal.arch[Arch.X86_64].manifest
+    other = {Arch.X86_64: f"sha256:{'0' * 64}"}  # one of another image
+    for sifs in ({}, other):
+        there = {TARGET: Published(digest=world.seal.digest, sifs=sifs)}
+        made = chosen(world, Asked(), there, "sif: true\n")
+        [target] = [one for one in made.targets if one.target == TARGET]
+        [job] = target.all
+        assert (job.id, job.steps, job.runner) == (
+            f"{TARGET}@x86_64-sif", ("gate", "pull", "sif"), ("a",),
+        )  # fmt: skip
+    there = {TARGET: Published(digest=world.seal.digest, sifs={Arch.X86_64: own})}
+    assert [one.outcome for one in chosen(world, Asked(), there, "sif: true\n").passed] == [
+        "published"
+    ]
+
+
+def test_the_gate_of_a_sif_opens_for_what_is_published(place, tmp_path):
+    """On a machine without the results of the night that published it."""
+    made = jobs.jobs(TARGET, (Arch.X86_64,), place.world.seal, told(place.world, "sif: true\n"))
+    known = {job.id: job for job in made.all}
+    here = way(place.world, results=tmp_path / "none", registry=str(place.repository))
+    [sif], [publish] = made.sif, made.publish
+    status, said = running._here(running._gate, here, sif, known)
+    assert (status, "has to wait" in said.error) == (WorkFailed.exit_code, True)
+    place.push()
+    assert running._here(running._gate, here, sif, known)[0] == 0
+    assert running._here(running._gate, here, publish, known)[0] == WorkFailed.exit_code
 
 
 def test_shards_share_the_targets(world):
@@ -133,11 +167,34 @@ def test_a_target_without_a_machine_stops_no_other_one(world):
     assert asked.arches == (Arch.ARM64,)
 
 
-def test_tags_say_what_is_published(place):
+def test_tags_say_what_is_published(place, tmp_path):
     done = place.push()
     selected = select(load(place.world.matrix), [], everything=True, arches=[])
     client = place.work().client
-    assert choosing.published(client, place.repository, selected) == {TARGET: done.digest}
+    assert choosing.published(client, place.repository, selected) == {
+        TARGET: Published(digest=done.digest)
+    }
+    file = tmp_path / "x.sif"
+    file.write_bytes(b"a SIF")
+    image = place.world.seal.arch[Arch.X86_64].manifest
+    sif = Made(
+        name=TARGET, arch=Arch.X86_64, format="sif", compressor="gzip", tool="4.6", output=file,
+        digest=digest_of(b"a SIF"), size=5, image=image,
+    )  # fmt: skip
+    pushing.push(client, place.repository, sif)
+    assert choosing.published(client, place.repository, selected, sifs=True) == {
+        TARGET: Published(digest=done.digest, sifs={Arch.X86_64: image})
+    }
+
+
+def test_a_registry_that_does_not_say_has_nothing_published(place, capsys):
+    """As some answer for a repository that does not exist yet."""
+    place.push()
+    place.registry.auth, place.registry.login = "basic", ("me", "secret")
+    selected = select(load(place.world.matrix), [], everything=True, arches=[])
+    client = Client(first_wait=0.001, attempts=1, origin=True)
+    assert choosing.published(client, place.repository, selected) == {}
+    assert "does not say what it has (401)" in " ".join(capsys.readouterr().err.split())
 
 
 # -- results
@@ -178,16 +235,57 @@ def test_steps_that_passed_are_not_due_again(world, tmp_path):
 def test_a_gate_opens_when_all_has_passed(world, tmp_path):
     made = of(world)
     known = {job.id: job for job in made.all}
+    here = way(world, results=tmp_path)
     [publish] = made.publish
     with pytest.raises(WorkFailed, match=f"{TARGET}@x86_64 has not done check, audit"):
-        results.require(tmp_path, publish, known)
+        running.require(here, publish, known)
     for job in (*made.image, *made.gpu):
         passed(tmp_path, job)
-    results.require(tmp_path, publish, known)
+    running.require(here, publish, known)
     passed(tmp_path, made.gpu[0], "smoke", outcome="failed", error="no device")
-    with pytest.raises(WorkFailed, match="gpu failed at smoke: no device") as raised:
-        results.require(tmp_path, publish, known)
-    assert raised.value.hint == f"run it first: imgbuild ci run {TARGET}@x86_64-gpu"
+    with pytest.raises(WorkFailed, match="gpu failed at smoke: no device"):
+        running.require(here, publish, known)
+
+
+def test_a_gate_stays_shut_for_tiers_that_never_ran(world, tmp_path):
+    """Tiers that were not asked for when the tests ran, by another --gate or an older ci.yaml."""
+    few = of(world, gate="gate: [static]\n")
+    for job in few.image:
+        results.begin(tmp_path, job)
+        passed(tmp_path, job)
+    more = of(world, gate="gate: [static, cpu]\n")
+    known = {job.id: job for job in more.all}
+    here = way(world, results=tmp_path)
+    with pytest.raises(WorkFailed, match=f"{TARGET}@x86_64 has not done smoke"):
+        running.require(here, more.publish[0], known)
+    assert running.due_steps(here, more.image[0]) == {"check", "size", "smoke", "build"}
+    assert not results.read_job(tmp_path, results.begun(tmp_path, more.image[0])).passed
+    passed(tmp_path, more.image[0], "smoke")
+    running.require(here, few.publish[0], {job.id: job for job in few.all})  # more is enough
+
+
+def test_without_a_tier_for_every_machine_nothing_is_tested_before_the_gpu(world):
+    [image] = of(world, gate="gate: [gpu]\n").image
+    assert "smoke" not in image.steps
+    assert "--verify" not in running.command(way(world), image, "build")
+    [again] = of(world, again=True).again
+    assert "--verify" in running.command(way(world), again, "build")
+
+
+@pytest.mark.parametrize(
+    ("config", "tiers", "open_"),
+    [("sealed", ("static", "cpu"), True), ("sealed", ("static",), False),
+     ("", ("static", "cpu"), False), (f"sha256:{'0' * 64}", ("static", "cpu"), False)],
+)  # fmt: skip
+def test_tests_count_that_ran_in_the_sealed_image(world, tmp_path, config, tiers, open_):
+    [job] = of(world).image
+    here = way(world, results=tmp_path)
+    own = world.seal.arch[Arch.X86_64].config if config == "sealed" else config
+    reports = [tested.Tested(target=TARGET, arch="x86_64", tier=tier, config=own) for tier in tiers]
+    codec.write(results.place(tmp_path, job.id, "smoke", "answer.json"), reports)
+    status, said = running._here(running._tested, here, job, {})
+    assert (status == 0) is open_
+    assert open_ or "does not say that it ran in" in said.error
 
 
 @pytest.mark.parametrize(
@@ -251,7 +349,8 @@ def test_steps_are_verbs_that_one_can_paste(world):
         "sign", place, "--target", TARGET, "--key", "/a/key", *matrix, *plain, "--json",
     )  # fmt: skip
     assert running.command(here, publish, "tag") == (
-        "tag", place, TARGET, f"{TARGET}-20261121", *plain, "--json",
+        # The target's own tag last: where it is, a later night has nothing left to do.
+        "tag", place, f"{TARGET}-20261121", TARGET, *plain, "--json",
     )  # fmt: skip
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
 from imgbuild import codec
-from imgbuild.ci import report
+from imgbuild.ci import report, results, running
 from imgbuild.ci.choosing import Chosen, Passed
+from imgbuild.ci.results import StepResult
 from imgbuild.errors import InputError
 from tests import registries
-from tests.unit.ci_world import RUNNERS, _made, _world, of, passed, told
+from tests.unit.ci_world import RUNNERS, _made, _world, of, passed, told, way
 from tests.unit.cli_project import TARGET, Command, World
 
 __all__ = ["_made", "_world"]  # fixtures
@@ -31,6 +33,22 @@ def test_a_target_is_what_its_jobs_are(world, tmp_path):
     assert (found.outcome, found.seconds) == ("published", 12.0)
 
 
+def test_what_was_to_be_published_and_was_not_begun_is_unfinished(world, tmp_path):
+    """The machine of the job that publishes died before its first step, or there was none."""
+    made = of(world, gate="gate: [static]\nsif: true\n")
+    passed(tmp_path, made.image[0])
+    assert report.verdict(tmp_path, made).outcome == "proven"  # of a change under review
+    found = report.verdict(tmp_path, made, published=True)
+    assert (found.outcome, found.bad) == ("unfinished", True)
+    assert f"{TARGET}@publish has not done gate, sign, tag" in found.error
+    passed(tmp_path, made.publish[0])
+    found = report.verdict(tmp_path, made, published=True)
+    assert (found.outcome, found.bad) == ("unfinished", True)
+    assert f"{TARGET}@x86_64-sif has not done" in found.error
+    passed(tmp_path, made.sif[0])
+    assert report.verdict(tmp_path, made, published=True).outcome == "published"
+
+
 def test_who_waits_in_vain_is_not_the_first_that_failed(world, tmp_path):
     made = of(world)
     passed(tmp_path, made.image[0], "check", "audit")
@@ -43,20 +61,28 @@ def test_who_waits_in_vain_is_not_the_first_that_failed(world, tmp_path):
 
 def test_a_report_is_read_by_people_and_issues(world, tmp_path):
     made = of(world)
-    said = {"outcome": "failed", "error": "one | two\nthree", "hint": "pin it", "exit_code": 4}
+    line = running.repeat(way(world), made.image[0], alone=True)
+    said = {
+        "outcome": "failed",
+        "repeat": line,
+        "error": "one | two\nthree",
+        "hint": "pin it",
+        "exit_code": 4,
+    }
     passed(tmp_path, made.image[0], "audit", **said)
     done = Passed(target="other", digest=world.seal.digest, outcome="published", reason="as it is")
     gone = Passed(target="third", digest="", outcome="impossible", reason="no machine")
     found = report.overview(tmp_path, Chosen(targets=(made,), passed=(done, gone)))
-    assert [one.target for one in found.bad] == [TARGET, "third"]
+    assert [one.target for one in found.bad] == [TARGET]
+    assert [one.target for one in found.wrong(strict=True)] == [TARGET, "third"]
     text = report.markdown(found)
     assert f"| {TARGET} | ❌ failed | `{TARGET}@x86_64` audit | one \\| two three |" in text
     assert "| other | ✅ published |" in text
     issue = report.issue(found.bad[0])
     assert "exit status 4" in issue
     assert "    one | two\n    three" in issue
-    assert f"imgbuild ci run {TARGET}@x86_64" in issue
-    assert "imgbuild ci run" not in report.issue(found.bad[1])
+    assert f"    imgbuild ci run {TARGET}@x86_64 --no-push" in issue
+    assert "imgbuild ci run" not in report.issue(found.targets[2])
 
 
 # -- the command line
@@ -85,6 +111,19 @@ def test_jobs_fit_a_matrix_of_actions(world, command):
     assert [one.target for one in document.targets] == [TARGET]
 
 
+def test_a_report_of_a_night_asks_for_what_is_published(world, command):
+    told(world, RUNNERS)
+    chosen = command("ci", "jobs", TARGET, "--gate", "static", "--json").stdout
+    (world.folder / "jobs.json").write_text(chosen)
+    [target] = codec.decode(chosen.encode(), Chosen, file="stdout").targets
+    passed(world.folder / "build/ci", target.image[0])
+    words = ("ci", "report", "--jobs", "jobs.json", "--issues", "issues")
+    assert command(*words).status == 0
+    assert not (world.folder / "issues").exists()
+    assert command(*words, "--published").status == 1
+    assert (world.folder / f"issues/{TARGET}.md").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -93,6 +132,7 @@ def test_jobs_fit_a_matrix_of_actions(world, command):
         (("run", f"{TARGET}@x86_64", "--no-push", "--keyless"), "--no-push: nothing goes"),
         (("run", "a@b", "--registry", "h/n", "--key", "k", "--keyless"), "two ways to sign"),
         (("run", f"{TARGET}@x86_64", "--no-gpu"), "no registry is named"),
+        (("run", f"{TARGET}@x86_64", "--no-push", "--through", "here"), "is no image"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(world, command, words, message):
@@ -100,6 +140,50 @@ def test_what_cannot_be_meant_is_refused(world, command, words, message):
     done = command("ci", *words)
     assert done.status == InputError.exit_code
     assert message in " ".join(done.stderr.split())
+
+
+def test_the_line_that_a_gate_hints_at_runs(world, command):
+    told(world, RUNNERS)
+    folder = world.folder / "build/ci"
+    made = of(world, gate="gate: [static, gpu]\n")
+    [image], [gpu] = made.image, made.gpu
+    passed(folder, image, registry="registry.example/rl")
+    passed(folder, gpu, "pull", "smoke")  # and not its gate
+    (world.folder / "ci.yaml").unlink()
+    words = ("--registry", "registry.example/rl", "--gate", "static", "--gate", "gpu")
+    done = command("ci", "run", f"{TARGET}@publish", *words)
+    assert done.status == 1
+    result = codec.read(results.place(folder, f"{TARGET}@publish", "gate", "json"), StepResult)
+    _, _, line = result.hint.partition("run it first: imgbuild ")
+    again = command(*shlex.split(line))
+    assert (again.status, again.stdout.strip()) == (0, f"{gpu.id} passed"), again.stderr
+    assert "--no-push" not in running.repeat(way(world), made.publish[0], alone=True)
+
+
+def test_a_report_is_of_the_last_night_or_of_what_is_asked(world, command):
+    told(world, RUNNERS)
+    chosen = command("ci", "jobs", TARGET, "--gate", "static", "--json").stdout
+    [target] = codec.decode(chosen.encode(), Chosen, file="stdout").targets
+    passed(world.folder / "build/ci", target.image[0])
+    assert command("ci", "report", "--json").status == 1  # of all targets and tiers
+    asked = json.loads(command("ci", "report", "--gate", "static", "--json").stdout)
+    said = {one["target"]: one["outcome"] for one in asked["targets"]}
+    assert said.pop(TARGET) == "proven"
+    assert set(said.values()) == {"unfinished"}
+    (world.folder / "build/ci/jobs.json").write_text(chosen)
+    assert command("ci", "report").status == 0
+
+
+def test_what_no_machine_can_prove_is_red_if_asked_for(world, command):
+    told(world, RUNNERS)
+    gone = Passed(target="third", digest="", outcome="impossible", reason="no machine")
+    codec.write(world.folder / "jobs.json", Chosen(targets=(), passed=(gone,)))
+    words = ("ci", "report", "--jobs", "jobs.json", "--issues", "issues")
+    done = command(*words, "--summary", "page")
+    assert done.status == 0
+    assert "| third | ⚠️ impossible |  | no machine |" in (world.folder / "page").read_text()
+    assert command(*words, "--strict").status == 1
+    assert (world.folder / "issues/third.md").exists()
 
 
 def test_a_night_needs_a_registry(command):

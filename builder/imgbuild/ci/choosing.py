@@ -17,9 +17,11 @@ from imgbuild.ci.jobs import Jobs
 from imgbuild.ci.settings import Settings
 from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.fetch_http import Refused
 from imgbuild.matrix.select import Selected
 from imgbuild.project import Project
-from imgbuild.registry.client import Client
+from imgbuild.registry import referrers
+from imgbuild.registry.client import Client, NotFound
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.seal import Seal, seal_path
 from imgbuild.threads import Stop, each
@@ -45,6 +47,16 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     passed: tuple[Passed, ...] = ()
 
 
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """What a repository has of a target: the digest that its tag names, and SIFs beside it.
+
+    `sifs`: by architecture the manifest that each SIF says that it was made of.
+    """
+
+    digest: Digest
+    sifs: dict[Arch, Digest] = {}
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of the choice.
 
@@ -64,11 +76,12 @@ def choose(
     selected: Sequence[Selected],
     settings: Settings,
     asked: Asked,
-    published: Mapping[str, Digest],
+    published: Mapping[str, Published],
 ) -> Chosen:
-    """The jobs of the `selected` targets; `published` says which digest each target's tag names.
+    """The jobs of the `selected` targets; `published` says what the registry has.
 
-    A target for which there is no machine is passed over and said to be, unless it is the only one:
+    A published target that lacks a SIF has the jobs that make it, where ci.yaml asks for one. A
+    target for which there is no machine is passed over and said to be, unless it is the only one:
     then that is an InputError.
     """
     before = history.digests_at(project, asked.revision) if asked.revision else {}
@@ -80,11 +93,20 @@ def choose(
         digest = sealed.digest if sealed is not None else ""
         if digest and before.get(item.name) == digest:
             passed.append(_passed(item, digest, "unchanged", f"as at {asked.revision}"))
-        elif digest and published.get(item.name) == digest:
-            passed.append(_passed(item, digest, "published", "its tag names the sealed digest"))
         else:
+            lacking: tuple[Arch, ...] = ()
+            there = published.get(item.name)
+            if sealed is not None and there is not None and there.digest == digest:
+                lacking = _lacking(item, sealed, settings, asked, there)
+                if not lacking:
+                    why = "its tag names the sealed digest"
+                    passed.append(_passed(item, digest, "published", why))
+                    continue
             try:
-                found.append(of_target(item, sealed, settings, asked))
+                if lacking:
+                    found.append(_sifs(item, sealed, settings, asked, lacking))
+                else:
+                    found.append(of_target(item, sealed, settings, asked))
             except InputError as error:
                 if len(selected) == 1:
                     raise
@@ -100,6 +122,36 @@ def _passed(
     reason: str,
 ) -> Passed:
     return Passed(target=item.name, digest=digest, outcome=outcome, reason=reason)
+
+
+def _lacking(
+    item: Selected, sealed: Seal, settings: Settings, asked: Asked, there: Published
+) -> tuple[Arch, ...]:
+    """The architectures of a published target whose SIF is asked for and is not there."""
+    if not settings.sif:
+        return ()
+    return tuple(
+        arch
+        for arch in item.arches
+        if arch in sealed.arch
+        and (not asked.arches or arch in asked.arches)
+        and there.sifs.get(arch) != sealed.arch[arch].manifest
+    )
+
+
+def _sifs(
+    item: Selected,
+    sealed: Seal | None,
+    settings: Settings,
+    asked: Asked,
+    arches: Sequence[Arch],
+) -> Jobs:
+    """The jobs that make the SIFs of a published target for `arches`."""
+    # Nothing is tested again, so no machine with a GPU has to be there.
+    bare = msgspec.structs.replace(settings, gate=("static",))
+    every = of_target(item, sealed, bare, msgspec.structs.replace(asked, labels=False))
+    made = works.only_sifs(every, arches)
+    return works.labelled(made, settings) if asked.labels else made
 
 
 def of_target(item: Selected, sealed: Seal | None, settings: Settings, asked: Asked) -> Jobs:
@@ -122,16 +174,46 @@ def read_seal(project: Project, target: str) -> Seal | None:
 
 
 def published(
-    client: Client, repository: Repository, selected: Sequence[Selected]
-) -> dict[str, Digest]:
-    """What the tag of each target names in `repository`; a target without a tag is absent.
+    client: Client, repository: Repository, selected: Sequence[Selected], *, sifs: bool = False
+) -> dict[str, Published]:
+    """What `repository` has of each target; a target without a tag is absent.
 
-    Only a job whose gate is passed puts such a tag: its digest is proven, and all of it is there.
+    `sifs`: also which SIFs lie there. The target's own tag is the last that a job puts, after its
+    gate; `imgbuild push` puts it without one. A registry that refuses to say (401, 403) has
+    nothing, with a warning.
     """
+    refused: list[Refused] = []
 
-    def _ask(item: Selected, _: Stop) -> Digest:
-        found = client.resolve(Reference(repository.host, repository.name, tag=item.name))
-        return found.digest if found is not None else ""
+    def _ask(item: Selected, _: Stop) -> Published | None:
+        try:
+            found = client.resolve(Reference(repository.host, repository.name, tag=item.name))
+        except Refused as error:
+            # So some registries answer for a repository that does not exist yet: the first night.
+            if error.status not in (401, 403):
+                raise
+            refused.append(error)
+            return None
+        if found is None:
+            return None
+        made = {arch: _subject(client, repository, item, arch) for arch in item.arches if sifs}
+        there = {arch: digest for arch, digest in made.items() if digest}
+        return Published(digest=found.digest, sifs=there)
 
     answers = each(list(selected), _ask, threads=ASKING)
-    return {item.name: digest for item, digest in zip(selected, answers, strict=True) if digest}
+    if refused:
+        console.warn(
+            f"{repository} does not say what it has ({refused[0].status}), so nothing is taken to"
+            " be published there: that is right if it is new; else log in with what may read it"
+        )
+    return {item.name: one for item, one in zip(selected, answers, strict=True) if one is not None}
+
+
+def _subject(client: Client, repository: Repository, item: Selected, arch: Arch) -> Digest:
+    """The manifest of which the SIF of `item` for `arch` is made; "" if there is no SIF."""
+    tag = f"{item.name}-{arch}-sif"
+    try:
+        data = client.manifest(Reference(repository.host, repository.name, tag=tag)).data
+    except NotFound:
+        return ""
+    named = referrers.subject(data)
+    return named.digest if named is not None else ""

@@ -7,6 +7,8 @@ steps, the machine that it wants and the jobs whose results it rests on.
     TARGET@x86_64-gpu, …           gate → pull → smoke
     TARGET@publish                 gate → sign → tag
     TARGET@x86_64-sif, …           gate → pull → sif, where ci.yaml asks for it
+
+A target that is published and lacks a SIF has that last one alone.
 """
 
 from __future__ import annotations
@@ -95,11 +97,13 @@ class _Maker(msgspec.Struct, frozen=True):
 
     def image(self, arches: Sequence[Arch]) -> tuple[Job, ...]:
         """For each architecture all that needs no GPU; the first also pushes."""
-        steps: tuple[Step, ...] = ("check", "audit", "size", "build", "smoke")
+        tiers = without_gpu(self.settings.gate)
+        smoke: tuple[Step, ...] = ("smoke",) if tiers else ()
+        steps: tuple[Step, ...] = ("check", "audit", "size", "build", *smoke)
         return tuple(
             msgspec.structs.replace(
                 self.job(arch, arch, (*steps, "push") if arch is arches[0] else steps),
-                tiers=without_gpu(self.settings.gate),
+                tiers=tiers,
             )
             for arch in arches
         )
@@ -165,12 +169,27 @@ def jobs(
     )
 
 
+def only_sifs(found: Jobs, arches: Sequence[Arch]) -> Jobs:
+    """Of the jobs of a target that is published those that make its SIFs for `arches`.
+
+    They rest on its tag in the registry alone.
+    """
+    left = (job for job in found.sif if job.arch in arches)
+    return Jobs(
+        target=found.target,
+        digest=found.digest,
+        image=(),
+        publish=(),
+        sif=tuple(msgspec.structs.replace(job, needs=()) for job in left),
+    )
+
+
 def _gpu_arches(
     target: str, tier: Tier, arches: Sequence[Arch], settings: Settings
 ) -> tuple[Arch, ...]:
-    found = tuple(arch for arch in arches if arch in settings.gpu_arches)
+    found = tuple(arch for arch in arches if arch in settings.gpu_arches(GPU_TIERS[tier]))
     if not found:
-        message = f"{target} must pass tier {tier}, and no machine with a GPU is named for it"
+        message = f"{target} must pass tier {tier}, and no machine with enough GPUs is named for it"
         hint = f"name one under runners: in {FILE}, or take {tier} out of gate: (--gate)"
         raise InputError(message, hint=hint)
     return found

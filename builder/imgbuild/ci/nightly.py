@@ -56,7 +56,7 @@ def night(way: Way, chosen: Chosen, machines: Machines) -> Overview:
             raised[own.target] = error
         if machines.drop and not there:
             _drop(folder)
-    found = report.overview(way.results, chosen)
+    found = report.overview(way.results, chosen, published=True)
     return Overview(targets=tuple(_judged(one, raised.get(one.target)) for one in found.targets))
 
 
@@ -83,7 +83,8 @@ def _target(way: Way, own: Jobs, machines: Machines) -> None:
     """The jobs of one target; those that cannot be done here must have been done elsewhere."""
     known = running.known(way, own)
     here = Arch.parse(platform.machine())
-    anywhere = {job.id for job in (*own.publish, *own.sif)}
+    sifs = {job.id for job in own.sif}
+    anywhere = {job.id for job in own.publish} | sifs
     for job in (known[job.id] for job in own.all):
         if results.read_job(way.results, job).passed:
             console.info(f"{job.id} has passed before")
@@ -91,33 +92,40 @@ def _target(way: Way, own: Jobs, machines: Machines) -> None:
             if not _through_slurm(way, job, known, machines.options).passed:
                 return
         elif job.arch is not here and job.id not in anywhere:
-            console.warn(f"{job.id} is for another machine: imgbuild ci run {job.id} on {job.arch}")
-        elif not running.run_job(way, job, known).passed:
+            line = running.repeat(way, job)
+            console.warn(f"{job.id} is for another machine; on one of {job.arch}: {line}")
+        elif not running.run_job(way, job, known).passed and job.id not in sifs:
             return
 
 
 def _through_slurm(way: Way, job: Job, known: dict[str, Job], options: Sequence[str]) -> JobResult:
     """Do `job` on a node of Slurm's, which sees the same folders, and wait for its end."""
-    results.require(way.results, job, known)
+    # Nodes of a site may have no way to a registry: the image is brought here, and they find it.
+    begun = running.run_job(way, job, known, until="smoke")
+    if begun.failed is not None:
+        return begun
     folder = way.results.resolve() / job.id
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "slurm-%j.log"
     words = [f"--job-name={job.id}", f"--output={log}", f"--gpus-per-node={job.gpus}", *options]
     script = f"#!/bin/sh\nexec {run.pasted(run_command(way, job))}\n"
     with console.step(f"{job.id}: waiting for Slurm"):
-        number, status = slurm.wait(script, way.project.root, words)
+        end = slurm.wait(script, way.project.root, words)
     done = results.read_job(way.results, job)
-    if status != 0 and done.failed is None:
-        results.write(way.results, _lost(job, done, number, status, log))
+    if not done.passed and done.failed is None:
+        results.write(way.results, _lost(job, done, end, log))
         done = results.read_job(way.results, job)
     return done
 
 
-def _lost(job: Job, done: JobResult, number: str, status: int, log: Path) -> StepResult:
-    """The result of a job of Slurm's that ended and left none: its node failed, or its time."""
-    path = Path(str(log).replace("%j", number))
+def _lost(job: Job, done: JobResult, end: slurm.End, log: Path) -> StepResult:
+    """The result of a job of Slurm's that ended without one.
+
+    Its node failed, its time was over, or it was cancelled before it ran.
+    """
+    path = Path(str(log).replace("%j", end.number))
     said = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    found = results.first_error(b"", said, status)
+    found = results.first_error(b"", said, end.status)
     step = next(step for step in job.steps if step not in {one.step for one in done.steps})
     return StepResult(
         job=job.id,
@@ -126,12 +134,13 @@ def _lost(job: Job, done: JobResult, number: str, status: int, log: Path) -> Ste
         digest=job.digest,
         outcome="failed",
         exit_code=1,
-        error=f"job {number} of Slurm ended with status {status}: {found.error}",
+        error=f"job {end.number} of Slurm ended as {end.state}, status {end.status}: {found.error}",
         hint=found.hint,
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=0.0,
         command=(),
         registry=job.registry,
+        tiers=job.tiers if step == "smoke" else (),
     )
 
 

@@ -18,11 +18,13 @@ from imgbuild.ci.results import JobResult
 
 Word = Literal["published", "proven", "failed", "unfinished", "unchanged", "impossible"]
 HEAD = ("target", "outcome", "job", "step", "minutes", "first error")
-MARKS: dict[Word, str] = {"failed": "❌", "impossible": "❌", "unfinished": "⏳"}
+MARKS: dict[Word, str] = {"failed": "❌", "impossible": "⚠️", "unfinished": "⏳"}
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one target. `error` is the first real one; `log` is where it stands.
+
+    `repeat` is the line that does its job again.
 
     published: its tag names this digest. proven: all jobs passed but those that publish. unchanged:
     the digest is that of the revision asked about. unfinished: jobs have not been done, and none
@@ -38,12 +40,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     hint: str = ""
     log: str = ""
+    repeat: str = ""
     seconds: float = 0.0
 
     @property
     def bad(self) -> bool:
-        """Somebody has to look at it."""
-        return self.outcome in ("failed", "impossible", "unfinished")
+        """Somebody has to look at it; an impossible one waits for another ci.yaml."""
+        return self.outcome in ("failed", "unfinished")
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,10 +59,16 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         """Those that somebody has to look at."""
         return tuple(one for one in self.targets if one.bad)
 
+    def wrong(self, *, strict: bool) -> tuple[Verdict, ...]:
+        """As `bad`; with `strict` also those for which there is no machine."""
+        return tuple(
+            one for one in self.targets if one.bad or (strict and one.outcome == "impossible")
+        )
 
-def overview(folder: Path, chosen: Chosen) -> Overview:
-    """What the results in `folder` say of `chosen`."""
-    done = [verdict(folder, own) for own in chosen.targets]
+
+def overview(folder: Path, chosen: Chosen, *, published: bool = False) -> Overview:
+    """What the results in `folder` say of `chosen`; with `published`, all of it was to be."""
+    done = [verdict(folder, own, published=published) for own in chosen.targets]
     passed = [
         Verdict(
             target=one.target,
@@ -72,8 +81,8 @@ def overview(folder: Path, chosen: Chosen) -> Overview:
     return Overview(targets=tuple(sorted((*done, *passed), key=lambda one: one.target)))
 
 
-def verdict(folder: Path, own: Jobs) -> Verdict:
-    """What became of one target."""
+def verdict(folder: Path, own: Jobs, *, published: bool = False) -> Verdict:
+    """What became of one target; `published`: without its tags and SIFs it is unfinished."""
     jobs = [results.begun(folder, job) for job in own.all]
     found = [results.read_job(folder, job) for job in jobs]
     waited = {job.id for job in jobs if "gate" in job.steps}
@@ -86,9 +95,9 @@ def verdict(folder: Path, own: Jobs) -> Verdict:
         return _failed(folder, made, real[0])
     unfinished = [one for one in found if not one.passed]
     if not unfinished:
-        published = any(one.job.id in publishing for one in found)
-        return made if published else msgspec.structs.replace(made, outcome="proven")
-    if all(one.job.id in publishing and not one.steps for one in unfinished):
+        any_published = any(one.job.id in publishing for one in found)
+        return made if any_published else msgspec.structs.replace(made, outcome="proven")
+    if not published and all(one.job.id in publishing and not one.steps for one in unfinished):
         return msgspec.structs.replace(made, outcome="proven")
     said = "; ".join(str(one) for one in unfinished if not _waits(one, waited))
     return msgspec.structs.replace(made, outcome="unfinished", error=said)
@@ -110,6 +119,7 @@ def _failed(folder: Path, made: Verdict, one: JobResult) -> Verdict:
         exit_code=step.exit_code,
         error=step.error,
         hint=step.hint,
+        repeat=step.repeat,
         log=str(results.place(folder, step.job, step.step, "log")),
     )
 
@@ -148,5 +158,11 @@ def issue(one: Verdict) -> str:
         lines += [f"Job `{one.job}`, step `{one.step}`, exit status {one.exit_code}:", ""]
     lines += [f"    {line}" for line in one.error.splitlines()] + [""]
     lines += [f"What to do: {one.hint}", ""] if one.hint else []
-    lines += [f"To repeat it on any machine: `imgbuild ci run {one.job}`", ""] if one.job else []
+    if one.repeat:
+        lines += ["To repeat it on any machine of its kind:", "", f"    {one.repeat}", ""]
+    if one.repeat and "--no-push" not in one.repeat:
+        lines += [
+            "It wants the results of the jobs before it in `build/ci`: artifacts of the run.",
+            "",
+        ]
     return "\n".join(lines)

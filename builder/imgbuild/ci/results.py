@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,8 @@ import msgspec
 import imgbuild
 from imgbuild import codec
 from imgbuild.ci.jobs import Job, Step
-from imgbuild.errors import InputError, WorkFailed
+from imgbuild.errors import InputError
+from imgbuild.smoke import Tier
 
 FORMAT = 1
 JOB = "job.json"
@@ -41,7 +42,10 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How one step ended. `exit_code` is that of its verb; `started` is in UTC."""
+    """How one step ended. `exit_code` is that of its verb; `started` is in UTC.
+
+    `tiers` are those of the smoke tests that it ran; `repeat` is the line that does its job again.
+    """
 
     format: int = FORMAT
     tool: str = imgbuild.__version__
@@ -57,6 +61,8 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     command: tuple[str, ...]
     registry: str = ""
+    tiers: tuple[Tier, ...] = ()
+    repeat: str = ""
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +103,8 @@ def place(folder: Path, job: str, step: str, suffix: str) -> Path:
 def read_step(folder: Path, job: Job, step: Step) -> StepResult | None:
     """The result of `step` for the digest of `job`; None if there is none, or it is damaged.
 
-    What was done to one registry is not done in another one.
+    What was done to one registry is not done in another one, and smoke tests of some tiers say
+    nothing of the others.
     """
     path = place(folder, job.id, step, "json")
     if not path.exists():
@@ -108,7 +115,8 @@ def read_step(folder: Path, job: Job, step: Step) -> StepResult | None:
         return None
     same = (found.format, found.tool, found.digest) == (FORMAT, imgbuild.__version__, job.digest)
     elsewhere = step in CHANGING and found.registry != job.registry
-    return found if same and not elsewhere else None
+    less = step == "smoke" and not set(job.tiers) <= set(found.tiers)
+    return found if same and not elsewhere and not less else None
 
 
 def read_job(folder: Path, job: Job) -> JobResult:
@@ -128,27 +136,22 @@ def begin(folder: Path, job: Job) -> None:
 
 
 def begun(folder: Path, job: Job) -> Job:
-    """`job` as it was begun for its digest, with the steps that it had there; else as it is."""
+    """`job` as it was begun for its digest, with the steps that it had there; else as it is.
+
+    Its tiers are those of `job`: what an image has to pass is asked now.
+    """
     path = folder / job.id / JOB
     if path.exists():
         with contextlib.suppress(InputError):
             found = codec.read(path, Job)
             if (found.id, found.digest) == (job.id, job.digest):
-                return found
+                return msgspec.structs.replace(found, tiers=job.tiers)
     return job
 
 
 def open_needs(folder: Path, needed: Iterable[Job]) -> list[JobResult]:
     """Those of the `needed` jobs that have not passed for the digest that they are of."""
     return [found for job in needed if not (found := read_job(folder, job)).passed]
-
-
-def require(folder: Path, job: Job, known: Mapping[str, Job]) -> None:
-    """WorkFailed unless every job that `job` needs has passed for the same digest."""
-    lacking = open_needs(folder, [known[name] for name in job.needs])
-    if lacking:
-        message = f"{job.id} has to wait: {'; '.join(str(one) for one in lacking)}"
-        raise WorkFailed(message, hint=f"run it first: imgbuild ci run {lacking[0].job.id}")
 
 
 def first_error(answer: bytes, log: str, status: int) -> Said:

@@ -14,17 +14,20 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import run
+from imgbuild import codec, run
 from imgbuild.ci import results
 from imgbuild.ci.choosing import read_seal
-from imgbuild.ci.jobs import Job, Jobs, Step
+from imgbuild.ci.jobs import AGAIN, Job, Jobs, Step
 from imgbuild.ci.results import JobResult, Said, StepResult
 from imgbuild.ci.settings import FILE, Settings
 from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, WorkFailed
 from imgbuild.oci import layout
-from imgbuild.project import Project
+from imgbuild.project import MATRIX, Project
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Reference, parse_repository
 from imgbuild.store import Store
+from imgbuild.tested import Tested
 from imgbuild.values import Arch, sha256
 
 # Steps that look at what lies there now, in well under a second: done anew each time.
@@ -73,8 +76,12 @@ def known(way: Way, found: Jobs) -> dict[str, Job]:
     return {job.id: way.fitted(job) for job in found.all}
 
 
-def run_job(way: Way, job: Job, others: Mapping[str, Job]) -> JobResult:
+def run_job(
+    way: Way, job: Job, others: Mapping[str, Job], *, until: Step | None = None
+) -> JobResult:
     """Do the steps of `job` that are not done yet; `others` are the jobs of its target.
+
+    With `until`, only those before that step.
 
     A step that fails is in the result, not raised. Interrupted if the user stops it: steps that
     ended are kept. InputError if the job needs a registry and none is named.
@@ -87,6 +94,8 @@ def run_job(way: Way, job: Job, others: Mapping[str, Job]) -> JobResult:
         results.begin(way.results, job)
         due = due_steps(way, job)
         for step in job.steps:
+            if step == until:
+                break
             if step not in due:
                 console.info(f"{job.id}: {step} has passed before")
                 continue
@@ -97,6 +106,38 @@ def run_job(way: Way, job: Job, others: Mapping[str, Job]) -> JobResult:
                 console.error(f"{job.id}: {step} failed: {result.error}", hint=hint)
                 break
     return results.read_job(way.results, job)
+
+
+def repeat(way: Way, job: Job, *, alone: bool = False) -> str:
+    """The command line that does `job` as it is done here, to be pasted in this folder.
+
+    With `alone` nothing leaves the machine, where the job has no need of a registry.
+    """
+    words = ["imgbuild", "ci", "run", job.id]
+    if way.project.matrix.resolve() != Path.cwd() / MATRIX:
+        words += ["--matrix", str(way.project.matrix)]
+    if way.results.resolve() != (way.project.root / "build/ci").resolve():
+        words += ["--results", str(way.results.resolve())]
+    if not way.registry or (alone and "gate" not in job.steps):
+        words += ["--no-push"]
+    else:
+        words += ["--registry", way.registry]
+        words += ["--key", str(way.key)] if way.key else []
+        words += ["--keyless"] if way.keyless else []
+        words += [word for host in way.plain_http for word in ("--plain-http", host)]
+    words += [word for arch in way.arches for word in ("--arch", arch)]
+    words += [word for tier in way.settings.gate for word in ("--gate", tier)]
+    words += ["--through", way.through] if way.through else []
+    words += ["--patience", str(way.patience)] if way.patience != 1.0 else []
+    return run.pasted([*words, *(["--offline"] if way.offline else [])])
+
+
+def require(way: Way, job: Job, others: Mapping[str, Job]) -> None:
+    """WorkFailed unless all that `job` needs has passed for the same digest."""
+    lacking = results.open_needs(way.results, [others[name] for name in job.needs])
+    if lacking:
+        message = f"{job.id} has to wait: {'; '.join(str(one) for one in lacking)}"
+        raise WorkFailed(message, hint=f"run it first: {repeat(way, lacking[0].job)}")
 
 
 def due_steps(way: Way, job: Job) -> set[Step]:
@@ -116,7 +157,7 @@ def command(way: Way, job: Job, step: Step) -> tuple[str, ...]:
     words: dict[Step, tuple[str, ...]] = {
         "check": ("lock", "--check", job.target),
         "audit": ("audit", job.target, "--arch", job.arch, "--keep"),
-        "build": ("build", job.target, *(("--verify",) if "smoke" not in job.steps else ())),
+        "build": ("build", job.target, *(("--verify",) if job.id.endswith(f"-{AGAIN}") else ())),
         "smoke": ("smoke", job.target, "--arch", job.arch, *_smoke(way, job)),
         "push": ("push", job.target, way.registry, "--digest-only"),
         # By its digest: the tag names the layout, and what is made of it, after the target.
@@ -128,7 +169,13 @@ def command(way: Way, job: Job, step: Step) -> tuple[str, ...]:
         ),
         "sign": ("sign", _reference(way, job), "--target", job.target, *_signer(way)),
         "sif": ("sif", job.target, "--arch", job.arch, "--push", way.registry),
-        "tag": ("tag", _reference(way, job), job.target, f"{job.target}-{way.date:%Y%m%d}"),
+        "tag": (
+            # Dated first: where the target's own tag names the digest, all of it is done.
+            "tag",
+            _reference(way, job),
+            f"{job.target}-{way.date:%Y%m%d}",
+            job.target,
+        ),
     }
     if step not in words:
         return ()
@@ -167,6 +214,8 @@ def _step(way: Way, job: Job, step: Step, others: Mapping[str, Job]) -> StepResu
         status, said = 0, Said(error="")  # built here, or on a disk that machines share
     elif words:
         status, said = _verb(way, job, step, words)
+        if step == "smoke" and status == 0:
+            status, said = _here(_tested, way, job, others)
     else:
         status, said = _here({"gate": _gate, "size": _size}[step], way, job, others)
     return StepResult(
@@ -182,6 +231,8 @@ def _step(way: Way, job: Job, step: Step, others: Mapping[str, Job]) -> StepResu
         seconds=round(time.monotonic() - clock, 3),
         command=words,
         registry=job.registry,
+        tiers=job.tiers if step == "smoke" else (),
+        repeat=repeat(way, job, alone=step not in IN_REGISTRY),
     )
 
 
@@ -204,7 +255,7 @@ def _verb(way: Way, job: Job, step: Step, words: tuple[str, ...]) -> tuple[int, 
         return 0, Said(error="")
     if status == Interrupted.exit_code:
         message = f"{job.id}: {step} was stopped"
-        raise Interrupted(message, hint=f"to go on: imgbuild ci run {job.id}")
+        raise Interrupted(message, hint=f"to go on: {repeat(way, job)}")
     said = log.read_text(encoding="utf-8")
     return status, results.first_error(answer.read_bytes(), said, status)
 
@@ -223,8 +274,35 @@ def _here(
 
 
 def _gate(way: Way, job: Job, others: Mapping[str, Job]) -> None:
-    """WorkFailed unless all that this job needs has passed for the same digest."""
-    results.require(way.results, job, others)
+    """WorkFailed unless all that this job needs has passed for the same digest.
+
+    A SIF may also be made beside an image that is published: its results may be of another night.
+    """
+    try:
+        require(way, job, others)
+    except WorkFailed:
+        if "sif" not in job.steps or not _tagged(way, job):
+            raise
+
+
+def _tagged(way: Way, job: Job) -> bool:
+    client = Client(plain_http=way.plain_http, origin=True)
+    place = parse_repository(way.registry)
+    found = client.resolve(Reference(place.host, place.name, tag=job.target))
+    return found is not None and found.digest == job.digest
+
+
+def _tested(way: Way, job: Job, _: Mapping[str, Job]) -> None:
+    """WorkFailed unless every tier of `job` says that it ran in the sealed image."""
+    sealed = read_seal(way.project, job.target)
+    config = sealed.arch[job.arch].config if sealed and job.arch in sealed.arch else ""
+    answer = results.place(way.results, job.id, "smoke", "answer.json")
+    found = codec.read(answer, tuple[Tested, ...], what="answer of imgbuild smoke")
+    ran = {one.tier for one in found if one.config and one.config == config}
+    lacking = [tier for tier in job.tiers if tier not in ran]
+    if lacking:
+        message = f"{answer}: tier {', '.join(lacking)} does not say that it ran in {config}"
+        raise WorkFailed(message, hint="test the image that is sealed: without --through here")
 
 
 def _size(way: Way, job: Job, _: Mapping[str, Job]) -> None:

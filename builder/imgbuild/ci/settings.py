@@ -16,7 +16,7 @@ from msgspec import inspect
 from imgbuild.errors import InputError
 from imgbuild.matrix.document import parse
 from imgbuild.matrix.load import refusal
-from imgbuild.matrix.model import Strict
+from imgbuild.matrix.model import Form, Strict
 from imgbuild.matrix.walk import walk
 from imgbuild.project import Project
 from imgbuild.smoke import GPU_TIERS, Tier
@@ -30,10 +30,12 @@ TIERS: tuple[Tier, ...] = ("static", "cpu", "gpu", "multi-gpu")
 class Runner(Strict, frozen=True):
     """A kind of machine, by the labels that it has in the CI."""
 
-    labels: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
-    arch: Arch
+    labels: Annotated[
+        tuple[str, ...], msgspec.Meta(min_length=1, description="by which the CI finds it")
+    ]
+    arch: Annotated[Arch, msgspec.Meta(description="its own architecture")]
     disk: Annotated[int, msgspec.Meta(ge=1, description="GB that a job can fill")]
-    gpus: Annotated[int, msgspec.Meta(ge=0)] = 0
+    gpus: Annotated[int, msgspec.Meta(ge=0, description="how many it has")] = 0
 
 
 class Settings(Strict, frozen=True):
@@ -45,11 +47,12 @@ class Settings(Strict, frozen=True):
     sif: bool
     budget: dict[str, Annotated[int, msgspec.Meta(ge=1)]]
 
-    @property
-    def gpu_arches(self) -> tuple[Arch, ...]:
-        """The architectures on which a machine with a GPU is named, in the order of `Arch`."""
+    def gpu_arches(self, gpus: int) -> tuple[Arch, ...]:
+        """The architectures on which a machine with so many GPUs is named, as `Arch` has them."""
         return tuple(
-            arch for arch in Arch if any(one.gpus and one.arch is arch for one in self.runners)
+            arch
+            for arch in Arch
+            if any(one.gpus >= gpus and one.arch is arch for one in self.runners)
         )
 
     def gated(self, tiers: tuple[Tier, ...], *, gpu: bool = True) -> Settings:
@@ -73,11 +76,19 @@ class Settings(Strict, frozen=True):
 class Given(Strict, frozen=True):
     """`ci.yaml` as people write it."""
 
-    version: Literal[1]
+    version: Form
     gate: Annotated[tuple[Tier, ...] | None, msgspec.Meta(description="smoke tiers to pass")] = None
-    runners: tuple[Runner, ...] | None = None
+    runners: Annotated[
+        tuple[Runner, ...] | None, msgspec.Meta(description="the machines that there are")
+    ] = None
     sif: Annotated[bool | None, msgspec.Meta(description="a SIF beside each image")] = None
-    budget: dict[str, Annotated[int, msgspec.Meta(ge=1)]] | None = None
+    budget: Annotated[
+        dict[str, Annotated[int, msgspec.Meta(ge=1)]] | None,
+        msgspec.Meta(
+            description="MB that a pull of one architecture may move, by shell pattern of target;"
+            " the first that matches holds"
+        ),
+    ] = None
 
 
 def read(project: Project) -> Settings:

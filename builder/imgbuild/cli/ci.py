@@ -80,9 +80,19 @@ JobsFile = Annotated[
     typer.Option(
         "--jobs",
         metavar="FILE",
-        help="What `ci jobs --json` wrote; by default all jobs of all targets.",
+        help="What `ci jobs --json` wrote; by default the jobs of the last `imgbuild nightly` with"
+        " these results, else all jobs of all targets.",
         rich_help_panel=options.SELECT,
         show_default=False,
+    ),
+]
+Whole = Annotated[
+    bool,
+    typer.Option(
+        "--published",
+        help="All targets were to be published: one whose tags or SIFs were not begun is unfinished"
+        " and not proven.",
+        rich_help_panel=options.SELECT,
     ),
 ]
 Summary = Annotated[
@@ -247,9 +257,17 @@ def _today() -> datetime.date:
 @app.command("report")
 def report(
     jobs: JobsFile = None,
+    published: Whole = False,
+    strict: ways.Strict = False,
+    registry: Published = None,
+    arch: options.Arches = None,
+    gate: ways.Gate = None,
+    no_gpu: ways.NoGpu = False,
+    plain_http: options.PlainHttp = None,
     results: ways.Results = None,
     summary: Summary = None,
     issues: Issues = None,
+    record: ways.Record = False,
     matrix: options.MatrixFile = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -257,30 +275,40 @@ def report(
 ) -> None:
     """Say what became of each target, by the results of its jobs.
 
-    Exit status 1 if a target failed, or has jobs that were not done.
+    Which jobs there were says --jobs, or the last night; else --registry, --arch and --gate, as
+    `ci jobs` has them. Exit status 1 if a target failed, or has jobs that were not done.
 
     Examples:
 
         imgbuild ci report
 
-        imgbuild ci report --jobs jobs.json --issues failed
+        imgbuild ci report --jobs jobs.json --published --issues failed --record
     """
     from imgbuild import codec
     from imgbuild.ci import report as reports
     from imgbuild.ci.choosing import Asked, Chosen
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
+    last = ways.folder(matrix, results) / ways.JOBS
+    if jobs is None and last.exists() and not (registry or arch or gate or no_gpu):
+        console.info(f"these are the jobs of the last night: {last}")
+        jobs = last
     if jobs is not None:
         chosen = codec.read(jobs, Chosen, what="list of jobs", hint="imgbuild ci jobs --json")
     else:
-        asked = Asked(labels=False)
-        chosen = ways.chosen([], matrix, [], asked, None, [], everything=True)
-    found = reports.overview(ways.folder(matrix, results), chosen)
+        asked = Asked(arches=tuple(arch or ()), labels=False)
+        chosen = ways.chosen(
+            [], matrix, gate or [], asked, registry, plain_http or [],
+            everything=True, gpu=not no_gpu,
+        )  # fmt: skip
+    found = reports.overview(ways.folder(matrix, results), chosen, published=published)
     if summary is not None:
         _add(summary, reports.markdown(found))
     if issues is not None:
-        for one in found.bad:
+        for one in found.wrong(strict=strict):
             codec.write_bytes(issues / f"{one.target}.md", reports.issue(one).encode())
+    if record:
+        ways.record(matrix, results, chosen)
     options.answer(found, options.aligned([reports.HEAD, *reports.rows(found)]), json=json)
-    if found.bad:
+    if found.wrong(strict=strict):
         raise typer.Exit(1)

@@ -63,6 +63,8 @@ def nightly(
     key: ways.Key = None,
     keyless: ways.Keyless = False,
     keep: Keep = None,
+    record: ways.Record = False,
+    strict: ways.Strict = False,
     through: ways.Through = None,
     patience: ways.Patience = 1.0,
     partition: allocation.Partition = "",
@@ -90,6 +92,7 @@ def nightly(
 
         imgbuild nightly 'cu130-*' --registry registry.example/rl --on slurm --partition gpu
     """
+    from imgbuild import codec
     from imgbuild.ci import nightly as nights
     from imgbuild.ci import report as reports
     from imgbuild.ci.choosing import Asked
@@ -107,15 +110,17 @@ def nightly(
     )  # fmt: skip
     for one in chosen.passed:
         console.info(f"{one.target}: {one.outcome}, {one.reason}")
-    several = len(chosen.targets) > 1
     machines = nights.Machines(
         slurm=on is Where.SLURM,
         options=_options(partition, account, time, sbatch or []),
-        drop=several if keep is None else not keep,
+        drop=len(chosen.targets) > 1 if keep is None else not keep,
     )
+    codec.write(way.results / ways.JOBS, chosen)  # for `ci report`
     found = nights.night(way, chosen, machines)
+    if record:
+        ways.record(matrix, results, chosen)
     options.answer(found, options.aligned([reports.HEAD, *reports.rows(found)]), json=json)
-    if found.bad:
+    if found.wrong(strict=strict):
         raise typer.Exit(1)
 
 

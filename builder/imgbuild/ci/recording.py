@@ -1,0 +1,40 @@
+"""The smoke tests of a night, put into the ledgers of their targets.
+
+Comes in: a folder of results, the jobs that there were. Goes out: `images/TARGET/smoke.json`, as
+`imgbuild prove` writes it, with each tier that a job has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from imgbuild import proofs, testimony
+from imgbuild.ci import results
+from imgbuild.ci.jobs import Jobs
+from imgbuild.console import console
+from imgbuild.errors import InputError, LockStale
+from imgbuild.project import Project
+from imgbuild.proofs import Recorded
+from imgbuild.store import Store
+
+
+def record(
+    project: Project, folder: Path, targets: Iterable[Jobs], store: Store
+) -> tuple[Recorded, ...]:
+    """Put every tier that ran in a job of `targets` into its ledger: passed ones and failed ones.
+
+    What cannot be recorded (tests that did not begin, another image than the seal's) is told and
+    stops no other one.
+    """
+    recorded: list[Recorded] = []
+    for job in (job for own in targets for job in own.all):
+        done = results.read_step(folder, job, "smoke") if "smoke" in job.steps else None
+        if done is None:
+            continue
+        try:
+            found = testimony.claims(folder / job.id, project)
+            recorded += proofs.prove(project, found, store)
+        except (InputError, LockStale) as error:
+            console.warn(f"{job.id}: its smoke tests are not recorded: {error.message}")
+    return tuple(recorded)

@@ -1,0 +1,94 @@
+"""The container of the tool itself: the scripts of the release, from this checkout's own files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import imgbuild
+from imgbuild import lock as locks
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Reference, parse_repository
+from imgbuild.values import Arch
+from tests import ciworld, needs, ownregistry
+from tests.smallproject import Project
+
+ROOT = Path(__file__).parents[2]
+NAME = "imgbuild"
+TAG = f"v{imgbuild.__version__}"
+BOTH = "arch: [x86_64, arm64]"
+
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.disk(3)]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A checkout of what lies here, whose `make` has an environment already."""
+    folder = tmp_path_factory.mktemp("tool") / "checkout"
+    tracked = ciworld.git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard")
+    for name in tracked.splitlines():
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+    # For this machine alone: the other architecture's half would take as long again.
+    matrix = folder / "tool/matrix.yaml"
+    text = matrix.read_text()
+    assert BOTH in text
+    matrix.write_text(text.replace(BOTH, "arch: [x86_64]"))
+    ciworld.git(folder, "init", "--quiet", "--initial-branch=main")
+    ciworld.commit(folder, "as it lies")
+    (folder / ".venv").mkdir()
+    (folder / ".venv/bin").symlink_to(Path(sys.prefix) / "bin")
+    for name in ("made", "ready"):
+        (folder / ".venv" / name).touch()
+    project = Project(folder, "", cache=None)
+    made = ciworld.run_job(project, "release", "build", {"TAG": TAG}, folder / "build/scripts")
+    assert made.status == 0, made.said
+    yield project
+    shutil.rmtree(folder)
+
+
+def test_it_holds_the_versions_that_the_tool_is_tested_with(checkout):
+    lock = locks.read_lock(checkout.folder / "tool/images", NAME)
+    pinned = dict(
+        line.partition(";")[0].strip().split("==")
+        for line in (ROOT / "tools/constraints.txt").read_text().splitlines()
+    )
+    held = {wheel.package: wheel.version for wheel in lock.arch[Arch.X86_64].wheels}
+    assert held.pop(NAME) == imgbuild.__version__
+    assert held == {name: pinned[name] for name in held}
+    assert {"uv", "cryptography", "typer", "msgspec"} <= held.keys()
+
+
+def test_it_is_built_and_runs_and_is_published(checkout, tmp_path):
+    docker = needs.docker()
+    scripts = tmp_path / "scripts"
+    try:
+        done = ciworld.run_job(checkout, "release", "container", {"TAG": TAG}, scripts)
+        assert done.status == 0, done.said
+        lists = [docker, "run", "--rm", "--entrypoint", "id", NAME, "-u"]
+        assert subprocess.run(lists, capture_output=True, text=True, check=True).stdout == "1000\n"
+    finally:
+        subprocess.run([docker, "image", "rm", "--force", NAME], capture_output=True, check=False)
+    with ownregistry.serve(tmp_path / "registry") as registry:
+        place = f"{registry.host}/Me/RL/imgbuild"
+        env = {"TAG": TAG, "PLACE": place, "SIGN": "no"}
+        done = ciworld.run_job(checkout, "release", "image", env, scripts)
+        assert done.status == 0, done.said
+        repository = parse_repository(place.lower())
+        client = Client(origin=True)
+        assert [tag for tag in client.tags(repository) if not tag.startswith("sha256-")] == [
+            imgbuild.__version__
+        ]
+        named = Reference(repository.host, repository.name, tag=imgbuild.__version__)
+        index = client.manifest(named)
+        seal = json.loads((checkout.folder / "tool/images/imgbuild/digests.json").read_bytes())
+        assert index.descriptor.digest == seal["digest"]
+        kinds = {one.artifact_type for one in client.referrers(repository, seal["digest"])}
+        assert len(kinds) >= 2, kinds  # the lock and its provenance lie beside it
