@@ -23,7 +23,7 @@ from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
 from imgbuild.sbom import bill, cyclonedx, spdx
 from imgbuild.seal import Seal
-from imgbuild.values import Arch
+from imgbuild.values import Arch, digest_of
 
 PREDICATE = "in-toto.io/predicate-type"  # where others look for the kind of a statement
 TARGET = "dev.imgbuild.target"
@@ -144,4 +144,4 @@ def _statement(
 
 
 def _descriptor(media_type: str, data: bytes) -> Descriptor:
-    return Descriptor(media_type=media_type, digest=seal.digest_of(data), size=len(data))
+    return Descriptor(media_type=media_type, digest=digest_of(data), size=len(data))

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
 from imgbuild.audit.facts import Floors
+
+Tier = Literal["static", "cpu", "gpu", "multi-gpu"]  # of smoke tests, in the order of their needs
+OUTCOMES = ("passed", "failed", "skipped")  # of a case
 
 
 class Severity(enum.StrEnum):
@@ -82,6 +87,21 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     message: str = ""
     log: str = ""
+
+
+def count(cases: Sequence[Case], outcome: str) -> int:
+    """How many cases ended so."""
+    return sum(case.outcome == outcome for case in cases)
+
+
+def passed(cases: Sequence[Case]) -> bool:
+    """No case failed, and at least one passed: a skip is never a pass."""
+    return not count(cases, "failed") and count(cases, "passed") > 0
+
+
+def counts(cases: Sequence[Case]) -> str:
+    """How many cases ended in which way, in words."""
+    return ", ".join(f"{count(cases, outcome)} {outcome}" for outcome in OUTCOMES)
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

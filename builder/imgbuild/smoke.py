@@ -10,26 +10,25 @@ installed without an image. In an image they have no network and are not root.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
-from xml.etree import ElementTree
 
 import msgspec
 
 from imgbuild import codec, driver, engine, runner, sandbox
+from imgbuild import report as reports
 from imgbuild import run as processes
 from imgbuild.console import console
 from imgbuild.errors import InputError, ToolMissing, WorkFailed
 from imgbuild.lock import Lock
-from imgbuild.oci.layout import Layout
+from imgbuild.oci.layout import Layout, Stored
 from imgbuild.oci.tar import Member, header, padding
 from imgbuild.plan import installed_wheels
-from imgbuild.report import Case, Report
+from imgbuild.report import Case, Report, counts, passed
 from imgbuild.run import Result
 from imgbuild.store import Store
+from imgbuild.tested import Tested, ran
 from imgbuild.values import Arch
 
 # In a checkout this is a link to smoke_tests/ beside builder/; a wheel holds the files themselves.
@@ -38,13 +37,11 @@ PLACE = "/smoke_tests"
 EXPECT = "expect.json"
 FORMAT = 1
 MODEL = "/model"
-Tier = Literal["static", "cpu", "gpu", "multi-gpu"]
+Tier = reports.Tier
 # Who runs where `stranger` is asked for: an id that the image's /etc/passwd does not have.
 STRANGER = (54321, 54321)
 GPU_TIERS: dict[Tier, int] = {"gpu": 1, "multi-gpu": 2}  # and how many each needs
 COLUMNS = ("case", "outcome", "seconds")
-# What XML 1.0 cannot carry, escaped or not.
-UNPRINTABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +104,7 @@ def smoke(
     patience: float = 1.0,
     model: Path | None = None,
     stranger: bool = False,
-) -> list[Report]:
+) -> list[Tested]:
     """Run `tiers` in the image of `layout` on `arch`: a report for each.
 
     `through` is "docker", "podman" or "root"; None takes the engine that answers, else a root
@@ -118,13 +115,13 @@ def smoke(
     not run.
     """
     expected = expectation(lock, arch)
-    layout.image(arch)
+    image = layout.image(arch)
     found = None if through == "root" else engine.find(through)
     if found is None and through in ("docker", "podman"):
         engine.require(through)
     if found is not None:
         reference = engine.load(found, layout, arch, lock.target).reference
-        reports = []
+        made = []
         for tier in tiers:
             command = test_command(
                 lock.settings.prefix, tier, patience, MODEL if model else None, PLACE
@@ -132,15 +129,23 @@ def smoke(
             with console.step(f"{lock.target}: smoke tests, tier {tier}, in {found.kind}"):
                 settings = _container(tier, model, stranger=stranger)
                 result = _in_container(found, reference, command, expected, settings)
-            reports.append(read_report(result, expected, tier))
-        return reports
+            report = read_report(result, expected, tier)
+            made.append(ran(report, result, found.kind, stranger=stranger))
+        return [of_image(image, each) for each in made]
     with runner.root_folder(layout, arch, store) as root:
         settings_ = runner.running(layout, arch)
-        return [
+        made = [
             smoke_root(lock, root, arch, tier, settings=settings_, store=store, patience=patience,
                        model=model, stranger=stranger)
             for tier in tiers
         ]  # fmt: skip
+    return [of_image(image, each) for each in made]
+
+
+def of_image(image: Stored, report: Tested) -> Tested:
+    """`report` as one of a run in `image`."""
+    manifest, config = image.manifest.digest, image.config.digest
+    return msgspec.structs.replace(report, digest=manifest, config=config)
 
 
 def smoke_root(
@@ -154,7 +159,7 @@ def smoke_root(
     patience: float = 1.0,
     model: Path | None = None,
     stranger: bool = False,
-) -> Report:
+) -> Tested:
     """Run `tier` in the folder `root`, into which the image with `settings` was unpacked."""
     expected = expectation(lock, arch)
     user = lock.settings.user
@@ -179,7 +184,7 @@ def smoke_root(
                 network=False,
                 readonly=stranger,
             )
-    return read_report(result, expected, tier)
+    return ran(read_report(result, expected, tier), result, "root", stranger=stranger)
 
 
 def smoke_here(
@@ -190,7 +195,7 @@ def smoke_here(
     store: Store,
     patience: float = 1.0,
     model: Path | None = None,
-) -> list[Report]:
+) -> list[Tested]:
     """Run `tiers` in the environment that is active: that of VIRTUAL_ENV, else of PATH's python3.
 
     It must hold what the lock names, whoever installed it. ToolMissing if there is no Python.
@@ -201,7 +206,7 @@ def smoke_here(
         message = f"{python or 'python3'} is not there"
         raise ToolMissing(message, hint="activate the environment that is to be tested")
     asked = processes.run([python, "-c", "import sys; print(sys.prefix)"])
-    reports = []
+    made = []
     for tier in tiers:
         with store.scratch() as scratch:
             expected = msgspec.structs.replace(
@@ -214,8 +219,8 @@ def smoke_here(
             words = test_command("", tier, patience, str(model) if model else None, str(folder))
             with console.step(f"{lock.target}: smoke tests, tier {tier}, in {expected.prefix}"):
                 result = processes.run([python, *words[1:]], check=False)
-        reports.append(read_report(result, expected, tier))
-    return reports
+        made.append(ran(read_report(result, expected, tier), result, "here"))
+    return made
 
 
 def test_command(
@@ -302,7 +307,7 @@ def read_report(result: Result, expected: Expectation, tier: Tier) -> Report:
     if (result.status == 0) != succeeded(report):
         message = (
             f"{expected.target}: the smoke tests ended with status {result.status}, and their"
-            f" report has {_counts(report.cases)}"
+            f" report has {counts(report.cases)}"
         )
         raise WorkFailed(message)
     return report
@@ -310,12 +315,12 @@ def read_report(result: Result, expected: Expectation, tier: Tier) -> Report:
 
 def succeeded(report: Report) -> bool:
     """No case failed and at least one passed: a skip is never a pass."""
-    return report.ok and any(case.outcome == "passed" for case in report.cases)
+    return report.ok and passed(report.cases)
 
 
 def verdict(report: Report) -> str:
     """The report in a word and its counts, for a line of data."""
-    return f"{'passed' if succeeded(report) else 'failed'} ({_counts(report.cases)})"
+    return f"{'passed' if succeeded(report) else 'failed'} ({counts(report.cases)})"
 
 
 def show(report: Report) -> None:
@@ -327,7 +332,7 @@ def show(report: Report) -> None:
     if console.verbosity > 0:
         rows = [(case.name, case.outcome, f"{case.seconds:.1f}") for case in report.cases]
         console.table(title, COLUMNS, rows)
-    console.info(f"{title}: {_counts(report.cases)}")
+    console.info(f"{title}: {counts(report.cases)}")
     for case in report.cases:
         if case.outcome == "skipped":
             console.info(f"skipped: {case.name}: {case.message}")
@@ -335,31 +340,6 @@ def show(report: Report) -> None:
         if case.outcome == "failed":
             console.error(f"{case.name}: {case.message}")
             console.detail(case.log)
-
-
-def junit(reports: Sequence[Report]) -> bytes:
-    """The reports as JUnit XML: a suite for each target, architecture and tier."""
-    top = ElementTree.Element("testsuites")
-    for report in reports:
-        name = f"{report.target} {report.arch} {report.tier}"
-        suite = ElementTree.SubElement(top, "testsuite", {
-            "name": name,
-            "tests": str(len(report.cases)),
-            "failures": str(_count(report.cases, "failed")),
-            "skipped": str(_count(report.cases, "skipped")),
-            "time": f"{sum(case.seconds for case in report.cases):.3f}",
-        })  # fmt: skip
-        for case in report.cases:
-            fields = {"classname": name, "name": _plain(case.name), "time": f"{case.seconds:.3f}"}
-            element = ElementTree.SubElement(suite, "testcase", fields)
-            if case.outcome != "passed":
-                tag = "skipped" if case.outcome == "skipped" else "failure"
-                ElementTree.SubElement(element, tag, {"message": _plain(case.message)})
-            if case.log:
-                ElementTree.SubElement(element, "system-out").text = _plain(case.log)
-    ElementTree.indent(top)
-    text: bytes = ElementTree.tostring(top, encoding="utf-8", xml_declaration=True)
-    return text + b"\n"
 
 
 def _in_container(
@@ -376,16 +356,3 @@ def _in_container(
         return engine.start(found, container)
     finally:
         engine.discard(found, container)
-
-
-def _count(cases: Sequence[Case], outcome: str) -> int:
-    return sum(case.outcome == outcome for case in cases)
-
-
-def _counts(cases: Sequence[Case]) -> str:
-    outcomes = ("passed", "failed", "skipped")
-    return ", ".join(f"{_count(cases, outcome)} {outcome}" for outcome in outcomes)
-
-
-def _plain(text: str) -> str:
-    return UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import zipfile
 from io import BytesIO
 from pathlib import Path
 from urllib.parse import urldefrag, urljoin
 
 import pytest
-from uv import find_uv_bin
 
 from imgbuild.fetch import Http, Refused, Want, fetch_all
 from imgbuild.resolution import Locked
 from imgbuild.store import Store
+from tests import downloads
 
 pytestmark = pytest.mark.network
 
 
 def index() -> str:
     """The default index of this machine's uv."""
-    done = subprocess.run(
-        [find_uv_bin(), "pip", "compile", "--emit-index-url", "--quiet", "-"],
-        input="",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.split("--index-url", 1)[1].split()[0].rstrip("/")
+    words = downloads.index_words()
+    return words[words.index("--index-url") + 1].rstrip("/")
 
 
 def test_a_wheel_of_the_index(tmp_path: Path) -> None:

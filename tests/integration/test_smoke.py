@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -227,6 +228,45 @@ def test_a_waived_requirement_must_still_be_broken(world):
     assert "pip no longer says it" in idle.message
     alone(world)
     assert world.run("requirements")["requirements"].outcome == "passed"
+
+
+SGLANG = {
+    "sglang/__init__.py": b"",
+    "sglang/jit_kernel/utils.py": b"""\
+import contextlib
+
+@contextlib.contextmanager
+def override_jit_cuda_arch(major, minor):
+    yield
+""",
+    "sglang/jit_kernel/activation.py": b"""\
+import subprocess
+
+SOURCE = "int twice(int number) { return 2 * number; }"
+
+def _jit_activation_module(dtype):
+    command = ["cc", "-xc", "-c", "-", "-o", "/dev/null"]
+    done = subprocess.run(command, input=SOURCE, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError("ninja exited with status 1" + chr(10) + done.stderr)
+""",
+}
+
+
+def test_a_kernel_of_sglang_that_does_not_compile_is_told(world):
+    needs.tool("gcc")
+    world.add("torch", {"torch.py": b"bfloat16 = 'bf16'\n"})
+    world.add("sglang", SGLANG)
+    sound = world.run("sglang kernels")["sglang kernels"]
+    assert (sound.outcome, sound.message) == ("passed", "activation compiled for sm_90")
+    source = world.site / "sglang/jit_kernel/activation.py"
+    source.write_text(source.read_text().replace("2 * number", "2 * unknown"))
+    found = world.run("sglang kernels")["sglang kernels"]
+    assert found.outcome == "failed"
+    assert re.search(r"activation: <stdin>:1:\d+: error: .unknown. undeclared", found.log)
+    source.unlink()
+    none = world.run("sglang kernels")["sglang kernels"]
+    assert none.message == "error: SGLang has none of the kernels that this case knows"
 
 
 def test_a_compiler_compiles_and_its_absence_is_told(world, monkeypatch):

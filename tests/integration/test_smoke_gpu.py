@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,33 @@ for word in ("begins", "ends"):
     with log.open("a") as stream:
         stream.write(f"{sys.argv[2]} {word}\\n")
     time.sleep(0.2)
+"""
+SHARED = """\
+import sys
+import time
+from pathlib import Path
+import smoke_gpu
+smoke_gpu.turn(alone="alone" in sys.argv[2])
+log = Path(sys.argv[1])
+for word in ("begins", "ends"):
+    with log.open("a") as stream:
+        stream.write(f"{sys.argv[2].replace(' ', '-')} {word}\\n")
+    time.sleep(0.2)
+"""
+MEETING = """\
+import sys
+import time
+from pathlib import Path
+import smoke_gpu
+smoke_gpu.turn()
+log = Path(sys.argv[1])
+def say(word):
+    with log.open("a") as stream:
+        stream.write(f"{sys.argv[2]} {word}\\n")
+say("begins")
+while log.read_text().count("begins") < 3:
+    time.sleep(0.05)
+say("ends")
 """
 SERVER = """\
 import http.server
@@ -107,24 +135,70 @@ def test_a_case_without_its_gate_fails_as_well(tmp_path):
     assert named["grpo step, verl"]["message"] == "the lock has no verl, ray"
 
 
-def test_cases_take_turns(tmp_path):
-    log, turn = tmp_path / "log", tmp_path / "turn"
+def take(folder: Path, names: Sequence[str], share: int, script: str = TURNS) -> list[list[str]]:
+    """What cases said that began at once, a row each; `share` of them may use the GPU at once."""
+    log = folder / "log"
 
     def _one(name: str) -> None:
-        waited = tmp_path / name
-        done = python(tmp_path, TURNS, log, name, SMOKE_TURN=str(turn), SMOKE_WAITED=str(waited))
+        waited = folder / name
+        env = {"SMOKE_TURN": str(folder / "turn"), "SMOKE_SHARE": str(share)}
+        done = python(folder, script, log, name, **env, SMOKE_WAITED=str(waited))
         assert done.returncode == 0, done.stderr
         assert float(waited.read_text()) >= 0
 
-    threads = [threading.Thread(target=_one, args=(name,)) for name in "abc"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    rows = [row.split() for row in log.read_text().splitlines()]
-    assert len(rows) == 6
-    for begins, ends in zip(rows[::2], rows[1::2], strict=True):
-        assert (begins[0], begins[1], ends[1]) == (ends[0], "begins", "ends")
+    with ThreadPoolExecutor(len(names)) as pool:
+        for _ in pool.map(_one, names):
+            pass
+    return [row.split() for row in log.read_text().splitlines()]
+
+
+def at_once(rows: Sequence[Sequence[str]]) -> list[frozenset[str]]:
+    """Who held a place together: each time one came in."""
+    inside: set[str] = set()
+    found = []
+    for name, word, *_ in rows:
+        if word == "begins":
+            inside.add(name)
+            found.append(frozenset(inside))
+        else:
+            inside.remove(name)
+    return found
+
+
+def test_cases_take_turns(tmp_path):
+    assert [len(held) for held in at_once(take(tmp_path, "abc", 1))] == [1, 1, 1]
+
+
+def test_cases_share_and_some_are_alone(tmp_path):
+    held = at_once(take(tmp_path, ["a", "b", "alone", "c", "d", "alone too"], 3, SHARED))
+    assert len(held) == 6
+    assert max(map(len, held)) in (2, 3)
+    assert all(len(names) == 1 for names in held if any("alone" in name for name in names))
+
+
+def test_as_many_as_may_are_in_at_once(tmp_path):
+    """Each waits, in its place, until all have come: with one place less they would not end."""
+    rows = take(tmp_path, "abc", 3, MEETING)
+    assert max(map(len, at_once(rows))) == 3
+
+
+@pytest.mark.parametrize("named", [None, "4,7"])
+def test_places_are_spread_over_the_gpus(tmp_path, named):
+    script = """\
+import os
+import smoke_gpu
+smoke_gpu.visible = lambda: (os.environ.get("CUDA_VISIBLE_DEVICES") or "nvidia0,nvidia1").split(",")
+for place in range(4):
+    own = dict(os.environ)
+    smoke_gpu._use(place)
+    print("is", os.environ["CUDA_VISIBLE_DEVICES"])
+    os.environ.clear()
+    os.environ.update(own)
+"""
+    env = {"SMOKE_SHARE": "4"} | ({"CUDA_VISIBLE_DEVICES": named} if named else {})
+    rows = python(tmp_path, script, **env).stdout.splitlines()
+    used = [row.removeprefix("is ") for row in rows if row.startswith("is ")]
+    assert used == (["4", "7"] if named else ["0", "1"]) * 2
 
 
 def test_a_server_answers_and_ends(tmp_path):

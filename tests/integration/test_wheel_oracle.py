@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
-from uv import find_uv_bin
 
 from imgbuild import codec
 from imgbuild.assemble import input_hashes
@@ -19,7 +17,7 @@ from imgbuild.matrix.load import load
 from imgbuild.plan import plan
 from imgbuild.store import Store
 from imgbuild.values import Arch
-from tests import needs, oracle
+from tests import downloads, needs, oracle
 from tests.wheels import LINK, PROGRAM, make
 
 ROOT = Path(__file__).parents[2]
@@ -95,24 +93,9 @@ def _path(fault: str) -> str:
 
 @pytest.mark.network
 def test_real_wheels_of_tricky_shape(tmp_path: Path) -> None:
-    wheels = sorted(_downloaded(tmp_path / "wheels"))
+    wheels = downloads.wheels(tmp_path / "wheels", TRICKY)
     assert len(wheels) == len(TRICKY)
     assert oracle.compare(wheels, tmp_path) == []
-
-
-def _downloaded(folder: Path) -> list[Path]:
-    emitted = subprocess.run(
-        [find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--emit-index-url", "-"],
-        input=b"",
-        capture_output=True,
-        check=True,
-    )
-    index = emitted.stdout.decode().split()
-    pip = [find_uv_bin(), "--quiet", "tool", "run", "--from", "pip", "pip", "download", "--quiet"]
-    subprocess.run(
-        [*pip, *index, "--no-deps", "--only-binary", ":all:", "--dest", folder, *TRICKY], check=True
-    )
-    return list(folder.glob("*.whl"))
 
 
 @pytest.mark.disk(4)

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from imgbuild import codec, smoke
+from imgbuild import codec, junit, smoke
 from imgbuild.console import console
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.report import Case, Report
@@ -307,7 +307,7 @@ def test_nothing_but_skips_is_a_failure():
 
 def test_junit_counts_and_escapes():
     report = Report(target="small", arch="x86_64", tier="static", cases=CASES)
-    suite = ElementTree.fromstring(smoke.junit([report]))[0]
+    suite = ElementTree.fromstring(junit.document([report]))[0]
     counts = {key: suite.attrib[key] for key in ("tests", "failures", "skipped", "time")}
     assert counts == {"tests": "3", "failures": "1", "skipped": "1", "time": "3.500"}
     failure = suite[1].find("failure")

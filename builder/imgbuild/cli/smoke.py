@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 import msgspec
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli import options, prove
 from imgbuild.cli.image import LayoutFolder, one_arch, same_image
 from imgbuild.console import console
 from imgbuild.errors import InputError
@@ -19,8 +19,8 @@ from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild import smoke as smoke_tests
-    from imgbuild.report import Report
     from imgbuild.store import Store
+    from imgbuild.tested import Tested
 
 
 class Tier(enum.StrEnum):
@@ -105,6 +105,15 @@ Sif = Annotated[
         show_default=False,
     ),
 ]
+Record = Annotated[
+    bool,
+    typer.Option(
+        "--record",
+        help="Put the runs into images/TARGET/smoke.json, passed or failed: proofs of the sealed"
+        " image, which `imgbuild matrix` shows.",
+        rich_help_panel=options.TALK,
+    ),
+]
 JUnit = Annotated[
     Path | None,
     typer.Option(
@@ -144,6 +153,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     model: Path | None
     stranger: bool
     sif: Path | None
+    record: bool
 
 
 def smoke(
@@ -158,6 +168,7 @@ def smoke(
     stranger: Stranger = False,
     model: Model = None,
     junit: JUnit = None,
+    record: Record = False,
     patience: Patience = 1.0,
     matrix: options.MatrixFile = None,
     json: options.Json = False,
@@ -174,7 +185,10 @@ def smoke(
         imgbuild smoke cu124-vllm
 
         imgbuild smoke cu124-vllm --tier static --through root --junit report.xml
+
+        imgbuild smoke cu124-vllm --tier gpu --record
     """
+    from imgbuild import junit as junits
     from imgbuild import smoke as tests
     from imgbuild.codec import write_bytes
 
@@ -186,6 +200,9 @@ def smoke(
     if sif is not None and (layout is not None or through not in (None, Place.APPTAINER)):
         message = f"--sif {sif}: a SIF is tested through apptainer, and needs no layout"
         raise InputError(message, hint="leave --layout and --through out")
+    if record and (sif is not None or through is Place.HERE):
+        message = "--record: neither a SIF nor the active environment says which image it is of"
+        raise InputError(message, hint="test the image's layout; --through apptainer makes its SIF")
     through = Place.APPTAINER if sif is not None else through
     asked = _Asked(
         tiers=_tiers(tier, through),
@@ -194,10 +211,11 @@ def smoke(
         model=_model(model),
         stranger=stranger,
         sif=sif,
+        record=record,
     )
     reports = _smoke(wanted, matrix, layout, arch, asked, everything=everything)
     if junit is not None:
-        write_bytes(junit, tests.junit(reports))
+        write_bytes(junit, junits.document(reports))
     words = [f"{each.target} {each.arch} {each.tier} {tests.verdict(each)}" for each in reports]
     options.answer(reports, words, json=json)
     if not all(tests.succeeded(report) for report in reports):
@@ -233,9 +251,9 @@ def _smoke(
     asked: _Asked,
     *,
     everything: bool,
-) -> list[Report]:
+) -> list[Tested]:
     """A report for each target and tier, each shown as soon as it is there."""
-    from imgbuild import lock, pipeline, smoke_sif
+    from imgbuild import lock, pipeline, proofs, smoke_sif, testimony
     from imgbuild import smoke as tests
     from imgbuild.sif import container
     from imgbuild.store import Store
@@ -259,6 +277,9 @@ def _smoke(
             built = pipeline.built_layout(session, item.name, layout)
             locked = lock.read_lock(images, item.name)
             only = one_arch(built, arch)
+            if asked.record:
+                config = built.image(only).config.digest
+                proofs.require_sealed(session.project, locked, only, config, str(built.path))
             if asked.through is Place.APPTAINER:
                 found = smoke_sif.smoke_sif(locked, built, only, asked.tiers, **how)
             else:
@@ -269,6 +290,8 @@ def _smoke(
                 )  # fmt: skip
         for report in found:
             tests.show(report)
+        if asked.record:
+            prove.tell(proofs.prove(session.project, testimony.of_reports(found), store))
         reports += found
     return reports
 

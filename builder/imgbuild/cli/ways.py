@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imgbuild.cli import options
+from imgbuild.cli import prove as proves
 from imgbuild.cli import push as pushes
 from imgbuild.cli import smoke as smokes
 from imgbuild.cli.smoke import Place, Tier
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from imgbuild.ci.settings import Settings
     from imgbuild.pipeline import Session
 
+JOBS = "jobs.json"  # in the folder of results: what the last night was to do
 Date = pushes.Date
 Patience = smokes.Patience
 Gate = Annotated[
@@ -96,9 +98,28 @@ Through = Annotated[
     Place | None,
     typer.Option(
         "--through",
-        help="What smoke tests run in (see `imgbuild smoke`).",
+        help="What smoke tests run in (see `imgbuild smoke`), but for `here`, which is no image.",
         rich_help_panel=options.WORK,
         show_default=False,
+    ),
+]
+
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Exit status 1 also if there is no machine for a job of a target: by default that is"
+        " said and no failure, as nothing but another ci.yaml mends it.",
+        rich_help_panel=options.WORK,
+    ),
+]
+Record = Annotated[
+    bool,
+    typer.Option(
+        "--record",
+        help="Put each tier of smoke tests that ran into images/TARGET/smoke.json, passed or failed"
+        " (see `imgbuild prove`).",
+        rich_help_panel=options.TALK,
     ),
 ]
 
@@ -133,6 +154,9 @@ def way(
     if not no_push and not named:
         message = "no registry is named, and images are pushed to one"
         raise InputError(message, hint="--registry HOST/REPOSITORY, or registry: in the matrix")
+    if through is Place.HERE:
+        message = "--through here: the active environment is no image, and proves none"
+        raise InputError(message, hint="leave it out, or say what an image is to run in")
     if key is not None and keyless:
         message = "--key and --keyless are two ways to sign"
         raise InputError(message, hint="leave one of them out")
@@ -172,10 +196,11 @@ def chosen(
     session = _session(matrix)
     selected = session.select(wanted, everything=everything, arches=[])
     there = {}
+    told = _settings(session, gate, gpu=gpu)
     if registry is not None:
         client = Client(plain_http=plain_http, origin=True)
-        there = choosing.published(client, parse_repository(registry), selected)
-    told = _settings(session, gate, gpu=gpu)
+        place = parse_repository(registry)
+        there = choosing.published(client, place, selected, sifs=told.sif)
     return choosing.choose(session.project, selected, told, asked, there)
 
 
@@ -193,6 +218,15 @@ def jobs_of(way: Way, matrix: Path | None, target: str) -> Jobs:
 def folder(matrix: Path | None, results: Path | None) -> Path:
     """Where results lie."""
     return results or _session(matrix).project.root / "build" / "ci"
+
+
+def record(matrix: Path | None, results: Path | None, found: Chosen) -> None:
+    """Put what the smoke tests of the jobs of `found` said into the ledgers, and say so."""
+    from imgbuild.ci import recording
+    from imgbuild.store import Store
+
+    project = _session(matrix).project
+    proves.tell(recording.record(project, folder(matrix, results), found.targets, Store.open()))
 
 
 def _settings(session: Session, gate: Sequence[Tier], *, gpu: bool) -> Settings:

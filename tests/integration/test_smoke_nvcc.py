@@ -1,0 +1,98 @@
+"""The static case "nvcc" with NVIDIA's real wheels: sound, and with an nvcc of another CUDA."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests import damaged, needs
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
+SCRIPTS = Path(__file__).parents[2] / "smoke_tests"
+COMPILER = {
+    "nvidia-cuda-nvcc": "13.0.88",
+    "nvidia-cuda-crt": "13.0.88",
+    "nvidia-nvvm": "13.0.88",
+    "nvidia-cuda-cccl": "13.0.85",
+}
+SOUND, OTHER = "13.0.96", "13.1.80"  # of nvidia-cuda-runtime, which holds the headers
+
+
+@pytest.fixture(scope="module", name="wheels")
+def _wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    needs.network()
+    needs.tool("gcc")
+    folder = tmp_path_factory.mktemp("wheels")
+    compiler = [f"{name}=={version}" for name, version in COMPILER.items()]
+    found = damaged.download(folder, [*compiler, f"nvidia-cuda-runtime=={SOUND}"])
+    found += damaged.download(folder / "other", [f"nvidia-cuda-runtime=={OTHER}"])
+    return {path.name.split("-")[0] + "-" + path.name.split("-")[1]: path for path in found}
+
+
+def environment(folder: Path, wheels: dict[str, Path], runtime: str) -> Path:
+    """The folder nvidia/cu13 with the compiler and one runtime's headers."""
+    for name, path in wheels.items():
+        if name.startswith("nvidia_cuda_runtime") and not name.endswith(runtime):
+            continue
+        with zipfile.ZipFile(path) as archive:
+            for item in archive.infolist():
+                made = Path(archive.extract(item, folder))
+                if item.external_attr >> 16 & 0o100 and made.is_file():
+                    made.chmod(0o755)
+    return folder / "nvidia/cu13"
+
+
+def case(folder: Path, home: Path, packages: dict[str, str]) -> tuple[str, str, str]:
+    """Outcome, message and log of the case, by the runner."""
+    expect = {"packages": packages, "debian": [], "prefix": "/", "cache": str(folder)}
+    (folder / "expect.json").write_text(json.dumps(expect))
+    words = ["--json", "--tier=static", "--only=nvcc", f"--expect={folder}/expect.json"]
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "run.py"), *words],
+        env={"PATH": os.environ["PATH"], "HOME": str(folder), "CUDA_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    [found] = json.loads(done.stdout)["cases"]
+    return found["outcome"], found["message"], found["log"]
+
+
+def test_the_nvcc_of_the_runtimes_cuda_compiles(wheels, tmp_path):
+    home = environment(tmp_path / "site", wheels, SOUND)
+    packages = {**COMPILER, "nvidia-cuda-runtime": SOUND}
+    outcome, message, log = case(tmp_path, home, packages)
+    assert (outcome, message) == ("passed", "nvcc of CUDA 13.0 compiled a kernel for sm_90"), log
+
+
+def test_an_nvcc_of_another_cuda_is_told(wheels, tmp_path):
+    home = environment(tmp_path / "site", wheels, OTHER)
+    packages = {**COMPILER, "nvidia-cuda-runtime": OTHER}
+    outcome, message, _ = case(tmp_path, home, packages)
+    assert (outcome, message.split(":")[:2]) == (
+        "failed",
+        ["error", " nvcc is of CUDA 13.0, nvidia-cuda-runtime of 13.1"],
+    )
+
+
+def test_headers_that_are_not_what_the_lock_says_are_told(wheels, tmp_path):
+    home = environment(tmp_path / "site", wheels, OTHER)
+    outcome, message, _ = case(tmp_path, home, {**COMPILER, "nvidia-cuda-runtime": SOUND})
+    assert outcome == "failed"
+    assert "cuda_runtime.h is of another CUDA than nvcc" in message
+
+
+def test_an_nvcc_that_is_not_there_is_told(tmp_path):
+    outcome, message, _ = case(tmp_path, tmp_path / "none", dict(COMPILER))
+    assert (outcome, message[:25]) == ("failed", "error: the lock has nvcc,")
+
+
+def test_a_lock_without_nvcc_has_nothing_to_test(tmp_path):
+    outcome, message, _ = case(tmp_path, tmp_path, {"torch": "2.6.0"})
+    assert (outcome, message) == ("skipped", "the lock has no nvcc")
