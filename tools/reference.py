@@ -1,0 +1,341 @@
+#!/usr/bin/env python3
+"""The reference in docs/reference, made of the code itself: verbs, files, errors.
+
+    tools/reference.py            write it anew
+    tools/reference.py --check    say whether it follows from the code; status 5 if not
+
+Comes in: the command line's own description of itself, the JSON Schemas, the classes of errors.
+Goes out: a page of Markdown each, the same on every machine and in every terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import inspect
+import sys
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer.main
+
+from imgbuild.ci import settings
+from imgbuild.cli.app import app
+from imgbuild.errors import ImgbuildError
+from imgbuild.matrix import schema
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs/reference"
+STALE = 5  # the exit status that imgbuild itself has for it
+MADE = "<!-- Made by tools/reference.py; edit the code and run it. -->\n"
+PLAIN = {"string": "text", "integer": "number", "boolean": "true or false", "null": "null"}
+
+
+def pages() -> dict[str, str]:
+    """Every page by its name in docs/reference."""
+    return {
+        "cli.md": cli(),
+        "matrix.md": keys("matrix.yaml", schema.schema(), MATRIX),
+        "extension.md": keys("matrix.yaml of an extension", schema.extension_schema(), EXTENSION),
+        "ci.md": keys("ci.yaml", ci_schema(), CI),
+        "errors.md": errors_page(),
+    }
+
+
+MATRIX = """\
+The one reviewed file of versions. `imgbuild schema` prints its JSON Schema, by which editors
+complete it; `imgbuild matrix` reads it and tells every problem with its place. What each choice
+is for stands beside it in [matrix.yaml](../../matrix.yaml) itself."""
+EXTENSION = """\
+The `matrix.yaml` of a repository that stands on published targets ([how](../extend.md)).
+`imgbuild schema --extension` prints its JSON Schema."""
+CI = """\
+What `imgbuild ci` and `imgbuild nightly` ask of images and machines ([how](../ci.md)). It lies
+beside `matrix.yaml`; what it leaves out is as in
+[data/ci.yaml](../../builder/imgbuild/data/ci.yaml)."""
+
+
+# --- verbs ---------------------------------------------------------------------------------------
+
+
+def verbs(of: Any, above: str = "imgbuild") -> Iterator[tuple[str, Any]]:
+    """Every verb and sub-verb that is shown, by its full name, in the order of the help."""
+    for name, command in of.commands.items():
+        if command.hidden:
+            continue
+        yield f"{above} {name}", command
+        if hasattr(command, "commands"):
+            yield from verbs(command, f"{above} {name}")
+
+
+def cli() -> str:
+    """The page of verbs: a list by what they are for, then a section for each."""
+    program = typer.main.get_command(app)
+    found = list(verbs(program))
+    parts = [MADE, "# Commands\n", f"{program.help}\n", COMMON, *_contents(found)]
+    parts += [section(name, command) for name, command in found]
+    return "\n".join(parts)
+
+
+COMMON = """\
+Every verb has `--json` (the result as data on stdout, nothing else there), `--quiet` (warnings
+and errors alone), `--verbose` and `--help`; they are left out below. Exit statuses are those of
+the [errors](errors.md); `imgbuild run` ends with the command's own.
+"""
+SHARED = {"--json", "--quiet", "--verbose", "--help"}
+
+
+def _contents(found: Sequence[tuple[str, Any]]) -> Iterator[str]:
+    """Links to the verbs, a row for each panel of the help."""
+    panels: dict[str, list[str]] = {}
+    for name, command in found:
+        if name.count(" ") == 1:
+            link = f"[{name.split()[1]}](#{name.replace(' ', '-')})"
+            panels.setdefault(command.rich_help_panel or "Others", []).append(link)
+    yield from table(("", "verbs"), [(panel, ", ".join(links)) for panel, links in panels.items()])
+
+
+def section(name: str, command: Any) -> str:
+    """A verb: what it does, how it is typed, its arguments and options."""
+    lines = [f"## {name}\n", f"{prose(command.help or '')}\n"]
+    if hasattr(command, "commands"):
+        rest = ", ".join(f"`{name} {each}`" for each in command.commands)
+        return "\n".join([*lines, f"Verbs: {rest}.\n"])
+    given = [each for each in command.params if not each.hidden]
+    arguments = [each for each in given if each.opts and not each.opts[0].startswith("-")]
+    own = [each for each in given if each not in arguments and not SHARED & set(each.opts)]
+    words = [name, *(["[OPTIONS]"] if given != arguments else []), *map(metavar, arguments)]
+    lines.append(f"```text\n{' '.join(words)}\n```\n")
+    if arguments:
+        rows = [(f"`{metavar(each)}`", told(each)) for each in arguments]
+        lines += table(("argument", "is"), rows)
+    if own:
+        lines += table(("option", "does"), [(flags(each), told(each)) for each in own])
+    return "\n".join(lines)
+
+
+def prose(text: str) -> str:
+    """Help as Markdown: what is set off by four spaces is a block of code."""
+    lines: list[str] = []
+    for line in inspect.cleandoc(text).splitlines():
+        code = line.startswith("    ")
+        if code and lines and lines[-1] == "```":
+            lines[-1] = line[4:]
+            lines.append("```")
+        elif code:
+            lines += ["```bash", line[4:], "```"]
+        elif line or lines[-1:] != [""]:
+            lines.append(line)
+    joined = "\n".join(lines).strip()
+    return joined.replace("```\n\n```bash\n", "")  # examples with an empty line between them
+
+
+def metavar(option: Any) -> str:
+    """What stands for a value: its own word, else its choices, else its name. "" for a flag."""
+    if getattr(option, "is_flag", False):
+        return ""
+    if option.metavar:
+        return str(option.metavar)
+    choices = _choices(option.type_descriptor.annotation)
+    return "|".join(choices) or str(option.name).upper()
+
+
+def _choices(annotation: object) -> list[str]:
+    inner = [one for one in typing.get_args(annotation) or (annotation,) if isinstance(one, type)]
+    return [str(item.value) for one in inner if issubclass(one, enum.Enum) for item in one]
+
+
+def flags(option: Any) -> str:
+    """How an option is typed, the long name first; its opposite after a slash."""
+    value = metavar(option)
+    names = sorted(option.opts, key=lambda name: -len(name))
+    words = [f"`{names[0]} {value}`" if value else f"`{names[0]}`", *(f"`{n}`" for n in names[1:])]
+    return " / ".join([", ".join(words), *(f"`{name}`" for name in option.secondary_opts)])
+
+
+def told(option: Any) -> str:
+    """The help of an option, and its default if it is shown there."""
+    text = " ".join((option.help or "").split())
+    default = option.default
+    default = default.value if isinstance(default, enum.Enum) else default
+    if option.required and option.opts[0].startswith("-"):
+        return f"{text} Required."
+    if option.secondary_opts and isinstance(default, bool) and option.show_default:
+        default = (option.opts if default else option.secondary_opts)[0]
+    if not option.show_default or default in (None, False, (), [], "") or callable(default):
+        return text
+    return f"{text} Default: `{default}`."
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def ci_schema() -> dict[str, Any]:
+    """The JSON Schema of ci.yaml, its top level at the top."""
+    (root,), found = msgspec.json.schema_components(
+        (settings.Given,), ref_template="#/$defs/{name}"
+    )
+    top = found.pop(root["$ref"].rsplit("/", 1)[1])
+    return {**top, "$defs": found}
+
+
+def keys(title: str, found: Mapping[str, Any], head: str) -> str:
+    """The page of a file: the keys at its top, then those of each part, in order of use."""
+    definitions = found["$defs"]
+    parts = [MADE, f"# {title}\n", f"{head}\n", *key_table(found, definitions)]
+    for name in _used(found, definitions):
+        part = definitions[name]
+        if "properties" in part:
+            parts += [f"## {name}\n", f"{part.get('description', '')}\n"]
+            parts += key_table(part, definitions)
+    return "\n".join(parts)
+
+
+def _used(part: object, definitions: Mapping[str, Any]) -> list[str]:
+    """Names of definitions below `part` in the order in which one meets them."""
+    found: dict[str, None] = {}
+
+    def _walk(node: object) -> None:
+        if isinstance(node, list):
+            for item in node:
+                _walk(item)
+        elif isinstance(node, dict):
+            name = str(node.get("$ref", "")).rsplit("/", 1)[-1]
+            if name and name not in found:
+                found[name] = None
+                _walk(definitions[name])
+            for key, item in node.items():
+                if key != "$defs":
+                    _walk(item)
+
+    _walk(part)
+    return list(found)
+
+
+def key_table(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[str]:
+    """A row for each key: what its value is, whether it may be left out, what it says."""
+    required = part.get("required", ())
+    rows = [
+        (
+            f"`{key}`",
+            kind(node, definitions),
+            _default(node, needed=key in required),
+            says(node, definitions),
+        )
+        for key, node in part["properties"].items()
+    ]
+    return table(("key", "value", "if left out", "says"), rows)
+
+
+def kind(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """What a value is, in words; parts of the file are links."""
+    if "$ref" in node:
+        name = node["$ref"].rsplit("/", 1)[1]
+        if "enum" in definitions[name]:
+            return _one_of(definitions[name]["enum"])
+        return f"[{name}](#{name.lower()})"
+    if "const" in node or "enum" in node:
+        return _one_of(node.get("enum", [node.get("const")]))
+    if "anyOf" in node:
+        choices = [each for each in node["anyOf"] if each.get("type") != "null"]
+        return " or ".join(kind(each, definitions) for each in choices)
+    if node.get("type") == "array":
+        return f"list of {kind(node['items'], definitions)}"
+    if node.get("type") == "object":
+        return f"map to {kind(node['additionalProperties'], definitions)}"
+    return "day" if node.get("format") == "date" else PLAIN[node["type"]]
+
+
+def _one_of(values: Sequence[object]) -> str:
+    return " or ".join(f"`{value}`" for value in values)
+
+
+def _default(node: Mapping[str, Any], *, needed: bool) -> str:
+    if needed:
+        return "an error"
+    default = node.get("default")
+    if default in (None, [], {}, ""):
+        return ""  # nothing is there
+    plain = default if isinstance(default, str) else msgspec.json.encode(default).decode()
+    return f"`{plain}`"
+
+
+def says(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """The description of a key, or of what its value consists of."""
+    if "description" in node:
+        return str(node["description"])
+    if "$ref" in node:
+        return says(definitions[node["$ref"].rsplit("/", 1)[1]], definitions)
+    if "const" in node:
+        return "what it is"
+    inner = [node.get("items"), node.get("additionalProperties"), *node.get("anyOf", ())]
+    return next((each["description"] for each in inner if each and "description" in each), "")
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def errors_page() -> str:
+    """The classes of errors with their exit statuses, in the order of these."""
+    kinds = sorted(ImgbuildError.__subclasses__(), key=lambda one: one.exit_code)
+    rows = [(str(one.exit_code), f"`{one.__name__}`", first(one)) for one in kinds]
+    statuses = table(("status", "`error` in `--json`", "means"), [("0", "", "Done."), *rows])
+    return "\n".join([MADE, "# Errors and exit statuses\n", ERRORS, *statuses, SEVERAL])
+
+
+ERRORS = """\
+An error is told on stderr: `error:` with file, place and value, a line `because` for each reason,
+and `hint:` with the remedy. With `--json` the same is on stdout, as
+`{"error", "message", "hint", "exit_code", …}`.
+"""
+SEVERAL = """\
+Where several targets failed, the others are done; the status is theirs if they share one, else 1.
+"""
+
+
+def first(of: type) -> str:
+    """The first sentence or sentences of a docstring, as one line."""
+    return " ".join((inspect.getdoc(of) or "").split("\n\n")[0].split())
+
+
+# --- Markdown ------------------------------------------------------------------------------------
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table, and an empty line after it; a bar within a cell is escaped."""
+    lines = [head, ["---"] * len(head), *rows]
+    made = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines]
+    return [*made, ""]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Write the pages, or compare them: 0 if they are as they should be."""
+    lines = (__doc__ or "").splitlines()
+    parser = argparse.ArgumentParser(
+        description="\n".join(lines), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; status 5 if stale")
+    check = parser.parse_args(words).check
+    made = pages()
+    there = {path.name for path in FOLDER.glob("*")}
+    stale = sorted(there - made.keys())
+    for name, text in made.items():
+        path = FOLDER / name
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if not check:
+            FOLDER.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            print(path.relative_to(ROOT))
+    if check and stale:
+        print(f"stale: {', '.join(stale)}; run tools/reference.py", file=sys.stderr)
+        return STALE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
