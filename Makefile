@@ -11,12 +11,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint tools/constraints.txt
 IMGBUILD := $(BIN)/imgbuild
-PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder \
+	--durations 40 --durations-min 5
 
 SHOW := import torch, vllm, trl, tensordict; \
 	print("\n".join(f"{m.__name__} {m.__version__}" for m in (torch, vllm, trl, tensordict)))
 
-.PHONY: image test fast lint format constraints benchmark reproduce dist clean help
+.PHONY: image test fast lint format constraints benchmark reproduce dist tool clean help
 
 ## image: build TARGET (cu124-vllm), load it where an engine answers, import its packages in it
 image: $(VENV)/ready
@@ -57,14 +58,21 @@ benchmark: $(VENV)/ready
 reproduce: $(VENV)/ready
 	tools/reproduce.py $(ARGS)
 
-## dist: the tool as a wheel and an sdist, in dist/
+## dist: the tool as a wheel and an sdist, in dist/; the same bytes for the same commit
 dist: $(VENV)/ready
 	rm -rf dist
-	$(BIN)/uv build --quiet --out-dir dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv build --quiet --out-dir dist
+
+## tool: lock the image that holds the wheel of dist/ and what it needs; imgbuild build makes it
+tool: dist
+	rm -rf tool/wheels
+	mkdir tool/wheels
+	cp dist/*.whl tool/wheels
+	$(IMGBUILD) lock --matrix tool/matrix.yaml --all
 
 ## clean: remove the environment and what was built; the download cache stays (imgbuild cache)
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis builder/*.egg-info
+	rm -rf $(VENV) build dist tool/build tool/wheels .mypy_cache .pytest_cache .ruff_cache .hypothesis builder/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ## help: this list

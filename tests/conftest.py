@@ -4,7 +4,8 @@
 - anything else is free; `network` and `disk` marks are checked here, before the test starts, and
   engines by the test itself, through `tests.needs`.
 - several processes share the work (`make test`): a file of integration tests stays with one of
-  them, and so do all tests that need room for a whole image, which are the first to start.
+  them, and so do all tests that need room for a whole image, which are the first to start. Files
+  with a test that asks for much time come next, so that no process ends long before another.
 """
 
 from __future__ import annotations
@@ -87,14 +88,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(UNIT) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(UNIT_SECONDS))
-    items.sort(
-        key=lambda item: (item.path.is_relative_to(INTEGRATION), _room(item) < turns.WHOLE_IMAGE)
-    )
+    items.sort(key=_turn)
 
 
-def _room(item: pytest.Item) -> float:
-    """The gigabytes that a test says it needs."""
-    return sum(float(mark.args[0]) for mark in item.iter_markers("disk") if mark.args)
+def _turn(item: pytest.Item) -> tuple[bool, bool, float]:
+    """When its turn comes: after unit tests, whole images first, then what takes long."""
+    if not item.path.is_relative_to(INTEGRATION):
+        return False, False, 0
+    path = item.path.relative_to(turns.ROOT).as_posix()
+    return True, turns.room(path) < turns.WHOLE_IMAGE, -turns.patience(path)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -12,8 +12,30 @@ from imgbuild.plan import Config, Layer, Plan, VenvRecipe
 from imgbuild.values import Arch
 from tests import needs
 
-COMMANDS = ("sh", "cat", "env", "id", "ls", "pwd", "ps", "sleep", "touch", "ping", "ip", "mount",
-            "hostname", "stat", "true", "df", "nc", "kill", "echo", "mkdir", "rm", "trap")
+COMMANDS = (
+    "sh",
+    "cat",
+    "env",
+    "id",
+    "ls",
+    "pwd",
+    "ps",
+    "sleep",
+    "touch",
+    "ping",
+    "ip",
+    "mount",
+    "hostname",
+    "stat",
+    "true",
+    "df",
+    "nc",
+    "kill",
+    "echo",
+    "mkdir",
+    "rm",
+    "trap",
+)
 CREATED = "2025-06-20T00:00:00Z"
 MADE = tuple[LayerRecord, Path]
 
@@ -37,9 +59,7 @@ def shell_layer(folder: Path) -> MADE:
     """A static shell with its commands: what makes an image of a few hundred kilobytes run."""
     program = Path(needs.tool("busybox", "busybox-static")).read_bytes()
     links = [Member(path=f"bin/{name}", kind=Kind.LINK, target="busybox") for name in COMMANDS]
-    busybox = Member(
-        path="bin/busybox", mode=0o755, size=len(program), content=program, pack=True
-    )
+    busybox = Member(path="bin/busybox", mode=0o755, size=len(program), content=program, pack=True)
     return layer(folder, [busybox, *links, text("etc/passwd", "root:x:0:0::/:/bin/sh\n")])
 
 

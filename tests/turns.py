@@ -37,5 +37,15 @@ def group(nodeid: str) -> str:
 @functools.cache
 def room(path: str) -> float:
     """The most gigabytes that a test of the file at `path` says it needs."""
+    return _most(path, r"mark\.disk\((\d+)\)")
+
+
+@functools.cache
+def patience(path: str) -> float:
+    """The most seconds that a test of the file at `path` asks to be given; 0 if none asks."""
+    return _most(path, r"mark\.timeout\((\d+)\)")
+
+
+def _most(path: str, pattern: str) -> float:
     text = (ROOT / path).read_text(encoding="utf-8")
-    return max(map(float, re.findall(r"mark\.disk\((\d+)\)", text)), default=0)
+    return max(map(float, re.findall(pattern, text)), default=0)

@@ -17,9 +17,10 @@ from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.fetch_http import Refused
 from imgbuild.oci.documents import MANIFEST, Descriptor
+from imgbuild.oci.image import descriptor
 from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.reference import Reference, Repository
-from imgbuild.values import Digest, sha256
+from imgbuild.values import Digest, digest_of
 
 EMPTY = b"{}"  # the configuration of artifacts that need none (image-spec 1.1)
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
@@ -65,10 +66,10 @@ def manifest(
         "schemaVersion": 2,
         "mediaType": MANIFEST,
         "artifactType": artifact_type,
-        "config": _described(EMPTY_TYPE, EMPTY),
+        "config": descriptor(EMPTY_TYPE, EMPTY),
         "layers": [
             {
-                **_described(part.media_type, part.data),
+                **descriptor(part.media_type, part.data),
                 "annotations": {**part.annotations, TITLE: name},
             }
             for name, part in sorted(files.items())
@@ -96,7 +97,7 @@ def attach(
     data = manifest(subject, artifact_type, files, annotations)
     made = Descriptor(
         media_type=MANIFEST,
-        digest=f"sha256:{sha256(data)}",
+        digest=digest_of(data),
         size=len(data),
         artifact_type=artifact_type,
         annotations=dict(annotations or {}),
@@ -136,9 +137,7 @@ def find_whole(
 
 def whole(client: Client, repository: Repository, contents: Collection[bytes]) -> bool:
     """Whether every one of `contents` lies in `repository`: a lost one is not there by its name."""
-    return all(
-        client.has(repository, f"sha256:{sha256(content)}") == len(content) for content in contents
-    )
+    return all(client.has(repository, digest_of(content)) == len(content) for content in contents)
 
 
 def _raise(error: ImgbuildError) -> None:
@@ -209,7 +208,3 @@ def _lies_there(client: Client, repository: Repository, subject: Digest, made: D
     listed = client.referrers(repository, subject, made.artifact_type)
     place = Reference(repository.host, repository.name, digest=made.digest)
     return any(item.digest == made.digest for item in listed) and client.resolve(place) is not None
-
-
-def _described(media_type: str, data: bytes) -> dict[str, object]:
-    return {"mediaType": media_type, "digest": f"sha256:{sha256(data)}", "size": len(data)}

@@ -20,7 +20,7 @@ from imgbuild.oci import layout
 from imgbuild.plan import Layer, RegistryRecipe, base_of, plan
 from imgbuild.seal import Document, Seal
 from imgbuild.store import Store
-from imgbuild.values import Arch, Digest
+from imgbuild.values import Arch, Digest, digest_of
 from imgbuild.workers import assemble_all
 
 
@@ -69,7 +69,7 @@ def build(
     return Built(
         target=lock.target,
         digest=digest,
-        arch={arch: seals.digest_of(document.manifest) for arch, document in documents.items()},
+        arch={arch: digest_of(document.manifest) for arch, document in documents.items()},
         output=output,
         size=sum(document.size for document in documents.values()),
         made=made,

@@ -18,7 +18,7 @@ from imgbuild.gc import Named
 from imgbuild.history import SEAL, LockText
 from imgbuild.lock import Lock
 from imgbuild.project import Project
-from imgbuild.values import Arch, Digest, sha256
+from imgbuild.values import Arch, Digest, digest_of
 
 
 def named(project: Project, count: int, refs: Sequence[str], *, strict: bool) -> Named:
@@ -77,5 +77,5 @@ def _artifacts(texts: Iterable[LockText]) -> tuple[set[Digest], set[str]]:
             console.warn(f"{text.place} cannot be read ({error}): inputs of {text.target} are kept")
             unread.add(text.target)
             continue
-        found |= {f"sha256:{sha256(mirrored.artifact(lock, arch))}" for arch in lock.arch}
+        found |= {digest_of(mirrored.artifact(lock, arch)) for arch in lock.arch}
     return found, unread

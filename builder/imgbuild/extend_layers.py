@@ -7,7 +7,6 @@ by digest, so that a build makes added layers only.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import Layer
 from imgbuild.resolution import RegistryLayer
 from imgbuild.store import Store
-from imgbuild.values import Digest
+from imgbuild.values import Digest, digest_of_file
 
 LAYOUT = "oci:"
 
@@ -90,7 +89,7 @@ def _blob(matrix: Matrix, found: Below, digest: Digest) -> Path:
 
 def _copy(path: Path, digest: Digest, store: Store) -> None:
     with path.open("rb") as file:
-        found = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        found = digest_of_file(file)
     if found != digest:
         message = f"{path} has the digest {found}"
         raise IntegrityError(message, hint="the layout is damaged: copy the image anew")

@@ -16,7 +16,7 @@ from imgbuild import codec
 from imgbuild.lock import Lock
 from imgbuild.oci.documents import MANIFEST
 from imgbuild.resolution import Locked, RegistryLayer
-from imgbuild.values import Arch, Bytes, Digest, Sha256, sha256
+from imgbuild.values import Arch, Bytes, Digest, Sha256, digest_of, sha256
 
 ARTIFACT = "application/vnd.imgbuild.inputs.v1+json"
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
@@ -107,7 +107,7 @@ def artifact(lock: Lock, arch: Arch) -> bytes:
             "artifactType": ARTIFACT,
             "config": {
                 "mediaType": EMPTY_TYPE,
-                "digest": f"sha256:{sha256(EMPTY)}",
+                "digest": digest_of(EMPTY),
                 "size": len(EMPTY),
             },
             "layers": [

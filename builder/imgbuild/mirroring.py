@@ -26,7 +26,7 @@ from imgbuild.registry.reference import Reference, Repository
 from imgbuild.resolution import RegistryLayer
 from imgbuild.store import Store
 from imgbuild.threads import Stop
-from imgbuild.values import Arch, Bytes, Digest, sha256
+from imgbuild.values import Arch, Bytes, Digest, digest_of
 
 if TYPE_CHECKING:
     from imgbuild.registry.client import Client
@@ -145,7 +145,7 @@ def _there(everything: dict[Digest, Input], repository: Repository, client: Clie
 def _held(part: Part, there: Collection[Digest], repository: Repository, client: Client) -> Held:
     items = mirrored.inputs(part.lock, part.arch)
     data = mirrored.artifact(part.lock, part.arch)
-    digest, tag = f"sha256:{sha256(data)}", mirrored.tags(part.lock, part.arch, data)[0]
+    digest, tag = digest_of(data), mirrored.tags(part.lock, part.arch, data)[0]
     found = client.resolve(Reference(repository.host, repository.name, tag=tag))
     lacking = [item for item in items if item.digest not in there]
     return Held(
@@ -255,5 +255,5 @@ def _settle(parts: Iterable[Part], repository: Repository, client: Client) -> No
         data = mirrored.artifact(part.lock, part.arch)
         for tag in mirrored.tags(part.lock, part.arch, data):
             found = client.resolve(Reference(repository.host, repository.name, tag=tag))
-            if found is None or found.digest != f"sha256:{sha256(data)}":
+            if found is None or found.digest != digest_of(data):
                 client.put_manifest(repository, data, MANIFEST, tag=tag)

@@ -18,7 +18,7 @@ from imgbuild.errors import InputError
 from imgbuild.lock import AddedFile, AddedFolder, Cutting, Lock, published_part
 from imgbuild.matrix.model import Drop, User
 from imgbuild.resolution import Deb, RegistryLayer, Resolution, Wheel
-from imgbuild.values import Arch, Digest, sha256
+from imgbuild.values import Arch, Digest, digest_of, sha256
 
 DEBIAN_FORMAT = 1
 VENV_FORMAT = 1
@@ -361,7 +361,7 @@ def layer_id(recipe: Recipe) -> Digest:
             if recipe.folders:
                 inputs["folders"] = codec.to_builtins(recipe.folders)
     kind = type(recipe).__struct_config__.tag
-    return f"sha256:{sha256(codec.compact({**inputs, 'kind': kind}))}"
+    return digest_of(codec.compact({**inputs, "kind": kind}))
 
 
 def _base_layers(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Recipe]]:

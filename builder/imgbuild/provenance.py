@@ -26,7 +26,7 @@ from imgbuild.sbom import bill, purl
 from imgbuild.sbom.bill import Bill, Kind
 from imgbuild.sbom.packages import Packages
 from imgbuild.seal import Seal
-from imgbuild.values import Arch, Digest, Sha256, sha256
+from imgbuild.values import Arch, Digest, Sha256, digest_of, sha256
 
 MEDIA_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -103,7 +103,7 @@ def statement(
 ) -> bytes:
     """The statement about the image of `lock` on `arches`."""
     documents = seal.manifests(lock, sealed, arches)
-    manifests = {arch: seal.digest_of(data) for arch, data in documents.items()}
+    manifests = {arch: digest_of(data) for arch, data in documents.items()}
     top = seal.top_digest(documents)
     subjects = [_subject(lock.target, top)]
     if top not in manifests.values():

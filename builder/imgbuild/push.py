@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import enum
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +38,7 @@ from imgbuild.registry.client import (
 from imgbuild.registry.reference import Reference, Repository, parse, parse_repository
 from imgbuild.tagging import Tag
 from imgbuild.threads import Stop, each
-from imgbuild.values import Arch, Bytes, Digest
+from imgbuild.values import Arch, Bytes, Digest, digest_of_file
 
 if TYPE_CHECKING:
     from imgbuild.matrix.select import Selected
@@ -367,7 +366,7 @@ def _in_layout(folder: Path, blob: Blob) -> Path | None:
     path = layout.blob(folder, blob.digest)
     try:
         with path.open("rb") as file:
-            found = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+            found = digest_of_file(file)
     except OSError:
         return None
     return path if found == blob.digest else None

@@ -17,7 +17,7 @@ from imgbuild.oci import documents, image
 from imgbuild.oci.documents import Descriptor
 from imgbuild.plan import Layer, base_of, plan
 from imgbuild.seal import Document, Seal
-from imgbuild.values import Arch, Bytes, Digest
+from imgbuild.values import Arch, Bytes, Digest, digest_of
 
 CONFIG = "configuration"
 BASE = "base"
@@ -43,7 +43,7 @@ class Paper(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def digest(self) -> Digest:
         """The digest by which it is put."""
-        return seals.digest_of(self.data)
+        return digest_of(self.data)
 
     @property
     def descriptor(self) -> Descriptor:
@@ -124,7 +124,7 @@ def _blobs(layers: dict[Arch, tuple[Layer, ...]], made: dict[Arch, Document]) ->
             for layer, record in zip(layers[arch], document.layers, strict=True)
         ]
         config = document.config
-        digest = seals.digest_of(config)
+        digest = digest_of(config)
         own.append(Blob(name=CONFIG, digest=digest, size=len(config), arches=(), data=config))
         for blob in own:
             seen = found.get(blob.digest, blob)

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -24,11 +25,15 @@ TAIL = 20  # lines of a command that failed that its error repeats
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What a finished process left: exit status, stdout, stderr (text, bad bytes replaced)."""
+    """What a finished process left: exit status, stdout, stderr (text, bad bytes replaced).
+
+    `seconds` is how long it ran, by the wall clock, where `run` ran it.
+    """
 
     status: int
     stdout: str
     stderr: str
+    seconds: float = 0.0
 
 
 def find(program: str, *, remedy: str) -> str:
@@ -59,6 +64,7 @@ def run(
     WorkFailed, with the end of stderr, if `check` and the status is not 0.
     """
     console.detail(f"$ {pasted(command)}")
+    started = time.monotonic()
     done = subprocess.run(
         command,
         env={**os.environ, **env} if env else None,
@@ -69,7 +75,8 @@ def run(
         stderr=None if stream else subprocess.PIPE,
         check=False,
     )
-    result = Result(done.returncode, _text(done.stdout), _text(done.stderr))
+    seconds = time.monotonic() - started
+    result = Result(done.returncode, _text(done.stdout), _text(done.stderr), seconds)
     if check and result.status != 0:
         raise failure(command, result)
     return result
@@ -108,7 +115,8 @@ def feed(
         finally:
             for listener in listeners:
                 listener.join()
-    result = Result(process.returncode, *(_text(b"".join(lines)) for lines in said))
+    out, err = (_text(b"".join(lines)) for lines in said)
+    result = Result(process.returncode, out, err)
     if result.status != 0:
         raise failure(command, result)
     return result

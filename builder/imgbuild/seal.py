@@ -18,7 +18,7 @@ from imgbuild.lock import Lock, damaged
 from imgbuild.oci import image
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import Plan, RegistryRecipe, plan
-from imgbuild.values import Arch, Bytes, Digest, sha256
+from imgbuild.values import Arch, Bytes, Digest, digest_of
 
 SEAL_FORMAT = 1
 
@@ -201,8 +201,3 @@ def sealed_records(sealed: Seal) -> dict[Digest, LayerRecord]:
         for image_ in sealed.arch.values()
         for layer in image_.layers
     }
-
-
-def digest_of(data: bytes) -> Digest:
-    """The digest of a document's bytes."""
-    return f"sha256:{sha256(data)}"

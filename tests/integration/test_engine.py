@@ -95,9 +95,7 @@ def test_an_image_goes_with_its_name(found, loaded):
 
 
 def test_settings_reach_the_command(found, loaded):
-    settings = Running(
-        env={"MORE": "a b"}, user="4321", network=False, options=("--workdir=/bin",)
-    )
+    settings = Running(env={"MORE": "a b"}, user="4321", network=False, options=("--workdir=/bin",))
     said = engine.run(
         found, loaded, ["sh", "-c", "id -u; echo $MORE; pwd; ls /sys/class/net"], settings
     )

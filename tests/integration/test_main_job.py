@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -26,13 +27,21 @@ from imgbuild.oci import layout
 from imgbuild.oci.unpack import Reader
 from imgbuild.plan import plan
 from imgbuild.resolution import Wheel
-from imgbuild.values import Arch, sha256
-from tests import needs, ordinary, ownregistry, squashed
+from imgbuild.values import Arch, digest_of, sha256
+from tests import damaged, needs, ordinary, ownregistry, squashed
 from tests.ownregistry import OwnRegistry
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"
 FOLDER = b"5"
+# What vLLM 0.8.5.post1 imports with, and cannot start with.
+TOO_NEW = {
+    "transformers": "5.6.0",
+    "huggingface_hub": "1.16.1",
+    "tokenizers": "0.22.2",
+    "regex": "2026.5.9",
+    "hf_xet": "1.5.0",
+}
 IMPORTS = "import torch, vllm, trl, tensordict; print(torch.__version__, vllm.__version__)"
 
 pytestmark = [pytest.mark.network, pytest.mark.disk(22), pytest.mark.timeout(1500)]
@@ -196,6 +205,36 @@ def test_the_image_passes_its_smoke_tests(loaded, built):
 
 
 @pytest.mark.engine
+def test_without_gcc_the_compilers_case_fails(loaded, tmp_path):
+    with damaged.container(loaded[0], loaded[1]["reference"]) as container:
+        container.damage("rm /usr/bin/cc /usr/bin/*gcc*")
+        lock = locks.read_lock(ROOT / "images", TARGET)
+        found = container.cases(lock, "static", "compiler|triton launcher", tmp_path)
+    assert {outcome for outcome, _ in found.values()} == {"failed"}
+    assert found["compiler"][1].startswith("FileNotFoundError: [Errno 2] No such file")
+    assert "'cc'" in found["compiler"][1]
+
+
+@pytest.mark.engine
+def test_with_a_transformers_too_new_vllm_reads_no_model(loaded, tmp_path):
+    """As `pip install -U transformers` leaves it: everything is there, and fails at the start."""
+    with damaged.container(loaded[0], loaded[1]["reference"]) as container:
+        site = "/opt/venv/lib/python3.11/site-packages"
+        container.damage(f"cd {site}; rm -r {' '.join(f'{name} {name}-*' for name in TOO_NEW)}")
+        for wheel in damaged.download(
+            tmp_path / "wheels", (f"{n}=={v}" for n, v in TOO_NEW.items())
+        ):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(tmp_path / "site")
+        container.put(tmp_path / "site", site)
+        container.damage(f"chmod -R a+rX {site}")
+        lock = locks.read_lock(ROOT / "images", TARGET)
+        found = container.cases(lock, "cpu", "vllm reads a model", tmp_path)
+    outcome, message = found["vllm reads a model"]
+    assert (outcome, "all_special_tokens_extended" in message) == ("failed", True), message
+
+
+@pytest.mark.engine
 def test_another_user_with_another_surrounding_gets_the_same_digest(user_folder, built, sealed):
     """Another user, folder, umask, time zone, locale and one process; the layers are made anew.
 
@@ -262,7 +301,7 @@ def test_a_pull_of_what_was_pushed_gives_the_same_digest(built, sealed, registry
         check=True,
         capture_output=True,
     ).stdout
-    assert seals.digest_of(raw) == sealed.digest
+    assert digest_of(raw) == sealed.digest
     pulled = f"{running.host}/rl@{sealed.digest}"
     subprocess.run([docker, "pull", "--quiet", pulled], check=True)
     subprocess.run([docker, "image", "rm", "--force", pulled], check=True)

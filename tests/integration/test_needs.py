@@ -10,7 +10,7 @@ import pytest
 
 from tests.sourcecode import ROOT
 
-CASES = '''
+CASES = """
 import pytest
 from tests import needs
 
@@ -27,7 +27,7 @@ def test_plain():
 @pytest.mark.skipif(True, reason="another reason")
 def test_marked():
     pass
-'''
+"""
 
 
 @pytest.fixture

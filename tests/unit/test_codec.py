@@ -62,7 +62,7 @@ def test_broken_json_is_an_input_error():
     ("data", "told"),
     [
         (b'{"name": "\xff\xfe"}', "a string in it is not UTF-8"),
-        (b'{"name": "a", "more": ' + b"[" * 100_000, "nested too deeply"),
+        (b'{"name": "a", "more": ' + b"[" * 1_000_000, "nested too deeply"),
     ],
 )
 def test_what_no_json_reader_takes_names_the_file(data, told, tmp_path):

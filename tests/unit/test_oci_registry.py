@@ -45,8 +45,9 @@ class Registry:
             def do_GET(self) -> None:
                 registry_.back(self)
 
-        self.servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind)
-                        for kind in (Front, Back)]
+        self.servers = [
+            http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind) for kind in (Front, Back)
+        ]
         self.host, self.storage = (f"127.0.0.1:{one.server_address[1]}" for one in self.servers)
         for server in self.servers:
             threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
@@ -116,7 +117,9 @@ def _source(tmp_path: Path) -> layout.Layout:
 
 @pytest.fixture(name="served")
 def _served(
-    source: layout.Layout, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch,
+    source: layout.Layout,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> Iterator[Registry]:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))

@@ -141,8 +141,14 @@ def test_a_folder_over_a_folder_keeps_its_files(layered):
 def test_whiteouts_remove_what_lower_layers_have(layered):
     root = layered(
         [("d/x", "file", "x"), ("d/y", "file", "y"), ("e/deep/z", "file", "z"), ("l", "link", "d")],
-        [("d/.wh.x", "file", ""), (".wh.e", "file", ""), (".wh.l", "file", ""),
-         (".wh.absent", "file", ""), ("none/.wh.x", "file", ""), (".wh..wh.plnk", "folder", 0o755)],
+        [
+            ("d/.wh.x", "file", ""),
+            (".wh.e", "file", ""),
+            (".wh.l", "file", ""),
+            (".wh.absent", "file", ""),
+            ("none/.wh.x", "file", ""),
+            (".wh..wh.plnk", "folder", 0o755),
+        ],
     )
     assert sorted(path.name for path in root.rglob("*")) == ["d", "y"]
 

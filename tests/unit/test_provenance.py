@@ -13,10 +13,10 @@ from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
 from in_toto_attestation.v1 import statement as statements
 from in_toto_attestation.v1 import statement_pb2
 
-from imgbuild import provenance, seal
+from imgbuild import provenance
 from imgbuild.provenance import Circumstances, Commit
 from imgbuild.sbom import bill, cyclonedx
-from imgbuild.values import Arch
+from imgbuild.values import Arch, digest_of
 from tests import billworld, registries
 from tests.unit import cli_project
 
@@ -165,8 +165,8 @@ def test_circumstances_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found.invocation == "https://github.com/me/it/actions/runs/42/attempts/2"
     assert found.commit is None
     text = (tmp_path / "images" / cli_project.TARGET / "lock.json").read_bytes()
-    assert found.lock == seal.digest_of(text)[7:]
-    assert found.matrix == seal.digest_of(world.matrix.read_bytes())[7:]
+    assert found.lock == digest_of(text)[7:]
+    assert found.matrix == digest_of(world.matrix.read_bytes())[7:]
     assert provenance.circumstances(project.find(tmp_path), cli_project.TARGET, {}).invocation == ""
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.seal import digest_of
-from imgbuild.values import Arch
+from imgbuild.values import Arch, digest_of
 from tests.unit import cli_project
 from tests.unit.cli_project import TARGET, Command, World, json_of
 from tests.unit.test_sbom import valid_cyclonedx, valid_spdx

@@ -13,7 +13,7 @@ from imgbuild.audit.facts import Floors
 from imgbuild.errors import InputError, LockStale
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import plan
-from imgbuild.values import Arch
+from imgbuild.values import Arch, digest_of
 from tests import samples
 
 BOTH = (Arch.X86_64, Arch.ARM64)
@@ -63,7 +63,7 @@ def test_documents_name_each_other_by_digest():
     lock = samples.lock()
     document = seal.documents(plan(lock, Arch.X86_64), records(lock))
     manifest = json.loads(document.manifest)
-    assert manifest["config"]["digest"] == seal.digest_of(document.config)
+    assert manifest["config"]["digest"] == digest_of(document.config)
     config = json.loads(document.config)
     assert config["rootfs"]["diff_ids"] == [layer.diff_id for layer in document.layers]
     assert [layer["digest"] for layer in manifest["layers"]] == [
@@ -115,6 +115,6 @@ def test_what_an_image_needs_of_its_host_is_sealed_and_annotated(tmp_path):
         "dev.imgbuild.needs.glibc": "2.31",
         "dev.imgbuild.needs.gpu": "8.0 9.0",
     }
-    assert sealed.arch[arch].manifest == seal.digest_of(document.manifest)
+    assert sealed.arch[arch].manifest == digest_of(document.manifest)
     codec.write(seal.seal_path(tmp_path, lock.target), sealed)
     assert seal.read_seal(tmp_path, lock) == sealed

@@ -17,3 +17,9 @@ def test_other_tests_stay_with_their_file_and_unit_tests_go_anywhere() -> None:
     assert turns.group(f"{file}::test_x[docker]") == file
     one = "tests/unit/test_turns.py::test_x"
     assert turns.group(one) == one
+
+
+def test_what_a_file_asks_for_is_read_from_it() -> None:
+    assert turns.room("tests/integration/test_builders_targets.py") >= turns.WHOLE_IMAGE
+    assert turns.patience("tests/integration/test_combinations.py") > 900
+    assert turns.room("tests/unit/test_turns.py") == turns.patience("tests/unit/test_turns.py") == 0

@@ -19,6 +19,7 @@ from imgbuild.cli import (
     compare,
     difference,
     doctor,
+    env,
     gc,
     image,
     init,
@@ -30,6 +31,7 @@ from imgbuild.cli import (
     nightly,
     on_slurm,
     options,
+    prove,
     pull,
     push,
     render,
@@ -118,6 +120,7 @@ app.command("plan", rich_help_panel=LOOK)(build.plan)
 app.command("digest", rich_help_panel=LOOK)(build.digest)
 app.command("sbom", rich_help_panel=LOOK)(sbom.sbom)
 app.command("compare", rich_help_panel=LOOK)(compare.compare)
+app.command("env", rich_help_panel=LOOK)(env.env)
 app.command("schema", rich_help_panel=LOOK)(matrix.schema)
 app.command("doctor", rich_help_panel=USE)(doctor.doctor)
 app.command("load", rich_help_panel=USE)(image.load)
@@ -125,6 +128,7 @@ app.command("run", rich_help_panel=USE)(image.run)
 app.command("sif", rich_help_panel=USE)(sif.sif)
 app.command("slurm", rich_help_panel=USE)(slurm.slurm)
 app.command("smoke", rich_help_panel=USE)(on_slurm.offered("smoke", smoke.smoke))
+app.command("prove", rich_help_panel=USE)(prove.prove)
 app.command("push", rich_help_panel=SHARE)(push.push)
 app.command("tag", rich_help_panel=SHARE)(push.tag)
 app.command("pull", rich_help_panel=SHARE)(pull.pull)

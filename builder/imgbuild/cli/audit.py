@@ -123,7 +123,7 @@ def audit(
 
         imgbuild audit --requirements pins.txt --python 3.11 --arch x86_64
     """
-    from imgbuild import smoke
+    from imgbuild import junit as junits
     from imgbuild.codec import write_bytes
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
@@ -141,7 +141,7 @@ def audit(
         )
     if junit is not None:
         cases = [with_cases(report, checks) for report in reports]
-        write_bytes(junit, smoke.junit(cases))
+        write_bytes(junit, junits.document(cases))
     options.answer(
         reports, [line for one in reports for line in lines(one, notes=notes)], json=json
     )

@@ -12,7 +12,7 @@ import typer
 
 from imgbuild.cli import options
 from imgbuild.errors import InputError
-from imgbuild.values import Arch, Digest
+from imgbuild.values import Arch, Digest, digest_of
 
 if TYPE_CHECKING:
     from imgbuild.cli.locked import Chosen
@@ -122,7 +122,7 @@ def _bills(
             made = bill.bill(item.lock, sealed, arch, known)
             data = write(made)
             named = Written(
-                target=made.target, arch=arch, image=made.digest, digest=seal.digest_of(data)
+                target=made.target, arch=arch, image=made.digest, digest=digest_of(data)
             )
             found.append((named, data))
     return found

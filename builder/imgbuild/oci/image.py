@@ -12,7 +12,7 @@ from imgbuild import codec
 from imgbuild.oci.documents import CONFIG, INDEX, LAYER_GZIP, MANIFEST
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import Plan
-from imgbuild.values import Arch, Digest, sha256
+from imgbuild.values import Arch, Digest, digest_of
 
 
 def config(plan: Plan, diff_ids: Sequence[Digest]) -> bytes:
@@ -91,7 +91,7 @@ def index(manifests: Mapping[Arch, bytes]) -> bytes:
 
 def descriptor(media_type: str, data: bytes) -> dict[str, object]:
     """What an OCI document says of another: its type, digest and size in bytes."""
-    return {"mediaType": media_type, "digest": f"sha256:{sha256(data)}", "size": len(data)}
+    return {"mediaType": media_type, "digest": digest_of(data), "size": len(data)}
 
 
 def platform(arch: Arch) -> dict[str, str]:

@@ -25,7 +25,7 @@ from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.oci import documents, image
 from imgbuild.oci.documents import Configuration, Descriptor, Index, Manifest
-from imgbuild.values import Arch, Digest, sha256
+from imgbuild.values import Arch, Digest, digest_of
 
 MARKER = "oci-layout"
 MARKER_TEXT = b'{"imageLayoutVersion":"1.0.0"}'
@@ -254,7 +254,7 @@ def _exclusive(out: Path) -> Iterator[None]:
 
 
 def _place_bytes(out: Path, data: bytes) -> None:
-    codec.write_bytes(blob(out, f"sha256:{sha256(data)}"), data)
+    codec.write_bytes(blob(out, digest_of(data)), data)
 
 
 def _place_file(out: Path, layer: Descriptor, source: Path) -> None:
@@ -322,7 +322,7 @@ def _checked(out: Path, descriptor: Descriptor) -> bytes:
     path = blob(out, descriptor.digest)
     with _opened(path) as file:
         data = os.read(file, descriptor.size + 1)
-    _expect(out, descriptor.digest, f"sha256:{hashlib.sha256(data).hexdigest()}")
+    _expect(out, descriptor.digest, digest_of(data))
     return data
 
 

@@ -17,7 +17,7 @@ from imgbuild import codec
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.documents import INDEX, Descriptor, Index, Manifest
 from imgbuild.oci.layout import BLOBS, INDEX_FILE
-from imgbuild.values import Arch, Digest, sha256
+from imgbuild.values import Arch, Digest, digest_of, sha256
 
 LISTING = "manifest.json"  # how `docker save` described an image before it wrote layouts
 DOCUMENT_LIMIT = 16 << 20  # bytes; a configuration has some kilobytes
@@ -123,7 +123,7 @@ def _listed(holder: _Holder, arch: Arch | None) -> Picture:
         pictures.append(
             Picture(
                 path=holder.path,
-                digest=f"sha256:{sha256(config)}",
+                digest=digest_of(config),
                 configuration=_decode(holder, config, Configuration, item.config),
                 layers=tuple(holder.place(name) for name in item.layers),
             )
@@ -162,7 +162,7 @@ class _Holder:
     def blob(self, digest: Digest) -> bytes:
         """The document that is named by its digest."""
         found = self.data(_name(digest))
-        if f"sha256:{sha256(found)}" != digest:
+        if digest_of(found) != digest:
             message = f"{self.path}: {digest} is damaged: it has the digest sha256:{sha256(found)}"
             raise IntegrityError(message, hint="build or save the image again")
         return found

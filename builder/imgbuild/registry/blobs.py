@@ -22,7 +22,7 @@ from imgbuild.registry import hosts
 from imgbuild.registry.manifests import REFUSED
 from imgbuild.registry.reference import Repository
 from imgbuild.registry.transport import PLAIN, RegistryHttp, at, pulling
-from imgbuild.values import Digest, sha256
+from imgbuild.values import Digest, digest_of
 
 if TYPE_CHECKING:
     from imgbuild.fetch_session import Response
@@ -74,7 +74,7 @@ def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> 
             data += chunk
             if len(data) > descriptor.size:
                 raise _mismatch(repository, descriptor, "more bytes")
-        found = f"sha256:{sha256(bytes(data))}"
+        found = digest_of(bytes(data))
         if found != descriptor.digest or len(data) != descriptor.size:
             raise _mismatch(repository, descriptor, f"{len(data)} bytes, {found}")
         return bytes(data)

@@ -17,7 +17,7 @@ from imgbuild.registry.manifests import REFUSED, Fetched, NotFound
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.registry.transport import RegistryHttp
 from imgbuild.registry.uploads import Outcome, Source
-from imgbuild.values import Digest, sha256
+from imgbuild.values import Digest, digest_of
 
 __all__ = [
     "REFUSED",
@@ -41,7 +41,7 @@ def bytes_source(data: bytes) -> Source:
     def _open(offset: int) -> BinaryIO:
         return io.BytesIO(data[offset:])
 
-    return Source(f"sha256:{sha256(data)}", len(data), _open)
+    return Source(digest_of(data), len(data), _open)
 
 
 def file_source(path: Path, digest: Digest, size: int) -> Source:

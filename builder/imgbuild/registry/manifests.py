@@ -19,7 +19,7 @@ from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import hosts
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.registry.transport import PLAIN, RegistryHttp, pulling, pushing
-from imgbuild.values import DIGEST_PATTERN, Digest, sha256
+from imgbuild.values import DIGEST_PATTERN, Digest, digest_of
 
 if TYPE_CHECKING:
     from imgbuild.fetch_session import Response
@@ -105,7 +105,7 @@ def fetch(http: RegistryHttp, reference: Reference, capability: str | None = Non
 
     def _read(response: Response) -> Fetched:
         data = http.body(response, LIMIT)
-        found = f"sha256:{sha256(data)}"
+        found = digest_of(data)
         told = response.headers.get("Docker-Content-Digest", "").strip()
         wanted = reference.digest or (told if told.startswith("sha256:") else found)
         if found != wanted:
@@ -129,7 +129,7 @@ def put(
 
     IntegrityError if the registry says that it stored something else.
     """
-    digest = f"sha256:{sha256(data)}"
+    digest = digest_of(data)
     named = Reference(repository.host, repository.name, tag, None if tag else digest)
 
     def _read(response: Response) -> tuple[str, str]:

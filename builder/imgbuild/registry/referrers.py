@@ -22,7 +22,7 @@ from imgbuild.registry import hosts, manifests, pages
 from imgbuild.registry.manifests import NotFound
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.registry.transport import PLAIN, RegistryHttp, pulling
-from imgbuild.values import Digest, sha256
+from imgbuild.values import Digest, digest_of
 
 # How a registry without the API answers; the specification knows only 404.
 _WITHOUT = (400, 404, 405, 406, 501)
@@ -65,7 +65,7 @@ def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> 
     said = msgspec.json.decode(data, type=Subject)
     if said.subject is None:
         return
-    digest = f"sha256:{sha256(data)}"
+    digest = digest_of(data)
     entry = {
         "mediaType": kind,
         "digest": digest,

@@ -19,7 +19,7 @@ from imgbuild import codec
 from imgbuild.oci.documents import CONFIG, MANIFEST, Descriptor
 from imgbuild.signing import statements
 from imgbuild.signing.statements import Envelope
-from imgbuild.values import Digest, sha256
+from imgbuild.values import Digest, digest_of
 
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 BUNDLES = "application/vnd.dev.sigstore.bundle"  # how the type of every version begins
@@ -176,7 +176,7 @@ def described(media_type: str, data: bytes, notes: Mapping[str, str] | None = No
     """The descriptor of `data`."""
     return Descriptor(
         media_type=media_type,
-        digest=f"sha256:{sha256(data)}",
+        digest=digest_of(data),
         size=len(data),
         annotations=dict(notes or {}),
     )

@@ -25,7 +25,7 @@ from imgbuild.signing import forms, statements
 from imgbuild.signing.forms import Bundle, Claim, Entry
 from imgbuild.signing.keys import PublicKey
 from imgbuild.signing.statements import Envelope
-from imgbuild.values import Digest, sha256
+from imgbuild.values import Digest, digest_of
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +171,7 @@ def put_bundle(
 ) -> Digest:
     """Put the bundle `data` of a statement of `kind` beside `subject`, unless it lies there."""
     manifest = forms.bundle_manifest(subject, data, kind)
-    digest = f"sha256:{sha256(manifest)}"
+    digest = digest_of(manifest)
     listed = client.referrers(repository, subject.digest, forms.BUNDLE)
     blobs = (forms.EMPTY_DATA, data)
     there = any(one.digest == digest for one in listed)

@@ -20,7 +20,7 @@ from imgbuild.oci.documents import Configuration, Descriptor, Manifest
 from imgbuild.plan import plan
 from imgbuild.seal import Document, Seal, SealedLayer
 from imgbuild.threads import Stop
-from imgbuild.values import Arch, Digest
+from imgbuild.values import Arch, Digest, digest_of
 from imgbuild.verifying import places
 from imgbuild.verifying.checks import Checklist, Failed, Lacking, Unchecked
 from imgbuild.verifying.places import Place
@@ -38,7 +38,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
     def manifest(self, arch: Arch) -> Digest:
         """The digest of the image on `arch`."""
-        return seals.digest_of(self.documents[arch].manifest)
+        return digest_of(self.documents[arch].manifest)
 
     def arches(self, digest: Digest) -> tuple[Arch, ...]:
         """The architectures of the image `digest`; none if it is not of this lock."""
@@ -130,7 +130,7 @@ def _document(picture: Picture, due: Expected) -> Document:
 
 
 def _manifest(picture: Picture, due: Expected) -> str:
-    sealed = seals.digest_of(_document(picture, due).manifest)
+    sealed = digest_of(_document(picture, due).manifest)
     if picture.descriptor.digest != sealed:
         message = f"{picture.descriptor.digest}; the lock seals {sealed}"
         raise Failed(message)
@@ -140,10 +140,10 @@ def _manifest(picture: Picture, due: Expected) -> str:
 def _config(picture: Picture, due: Expected) -> str:
     sealed = _document(picture, due).config
     if picture.config != sealed:
-        found = seals.digest_of(picture.config)
-        message = f"{found}; the lock seals {seals.digest_of(sealed)}"
+        found = digest_of(picture.config)
+        message = f"{found}; the lock seals {digest_of(sealed)}"
         raise Failed(message)
-    return seals.digest_of(sealed)
+    return digest_of(sealed)
 
 
 def _layers(picture: Picture, due: Expected) -> str:

@@ -22,7 +22,7 @@ from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference
 from imgbuild.signing.kept import at
 from imgbuild.store import Store
-from imgbuild.values import Digest, sha256
+from imgbuild.values import Digest, digest_of
 
 CHUNK = 1 << 20
 
@@ -89,7 +89,7 @@ class InLayout:
     def document(self, descriptor: Descriptor) -> bytes:
         """See `Place`."""
         data = self._layout.blob(descriptor.digest).read_bytes()
-        _expect(descriptor.digest, f"sha256:{sha256(data)}")
+        _expect(descriptor.digest, digest_of(data))
         return data
 
     def size(self, layer: Descriptor) -> int | None:
