@@ -22,6 +22,7 @@ BASE = {
     "packages": ["python3", "usr-is-merged"],
 }  # fmt: skip
 TARGETS = ("one", "three", "two")  # in the order in which they are told
+SCRIPTS = Path(__file__).parent / "data/slurm"  # as they are committed for reading
 PATIENCE = 600.0  # a busy machine is slow; nothing is measured
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -103,6 +104,23 @@ def test_the_end_of_a_job_is_slurms_word_and_its_own_status(tmp_path):
 
 def test_a_job_that_slurm_has_forgotten_is_lost():
     assert slurm._shown("999999999") == (slurm.LOST, 1)
+
+
+def test_ports_on_which_something_listens_are_passed_over(tmp_path):
+    """By the lines that the committed scripts have for it."""
+    lines = (
+        (slurmworld.SCRIPTS / "check.sh").read_text("utf-8").partition("# --- nodes and ports")[2]
+    )
+    ports = lines.partition("\n")[2].partition("\n# --- ")[0]
+    words = "set -euo pipefail\n", ports, 'for _ in 1 2; do free_port; echo "$taken"; done\n'
+    log = tmp_path / "log"
+    number = slurm.submit("#!/bin/bash\n" + "".join(words), tmp_path, ["--hold", f"--output={log}"])
+    first = 20000 + int(number) % 1000 * 10
+    with socket.create_server(("", first)):
+        subprocess.run(["scontrol", "release", number], check=True)
+        slurmworld.until(lambda: slurm._shown(number)[0] not in slurm.LIVE, "the job's end")
+    assert slurm._shown(number) == ("COMPLETED", 0)
+    assert log.read_text().split() == [str(first + 1), str(first + 2)]
 
 
 def test_an_interrupt_takes_the_job_out_of_the_queue(tmp_path):

@@ -17,7 +17,7 @@ from imgbuild.oci.documents import Descriptor
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.unpack import Reader
 from imgbuild.sif import container, enroot, files, image, squashfs
-from imgbuild.values import Arch, sha256
+from imgbuild.values import Arch, digest_of, sha256
 from tests.unit.test_sif_flat import facts, info, members, merged
 
 DIGEST = f"sha256:{'1' * 64}"
@@ -85,6 +85,21 @@ def test_the_architecture_of_a_sif_is_read(tmp_path):
             container.arch_of(tmp_path / "other")
     with pytest.raises(InputError, match="No such file"):
         container.arch_of(tmp_path / "absent")
+
+
+def test_the_small_objects_of_a_sif_are_read(tmp_path):
+    objects = [
+        container.Object(kind=container.DEFINITION, data=b"from: x\n"),
+        container.Object(kind=container.JSON, name="oci-config.json", data=b"{}" * 3000),
+    ]
+    data, start = made(tmp_path, objects)
+    assert container.objects_of(tmp_path / "x.sif") == objects
+    assert files.config_of(tmp_path / "x.sif") == digest_of(objects[1].data)
+    (tmp_path / "cut.sif").write_bytes(data[: start - 4096])
+    with pytest.raises(InputError, match=r"cut\.sif is cut off"):
+        container.objects_of(tmp_path / "cut.sif")
+    made(tmp_path, objects[:1])
+    assert files.config_of(tmp_path / "x.sif") is None
 
 
 def test_the_same_parts_give_the_same_sif(tmp_path):

@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from imgbuild.cli import slurm as verb
+from imgbuild.cli import containers
 from imgbuild.errors import InputError
 from imgbuild.render import slurm
 from imgbuild.render.slurm import Allocation, Container, Job
+from imgbuild.sif import container, files
+from imgbuild.values import Arch, digest_of
 from tests import samples
 from tests.unit.cli_project import TARGET, Command, make
 
@@ -284,8 +286,29 @@ def test_shared_memory_is_looked_at_by_a_check_alone(tmp_path, monkeypatch, caps
     assert "--shared goes with --check" in done.stderr
 
 
+def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatch, capsys):
+    world = make(tmp_path)
+    sif = tmp_path / "some.sif"
+    sif.write_bytes(b"hsqs")
+    command = Command(monkeypatch, capsys)
+    done = command("slurm", TARGET, "--sif", str(sif), "--", "true")
+    assert done.status == 0
+    assert "some.sif is no SIF for x86_64 or arm64" in done.stderr
+
+    objects = [container.Object(kind=container.JSON, name=files.CONFIG_OBJECT, data=b"{}")]
+    sif.write_bytes(bytes(container.file_system_at(objects) + 4096))
+    container.finish(sif, objects, Arch.X86_64, 0)
+    done = command("slurm", TARGET, "--sif", str(sif), "--", "true")
+    assert done.status == 0
+    assert "some.sif is not the image that is locked now" in done.stderr
+
+    locked = msgspec.structs.replace(world.seal.arch[Arch.X86_64], config=digest_of(b"{}"))
+    containers.same_image(sif, msgspec.structs.replace(world.seal, arch={Arch.X86_64: locked}))
+    assert "not the image" not in capsys.readouterr().err
+
+
 def test_pyxis_is_given_files_by_their_whole_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "image").touch()
-    assert verb._imported("image") == tmp_path / "image"
-    assert verb._imported("reg#rl:small") == "reg#rl:small"
+    assert containers.imported("image") == tmp_path / "image"
+    assert containers.imported("reg#rl:small") == "reg#rl:small"

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from imgbuild.cli import allocation, options
+from imgbuild.cli import allocation, containers, options
 from imgbuild.console import console
 from imgbuild.errors import InputError
 
 if TYPE_CHECKING:
     from imgbuild.project import Project
-    from imgbuild.render.slurm import Allocation, Container, JobScript
-
+    from imgbuild.render.slurm import Allocation, JobScript
 
 SOUND = "nothing stands in the way on "  # in the last line of a check, where all is well
 LATE = 5  # seconds that a log has to be seen once its job has ended
@@ -30,15 +29,6 @@ class Kind(enum.StrEnum):
     RAY = "ray"
     TRL_SERVER = "trl-server"
     VERL = "verl"
-
-
-class Runtime(msgspec.Struct, frozen=True):
-    """What is to run the image: a SIF or what pyxis takes, folders, and options for Apptainer."""
-
-    sif: Path | None
-    pyxis: str | None
-    binds: tuple[str, ...]
-    words: tuple[str, ...]
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,7 +238,7 @@ def slurm(
         nodes=nodes, gpus=gpus, cpus=cpus, memory=memory, time=time, account=account,
         partition=partition, more=tuple(sbatch or ()),
     )  # fmt: skip
-    runtime = Runtime(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
+    runtime = containers.Runtime(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
     made = _script(
         found, name, None if check else job, asked, runtime, env or [],
         command=_words(command), model=model, stage=tuple(stage or ()), scratch=scratch,
@@ -270,7 +260,7 @@ def _script(
     name: str,
     job: Kind | None,
     asked: Allocation,
-    runtime: Runtime,
+    runtime: containers.Runtime,
     env: list[str],
     *,
     submit: bool,
@@ -283,12 +273,15 @@ def _script(
 
     [chosen] = locked.choose(found, [single_name(found, name)], everything=False, arches=[])
     environment, passed = jobs.variables(env)
+    sealed = seal.read_seal(found.images, chosen.lock)
+    if runtime.pyxis is None:
+        containers.same_image(containers.sif_of(found, chosen.lock.target, runtime), sealed)
     return jobs.script(
         chosen.lock,
-        seal.read_seal(found.images, chosen.lock).digest,
+        sealed.digest,
         jobs.Job(job.value) if job else jobs.Job.CHECK,
         asked,
-        _container(found, chosen.lock.target, runtime, check=job is None, submit=submit),
+        containers.container(found, chosen.lock.target, runtime, check=job is None, submit=submit),
         environment=environment,
         passed=passed,
         **more,
@@ -304,42 +297,6 @@ def single_name(found: Project, name: str) -> str:
         message = f"several targets match: {', '.join(one.lock.target for one in chosen)}"
         raise InputError(message, hint="name one of them")
     return chosen[0].lock.target
-
-
-def _container(
-    found: Project, target: str, runtime: Runtime, *, check: bool, submit: bool
-) -> Container:
-    """What runs the image; a check is shown the scripts that it runs.
-
-    InputError for a file that is not there and is to run now.
-    """
-    from imgbuild import smoke
-    from imgbuild.render.slurm import Container
-
-    if runtime.sif is not None and runtime.pyxis is not None:
-        message = "--sif and --pyxis are two ways to run the image"
-        raise InputError(message, hint="leave one of them out")
-    binds, words = runtime.binds, runtime.words
-    if check:
-        binds = (*binds, f"{smoke.TESTS.resolve()}:/smoke_tests:ro")
-    if runtime.pyxis is not None:
-        image = _imported(runtime.pyxis)
-        make = f"imgbuild sif {target} --format squashfs"
-    else:
-        image = (runtime.sif or found.output(target).with_name(f"{target}.sif")).absolute()
-        make = f"imgbuild sif {target}"
-    if isinstance(image, Path) and not image.exists():
-        if submit:
-            message = f"{image} is not there"
-            raise InputError(message, hint=f"make it with: {make}")
-        console.warn(f"{image} is not there yet: {make}")
-    return Container(image=str(image), pyxis=runtime.pyxis is not None, binds=binds, words=words)
-
-
-def _imported(image: str) -> Path | str:
-    """What pyxis takes: a file by its whole path, since it takes another name for a registry's."""
-    path = Path(image)
-    return path.absolute() if path.exists() or path.suffix in (".sqsh", ".squashfs") else image
 
 
 def _tell(made: JobScript, text: str, output: Path | None, *, submit: bool, json: bool) -> None:

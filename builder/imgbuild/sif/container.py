@@ -32,6 +32,7 @@ DATA_AT = DESCRIPTORS_AT + DESCRIPTORS * DESCRIPTOR.size
 PAGE = 4096
 GROUP = 0xF0000001  # group 1, of which an object is a member
 NO_LINK = 0
+LARGEST = 1 << 26  # bytes of a small object that are read
 
 DEFINITION = 0x4001
 FILE_SYSTEM = 0x4004
@@ -97,6 +98,30 @@ def arch_of(path: Path) -> Arch:
             return arch
     message = f"{path} is no SIF for {' or '.join(ARCHES)}"
     raise InputError(message, hint="name a SIF: imgbuild sif TARGET makes one")
+
+
+def objects_of(path: Path) -> list[Object]:
+    """The small objects of the SIF at `path`; InputError if it is none, or is cut off."""
+    arch_of(path)
+    with path.open("rb") as file:
+        head = HEADER.unpack(file.read(HEADER.size))
+        total, at = head[8:10]
+        file.seek(at)
+        table = file.read(min(total, DESCRIPTORS) * DESCRIPTOR.size)
+        found = []
+        for row in DESCRIPTOR.iter_unpack(table[: len(table) // DESCRIPTOR.size * DESCRIPTOR.size]):
+            kind, used, *_, name, _ = row
+            start, size = row[5:7]
+            if not used or kind not in (DEFINITION, JSON) or not 0 <= size <= LARGEST:
+                continue
+            file.seek(max(start, 0))
+            data = file.read(size)
+            if len(data) < size:
+                message = f"{path} is cut off: byte {start + size} is not there"
+                raise InputError(message, hint="make it again: imgbuild sif TARGET")
+            text = name.rstrip(b"\0").decode(errors="replace")
+            found.append(Object(kind=kind, name=text, data=data))
+    return found
 
 
 def _descriptor(

@@ -11,6 +11,7 @@ nothing is kept away.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from imgbuild import codec
 from imgbuild.console import console
@@ -18,7 +19,7 @@ from imgbuild.oci.merged import Merged
 from imgbuild.oci.tar import Kind, Member
 from imgbuild.sif import container
 from imgbuild.sif.image import Image, file, folder, link, words
-from imgbuild.values import digest_of
+from imgbuild.values import Digest, digest_of
 
 HOME = ".singularity.d"
 LIBRARIES = f"/{HOME}/libs"  # where --nv puts the driver's
@@ -104,6 +105,15 @@ def objects(image: Image) -> list[container.Object]:
     if image.lock:
         made.append(container.Object(kind=container.JSON, name=LOCK_OBJECT, data=image.lock))
     return made
+
+
+def config_of(path: Path) -> Digest | None:
+    """The digest of the configuration of the image in the SIF at `path`.
+
+    None if another tool made it, which does not keep that. InputError if it is no SIF.
+    """
+    found = (each.data for each in container.objects_of(path) if each.name == CONFIG_OBJECT)
+    return next((digest_of(data) for data in found), None)
 
 
 def labels(image: Image) -> dict[str, str]:

@@ -136,10 +136,13 @@ address_of() {
   getent ahostsv4 "$name" | awk 'NR == 1 {print $1}' | grep . || fail "$name, of node $1, has no address"
 }
 
-# Ports follow from the job's number, so that jobs on one node do not meet; then the next free one.
+# Ports follow from the job's number, so that jobs on one node do not meet; then the next one on which
+# nothing listens, on any node of the job.
+busy=" $(srun --export=ALL --overlap --ntasks-per-node=1 bash -c 'cat /proc/net/tcp /proc/net/tcp6 2>/dev/null || true' |
+  awk '$4 == "0A" {print substr($2, length($2) - 3)}' | tr '\n' ' ') "
 port=$((20000 + SLURM_JOB_ID % 1000 * 10))
 free_port() {
-  while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+  while [[ $busy == *" $(printf %04X "$port") "* ]]; do port=$((port + 1)); done
   taken=$port port=$((port + 1))
 }
 

@@ -1,0 +1,83 @@
+"""What runs the image in a job of Slurm's: a SIF with Apptainer, or what pyxis takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from imgbuild.console import console
+from imgbuild.errors import InputError
+
+if TYPE_CHECKING:
+    from imgbuild.project import Project
+    from imgbuild.render.slurm import Container
+    from imgbuild.seal import Seal
+
+
+class Runtime(msgspec.Struct, frozen=True):
+    """What is to run the image: a SIF or what pyxis takes, folders, and options for Apptainer."""
+
+    sif: Path | None
+    pyxis: str | None
+    binds: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+def container(
+    found: Project, target: str, runtime: Runtime, *, check: bool, submit: bool
+) -> Container:
+    """What runs the image; a check is shown the scripts that it runs.
+
+    InputError for a file that is not there and is to run now.
+    """
+    from imgbuild import smoke
+    from imgbuild.render.slurm import Container
+
+    if runtime.sif is not None and runtime.pyxis is not None:
+        message = "--sif and --pyxis are two ways to run the image"
+        raise InputError(message, hint="leave one of them out")
+    binds, words = runtime.binds, runtime.words
+    if check:
+        binds = (*binds, f"{smoke.TESTS.resolve()}:/smoke_tests:ro")
+    if runtime.pyxis is not None:
+        image = imported(runtime.pyxis)
+        make = f"imgbuild sif {target} --format squashfs"
+    else:
+        image = sif_of(found, target, runtime)
+        make = f"imgbuild sif {target}"
+    if isinstance(image, Path) and not image.exists():
+        if submit:
+            message = f"{image} is not there"
+            raise InputError(message, hint=f"make it with: {make}")
+        console.warn(f"{image} is not there yet: {make}")
+    return Container(image=str(image), pyxis=runtime.pyxis is not None, binds=binds, words=words)
+
+
+def sif_of(found: Project, target: str, runtime: Runtime) -> Path:
+    """The SIF that is to run: the one named, or the one beside the layout."""
+    return (runtime.sif or found.output(target).with_name(f"{target}.sif")).absolute()
+
+
+def same_image(sif: Path, sealed: Seal) -> None:
+    """Warn of a SIF of another image than the lock's, whose digest the script names.
+
+    Nothing is known of one that another tool made.
+    """
+    from imgbuild.sif import files
+
+    try:
+        config = files.config_of(sif) if sif.is_file() else None
+    except InputError as error:  # Apptainer runs other kinds of files, too
+        console.warn(error.message)
+        return
+    if config and config not in {image.config for image in sealed.arch.values()}:
+        made = f"imgbuild sif {sealed.target}"
+        console.warn(f"{sif} is not the image that is locked now; to make that one: {made}")
+
+
+def imported(image: str) -> Path | str:
+    """What pyxis takes: a file by its whole path, since it takes another name for a registry's."""
+    path = Path(image)
+    return path.absolute() if path.exists() or path.suffix in (".sqsh", ".squashfs") else image
