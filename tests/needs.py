@@ -1,6 +1,7 @@
 """What a test needs from the machine: each function gives it, or skips the test with a remedy.
 
 With IMGBUILD_NO_SKIP=1 (as in .ci/run) a missing thing is a failure, so that nothing goes unseen.
+Too little room is one too, unless IMGBUILD_SMALL_DISK=1 says that the disk is known to be small.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import NoReturn
 import pytest
 
 ENGINES = Path("/run/imgbuild-engines/env")
+ROOM = "make room"  # the remedy where a disk is too full
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 INSTALL = "run tools/engines as root on Debian 12"
 
@@ -25,6 +27,16 @@ INSTALL = "run tools/engines as root on Debian 12"
 def strict() -> bool:
     """Whether a test that cannot run here is a failure."""
     return os.environ.get("IMGBUILD_NO_SKIP") == "1"
+
+
+def long() -> bool:
+    """Whether tests are wanted that take long and say little more than those beside them."""
+    return os.environ.get("IMGBUILD_LONG") == "1"
+
+
+def small_disk() -> bool:
+    """Whether a test that finds too little room may be skipped where nothing else may."""
+    return os.environ.get("IMGBUILD_SMALL_DISK") == "1"
 
 
 def missing(what: str, remedy: str) -> NoReturn:
@@ -144,7 +156,10 @@ def disk(gigabytes: float = 10) -> None:
     folder = Path(os.environ.get("TMPDIR", "/tmp"))
     free = shutil.disk_usage(folder).free / 1e9
     if free < gigabytes:
-        missing(f"{folder} has {free:.1f} GB free of the {gigabytes} GB needed", "make room")
+        text = f"{folder} has {free:.1f} GB free of the {gigabytes} GB needed"
+        if small_disk():
+            pytest.skip(f"{text}; {ROOM}", allow_module_level=True)
+        missing(text, ROOM)
 
 
 @functools.cache

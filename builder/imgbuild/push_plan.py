@@ -111,7 +111,7 @@ def push_plan(
         blobs=_blobs({arch: planned.layers for arch, planned in plans.items()}, made),
         manifests=papers,
         top=papers[0] if len(papers) == 1 else index,
-        tags=(stable, f"{stable}-{date:%Y%m%d}"),
+        tags=(f"{stable}-{date:%Y%m%d}", stable),  # where the last is there, all of it is
     )
 
 

@@ -252,3 +252,22 @@ def test_a_sif_lies_beside_the_published_image(world):
     assert f"{TARGET}@{ARCH}-sif passed" in done.stdout
     assert f"{TARGET}-{ARCH}-sif" in world.tags("rl")
     path.write_text(ciworld.SETTINGS)
+
+
+def test_what_is_published_with_a_key_is_signed(world, tmp_path):
+    """By the key's other half a stranger's `verify` accepts it, and so does the real cosign."""
+    secret, public = tmp_path / "key.pem", tmp_path / "key.pub"
+    openssl = needs.tool("openssl")
+    curve = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
+    subprocess.run([openssl, "genpkey", *curve, "-out", str(secret)], check=True)
+    subprocess.run([openssl, "pkey", "-in", secret, "-pubout", "-out", public], check=True)
+    words = ("--registry", world.place("rl"), "--through", "root")
+    name = f"{world.place('rl')}:{OTHER}"
+    for key, status in (((), 5), (("--key", str(secret)), 0)):
+        for place in (ARCH, "publish"):
+            world.project.run("ci", "run", f"{OTHER}@{place}", *words, *key)
+        done = world.project.run("verify", name, "--key", str(public), "--json", status=status)
+        found = {each["name"]: each["outcome"] for each in json.loads(done.stdout)["checks"]}
+        assert found["signature"] == ("passed" if key else "failed")
+    trusted = ("--key", str(public), "--insecure-ignore-tlog")
+    subprocess.run([needs.tool("cosign"), "verify", *trusted, name], check=True)

@@ -1,17 +1,19 @@
 """Combinations that install and fail: the audit says so, with file and line; neighbours are clean.
 
-All records are audited in a few processes before the first test, since that is what takes time.
+All records are audited in a few processes before the first test, since that is what takes time: by
+default those of the half that was held back, which the checks were not made with.
 """
 
 from __future__ import annotations
 
 import pytest
 
+from tests import needs
 from tests.combinations import HALVES, Combination, Outcome, audit_all, half_of, load
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(2700), pytest.mark.disk(5)]
 
-RECORDS = [record for half in HALVES for record in load(half)]
+RECORDS = [record for half in (HALVES if needs.long() else ("held",)) for record in load(half)]
 # What the audit is known not to see, with the reason in docs/benchmarks.md.
 UNSEEN: frozenset[str] = frozenset()
 

@@ -44,7 +44,7 @@ TOO_NEW = {
 }
 IMPORTS = "import torch, vllm, trl, tensordict; print(torch.__version__, vllm.__version__)"
 
-pytestmark = [pytest.mark.network, pytest.mark.disk(22), pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.network, pytest.mark.disk(13), pytest.mark.timeout(1500)]
 
 
 def imgbuild(*arguments: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
@@ -80,6 +80,7 @@ def built(tmp_path_factory):
 def loaded(built):
     """The image in Docker, by the name that it got there; gone afterwards."""
     docker = needs.docker()
+    needs.disk(13)  # beside the layout: Docker keeps the image packed and unpacked
     mine = subprocess.run([docker, "image", "inspect", TARGET], capture_output=True, check=False)
     answer = json.loads(imgbuild("load", TARGET, "--layout", str(built), "--json").stdout)
     yield docker, answer[0]

@@ -35,12 +35,17 @@ def outcome(tmp_path):
     """The text and the status of a pytest that runs CASES under this project's settings."""
     (tmp_path / "test_cases.py").write_text(CASES)
 
-    def run(strict: str) -> tuple[str, int]:
+    def run(strict: str, small: str = "") -> tuple[str, int]:
         command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-rA"]
         done = subprocess.run(
             [*command, "-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path)],
             cwd=ROOT,
-            env={**os.environ, "IMGBUILD_NO_SKIP": strict, "COLUMNS": "200"},
+            env={
+                **os.environ,
+                "IMGBUILD_NO_SKIP": strict,
+                "IMGBUILD_SMALL_DISK": small,
+                "COLUMNS": "200",
+            },
             capture_output=True,
             text=True,
             check=False,
@@ -63,3 +68,10 @@ def test_every_skip_is_a_failure_where_none_is_allowed(outcome):
     assert status == 1
     assert "2 failed, 2 errors" in text
     assert "skipping is not allowed here: no-such-tool is not installed" in text
+
+
+def test_a_disk_that_is_known_to_be_small_skips_what_it_cannot_hold_and_nothing_else(outcome):
+    text, status = outcome("1", "1")
+    assert status == 1
+    assert "2 failed, 1 skipped, 1 error" in text
+    assert "GB needed; make room" in text

@@ -273,7 +273,7 @@ def tag(
 
     Example:
 
-        imgbuild tag registry.example/rl@sha256:0123… cu124-vllm cu124-vllm-20261121
+        imgbuild tag registry.example/rl@sha256:0123… cu124-vllm-20261121 cu124-vllm
     """
     from imgbuild import tagging
     from imgbuild.registry.client import Client
