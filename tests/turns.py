@@ -15,7 +15,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).parents[1]
 INTEGRATION = "tests/integration/"
-WHOLE_IMAGE = 16  # gigabytes that a test says it needs
+WHOLE_IMAGE = 12  # gigabytes that a test says it needs
 IMAGES = "images"
 
 
