@@ -23,7 +23,9 @@ from imgbuild.slurm import FIRST_PAUSE, LOST, SILENCE
 from imgbuild.values import Digest
 
 ORDER = "order.json"
-GRACE = 5  # looks that a state has to arrive over a network disk after its task left the queue
+# Looks that a state has to arrive over a network disk after its task left the queue: most, over a
+# minute in all, where Slurm says that the task ended well, since then there is one.
+GRACE, COMPLETED_GRACE = 5, 15
 TAIL = 30  # lines of a log that are kept
 LATER = "the tasks go on; the same command looks after them again"
 
@@ -248,7 +250,7 @@ def _look(one: Followed, word: str, seen: dict[str, str], missing: dict[str, int
         return None
     else:
         missing[one.target] = missing.get(one.target, 0) + 1
-        if missing[one.target] < GRACE:
+        if missing[one.target] < (COMPLETED_GRACE if word == "COMPLETED" else GRACE):
             return None
         end = ended(one, word, None)
     if end.good:
@@ -259,9 +261,12 @@ def _look(one: Followed, word: str, seen: dict[str, str], missing: dict[str, int
 
 
 def read_state(one: Followed) -> State | None:
-    """What the task says of itself; None if it has said nothing."""
+    """What the task says of itself; None if it has said nothing.
+
+    The folder is listed: for a while NFS says of a single file what it was when last asked for.
+    """
     path = one.order.place / f"{one.target}.state.json"
-    if not path.exists():
+    if path.name not in {each.name for each in one.order.place.glob("*.json")}:
         return None
     return codec.read(path, State, what="state of a task", hint=f"remove {path}")
 

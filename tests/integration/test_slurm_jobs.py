@@ -39,6 +39,7 @@ print(json.dumps({
     "staged": open(sys.argv[1] + "/weights").read(), "threads": os.environ.get("OMP_NUM_THREADS"),
     "temporary": os.environ["TMPDIR"], "models": os.environ["HF_HOME"],
     "taken": writable(os.environ["HF_HOME"]),
+    "links": [os.path.islink(f"{sys.argv[1]}/{name}") for name in ("weights", "same")],
 }))
 sys.exit(7)
 """
@@ -119,8 +120,12 @@ def run(project: Project, user: dict[str, str], path: Path) -> tuple[int, str]:
 
 def test_a_job_with_a_sif(project: Project, user: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "look.py").write_text(LOOK)
+    # As a model cache has them: a folder of links to files elsewhere.
     (tmp_path / "model").mkdir()
-    (tmp_path / "model/weights").write_text("from the network disk")
+    (tmp_path / "blob").write_text("from the network disk")
+    (tmp_path / "model/config").touch()
+    for name, target in (("weights", "../blob"), ("same", "config"), ("nowhere", "../gone")):
+        (tmp_path / "model" / name).symlink_to(target)
     path = script(
         project, tmp_path, "--cpus-per-task", "2", "--env", "WORD=two words", "--env", "TOKEN",
         "--env", f"HF_HOME={tmp_path}/models", "--stage", str(tmp_path / "model"),
@@ -141,6 +146,7 @@ def test_a_job_with_a_sif(project: Project, user: dict[str, str], tmp_path: Path
         "temporary": "/tmp",
         "models": f"{tmp_path}/models",
         "taken": True,
+        "links": [False, True],
     }
 
 
@@ -211,6 +217,20 @@ def test_a_job_that_cannot_stage_says_so_and_leaves_nothing(
     assert status == 1, log
     assert f"{tmp_path}/nowhere" in log
     assert "a node has no place for the job's files" in log
+
+
+def test_one_node_that_cannot_prepare_ends_the_job(
+    project: Project, user: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "check.sh"
+    words = ("--check", "--nodes", "2", "--cpus-per-task", "1", "--output", str(path))
+    project.run("slurm", TARGET, *words)
+    fails = 'prepare() {\n  [ "$SLURMD_NODENAME" != node2 ] || exit 1\n'
+    path.write_text(path.read_text().replace("prepare() {\n", fails))
+    status, log = run(project, user, path)
+    assert status == 1, log
+    assert "a node has no place for the job's files" in log
+    slurmworld.until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
 
 
 def test_a_folder_of_somebody_else_takes_no_file(

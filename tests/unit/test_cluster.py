@@ -164,7 +164,10 @@ def test_what_squeue_has_forgotten_sacct_is_asked(monkeypatch):
     assert found == {("12", 0): "COMPLETED", ("12", 1): "RUNNING"}
 
 
-def test_a_task_that_left_without_a_word_is_lost_after_a_while(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("word", "most"), [("TIMEOUT", cluster.GRACE), ("COMPLETED", cluster.COMPLETED_GRACE)]
+)
+def test_a_task_that_left_without_a_word_is_lost_after_a_while(tmp_path, monkeypatch, word, most):
     made = order(tmp_path, "1", ONE)
     say(made, 0, None)
     (made.place / "0.log").write_text(
@@ -174,14 +177,14 @@ def test_a_task_that_left_without_a_word_is_lost_after_a_while(tmp_path, monkeyp
 
     def gone(_: object) -> dict[tuple[str, int], str]:
         looks.append(_)
-        return {("7", 0): "TIMEOUT"}
+        return {("7", 0): word}
 
     monkeypatch.setattr(slurm, "states", gone)
     monkeypatch.setattr(time, "sleep", lambda _: None)
     [end] = cluster.follow([Followed(order=made, number=0)])
-    assert len(looks) == cluster.GRACE
+    assert len(looks) == most
     assert not end.good
-    assert end.message == "timeout: slurmstepd: error: *** CANCELLED DUE TO TIME LIMIT"
+    assert end.message == f"{word.lower()}: slurmstepd: error: *** CANCELLED DUE TO TIME LIMIT"
 
 
 @pytest.mark.parametrize(

@@ -72,10 +72,22 @@ prepare() {
   chmod 700 "$scratch"
   mkdir -p "$scratch/cache" "$scratch/tmp"
   mkdir -p "$scratch/stage1"
-  cp -a /models/. "$scratch/stage1/"
+  copy /models "$scratch/stage1"
   shared=$(df -m --output=avail /dev/shm | tail -n 1)
   [ "$shared" -ge 1024 ] ||
     echo "$SLURMD_NODENAME: $shared MB free in /dev/shm: NCCL, Ray and data loaders need more" >&2
+}
+# What a folder links to elsewhere is copied too: the snapshots of a model cache hold nothing else.
+copy() {
+  local from to=$2 link target
+  from=$(realpath -- "$1")
+  cp -a -- "$from/." "$to/"
+  find "$from" -type l -printf '%P\0' | while IFS= read -r -d '' link; do
+    target=$(realpath -e -- "$from/$link" 2>/dev/null) || continue  # it leads nowhere
+    case $target/ in "$from"/*) continue ;; esac
+    case $from/ in "$target"/*) continue ;; esac
+    cp -aL --remove-destination -- "$from/$link" "$to/$link"
+  done
 }
 remove() {
   if [ -O "$scratch" ] && [ ! -L "$scratch" ]; then
@@ -117,11 +129,14 @@ trap 'told=1; echo "$SLURM_JOB_NAME: told to end by Slurm: time is over, or scan
 
 # All of this shell's variables go to the steps, whatever sbatch was told (--export=NONE).
 coproc KEEP { exec srun --export=ALL --overlap --ntasks-per-node=1 \
-  bash -euc "$(declare -f keep prepare remove); keep"; }
+  bash -euc "$(declare -f keep prepare copy remove); keep"; }
 exec {ready}<&"${KEEP[0]}"
 for ((number = 0; number < SLURM_JOB_NUM_NODES; number++)); do
-  # A site's prolog may say something first.
-  while read -r line; do [ "$line" != ready ] || continue 2; done
+  # A site's prolog may say something first. A node that could not prepare says "removed".
+  while read -r line; do
+    [ "$line" != removed ] || exit 1
+    [ "$line" != ready ] || continue 2
+  done
   exit 1
 done <&"$ready" &
 wait $! || fail "a node has no place for the job's files"

@@ -115,8 +115,11 @@ coproc KEEP { exec srun --export=ALL --overlap --ntasks-per-node=1 \
   bash -euc "$(declare -f keep prepare remove); keep"; }
 exec {ready}<&"${KEEP[0]}"
 for ((number = 0; number < SLURM_JOB_NUM_NODES; number++)); do
-  # A site's prolog may say something first.
-  while read -r line; do [ "$line" != ready ] || continue 2; done
+  # A site's prolog may say something first. A node that could not prepare says "removed".
+  while read -r line; do
+    [ "$line" != removed ] || exit 1
+    [ "$line" != ready ] || continue 2
+  done
   exit 1
 done <&"$ready" &
 wait $! || fail "a node has no place for the job's files"
