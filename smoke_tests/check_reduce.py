@@ -15,7 +15,13 @@ import sys
 import time
 
 SIZE = 1 << 24  # numbers of four bytes: 64 MB
+EXACT = 1 << 24  # whole numbers up to it are exact in float32, in whatever order they are added
 PATIENCE = 60
+
+
+def modulus(share: int) -> int:
+    """How many different numbers to sum, so that every sum is exact: in float32, up to 2**24."""
+    return min(1024, EXACT // share + 1)
 
 
 def work(local: int, options: argparse.Namespace) -> None:
@@ -37,10 +43,13 @@ def work(local: int, options: argparse.Namespace) -> None:
         world_size=world,
         timeout=datetime.timedelta(seconds=PATIENCE),
     )
-    due = torch.arange(SIZE, dtype=torch.float32, device=device) % 1024 * (world * (world + 1) // 2)
+    share = world * (world + 1) // 2
+    step = modulus(share)
+    base = torch.arange(SIZE, dtype=torch.float32, device=device) % step
+    due = base * share
     seconds = 0.0
     for _ in range(2):  # the first one makes the connections
-        numbers = torch.arange(SIZE, dtype=torch.float32, device=device) % 1024 * (rank + 1)
+        numbers = base * (rank + 1)
         started = time.monotonic()
         dist.all_reduce(numbers)
         if options.gpus:

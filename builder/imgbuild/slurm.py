@@ -143,9 +143,12 @@ def _accounted(job: str) -> dict[tuple[str, int], str]:
 
 
 def named(name: str) -> str:
-    """The number of the user's job with that name that is queued or runs; "" if there is none."""
+    """The number of the user's job with that name that is queued or runs; "" if there is none.
+
+    WorkFailed if Slurm does not answer: that is no answer.
+    """
     program = run.find("squeue", remedy=REMEDY)
-    done = run.run([program, "--noheader", "--me", f"--name={name}", "--format=%F"], check=False)
+    done = run.run([program, "--noheader", "--me", f"--name={name}", "--format=%F"])
     return next(iter(done.stdout.split()), "")
 
 

@@ -252,10 +252,13 @@ def test_a_sif_of_the_pushed_image_is_that_of_the_target(shop, tmp_path):
     digest = pushed["arch"]["x86_64"]
     subject = Descriptor(MANIFEST, digest, len(shop.raw(f"@{digest}")))
     attach.attach(Client(), parse_repository(place), subject, LOCK, listed_first(subject))
-    own, pulled = (
-        ["--arch", "x86_64", "--output", str(tmp_path / name)] for name in ("own.sif", "pulled.sif")
+    own, folder, pulled = (
+        ["--arch", "x86_64", "--output", str(tmp_path / f"{name}.sif")]
+        for name in ("own", "folder", "pulled")
     )
     shop.project.run("sif", TARGET, *own)
+    shop.project.run("sif", f"build/{TARGET}", *folder)
+    assert (tmp_path / "own.sif").read_bytes() == (tmp_path / "folder.sif").read_bytes()
     done = shop.project.run("sif", f"{place}:{TARGET}", *pulled)
     assert "has no digests.json" in " ".join(done.stderr.split())
     assert (tmp_path / "own.sif").read_bytes() == (tmp_path / "pulled.sif").read_bytes()

@@ -274,3 +274,15 @@ def test_checks_are_made_at_once(doctor, monkeypatch):
     found = doctor.examine(0, 0)
     assert [one.message for one in found].count("met") == 3
     assert not [one for one in found if "no answer within" in one.message]
+
+
+@pytest.mark.parametrize("world", [1, 8, 64, 181, 192, 256, 4096])
+def test_sums_of_the_all_reduce_are_exact_however_they_are_added(world):
+    spec = importlib.util.spec_from_file_location("reduce", SCRIPT.with_name("check_reduce.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    share = world * (world + 1) // 2
+    assert 2 <= module.modulus(share) <= 1024
+    assert (module.modulus(share) - 1) * share <= 2**24

@@ -219,7 +219,12 @@ def test_without_a_gpu_no_driver_is_asked_for():
         (
             Job.RAY,
             {"container": Container(image="x", binds=("here",))},
-            "--bind 'here': expected SOURCE or SOURCE:PLACE",
+            "--bind 'here': expected SOURCE or SOURCE:PLACE[:ro]",
+        ),
+        (
+            Job.RAY,
+            {"container": Container(image="x", binds=("/data:ro",))},
+            "--bind '/data:ro': expected SOURCE or SOURCE:PLACE[:ro]",
         ),
         (
             Job.RAY,

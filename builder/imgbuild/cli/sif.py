@@ -205,9 +205,15 @@ def _images(
     from imgbuild.sif import convert
 
     folders = [Path(name) for name in wanted if _is_layout(Path(name))]
-    found = [
-        Chosen(own=each.absolute(), name=str(each), layout=layout.read(each)) for each in folders
-    ]
+    images = _locks(matrix)
+    found = []
+    for each in folders:
+        built = layout.read(each)
+        one = Chosen(own=each.absolute(), name=str(each), layout=built)
+        if images is not None:
+            lock = functools.partial(convert.lock_of_any, images, built)
+            one = msgspec.structs.replace(one, lock=lock)
+        found.append(one)
     targets = [name for name in wanted if not _is_layout(Path(name))]
     if not targets and found and not everything:
         if folder is not None:
@@ -223,6 +229,18 @@ def _images(
         own = session.project.output(item.name)
         found.append(Chosen(own=own, name=item.name, layout=built, lock=lock))
     return found
+
+
+def _locks(matrix: Path | None) -> Path | None:
+    """Where the locks of this folder's project lie; None outside of one."""
+    from imgbuild import project
+
+    try:
+        return project.find(matrix).images
+    except InputError:
+        if matrix is not None:
+            raise
+        return None
 
 
 def _pulled(

@@ -282,9 +282,9 @@ def _places(made: JobScript) -> list[str]:
         if not re.fullmatch(rf"/{sign}*", path)
     ]
     return wrong + [
-        f"--bind {bind!r}: expected SOURCE or SOURCE:PLACE, absolute, without {without}"
+        f"--bind {bind!r}: expected SOURCE or SOURCE:PLACE[:ro], absolute, without {without}"
         for bind in made.container.binds
-        if not re.fullmatch(rf"/{sign}*(:/{sign}*)?(:r[ow])?", bind)
+        if not re.fullmatch(rf"/{sign}*(:/{sign}*(:r[ow])?)?", bind)
     ]
 
 

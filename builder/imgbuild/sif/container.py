@@ -104,10 +104,9 @@ def objects_of(path: Path) -> list[Object]:
     """The small objects of the SIF at `path`; InputError if it is none, or is cut off."""
     arch_of(path)
     with path.open("rb") as file:
-        head = HEADER.unpack(file.read(HEADER.size))
-        total, at = head[8:10]
-        file.seek(at)
-        table = file.read(min(total, DESCRIPTORS) * DESCRIPTOR.size)
+        *_, total, at = HEADER.unpack(file.read(HEADER.size))[:10]
+        file.seek(max(at, 0))
+        table = file.read(max(0, min(total, DESCRIPTORS)) * DESCRIPTOR.size)
         found = []
         for row in DESCRIPTOR.iter_unpack(table[: len(table) // DESCRIPTOR.size * DESCRIPTOR.size]):
             kind, used, *_, name, _ = row

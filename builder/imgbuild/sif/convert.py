@@ -130,6 +130,18 @@ def lock_of(images: Path, target: str, layout: Layout, arch: Arch) -> bytes:
     return lock_path(images, target).read_bytes()
 
 
+def lock_of_any(images: Path, layout: Layout, arch: Arch) -> bytes:
+    """The lock.json below `images` from which the image of `layout` follows; nothing if none does.
+
+    Of the target that the layout is named after, else there is none: locks of others are not read.
+    """
+    target = Path(layout.name).name
+    if target and lock_path(images, target).exists():
+        return lock_of(images, target, layout, arch)
+    console.warn(f"{layout.path}: no lock here gives its image, and none is put in")
+    return b""
+
+
 @contextlib.contextmanager
 def _written(out: Path) -> Iterator[Path]:
     """A file to write, which becomes `out` if all goes well and is gone otherwise.
