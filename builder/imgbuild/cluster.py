@@ -134,7 +134,10 @@ def submit(order: Order, images: Path) -> Order:
     try:
         # Not as a line of the script: there a space or a quote would mean something to sbatch.
         log = order.folder.replace("%", "%%") + "/%a.log"
-        job = slurm.submit(text, Path(order.root), [f"--output={log}"])
+        told = [f"--output={log}"]
+        if not any(word.startswith("--export") for word in order.options):
+            told.append("--export=ALL")  # SBATCH_EXPORT=NONE would leave out where the cache is
+        job = slurm.submit(text, Path(order.root), told)
     except ImgbuildError:
         (order.place / ORDER).unlink()  # nothing of it is to be looked for later
         raise

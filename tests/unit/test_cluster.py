@@ -6,6 +6,7 @@ import json
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from imgbuild import cluster, codec, slurm
@@ -162,6 +163,22 @@ def test_what_squeue_has_forgotten_sacct_is_asked(monkeypatch):
     monkeypatch.setattr(processes, "run", answer)
     found = slurm.states([("12", 0), ("12", 1)])
     assert found == {("12", 0): "COMPLETED", ("12", 1): "RUNNING"}
+
+
+@pytest.mark.parametrize("own", [(), ("--export=NONE",)])
+def test_tasks_get_the_environment_that_knows_the_cache_unless_told_otherwise(
+    tmp_path, monkeypatch, own
+):
+    told: list[str] = []
+
+    def taken(_: str, __: Path, options: list[str]) -> str:
+        told.extend(options)
+        return "7"
+
+    monkeypatch.setattr(slurm, "submit", taken)
+    made = msgspec.structs.replace(order(tmp_path, "1", ONE), options=own)
+    cluster.submit(msgspec.structs.replace(made, folder=str(tmp_path / "new")), tmp_path)
+    assert ("--export=ALL" in told) is (not own)
 
 
 @pytest.mark.parametrize(
