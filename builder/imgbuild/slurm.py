@@ -54,23 +54,31 @@ def wait(script: str, folder: Path, options: Sequence[str] = ()) -> End:
     """As `submit`, and wait for the job's end. An interrupt cancels the job, and passes through."""
     number = submit(script, folder, options)
     console.info(f"submitted as job {number}")
-    pause, silent = FIRST_PAUSE, 0.0
     try:
-        while True:
-            state, status = _shown(number)
-            if state and state not in LIVE:
-                return End(number, state, status)
-            silent = 0.0 if state else silent + pause
-            if silent > SILENCE:
-                message = f"Slurm does not answer; job {number} was left to it"
-                raise WorkFailed(message, hint=f"look at it with: scontrol show job {number}")
-            pause = slept(pause)
+        return ended(number)
     except KeyboardInterrupt:
         if said := _scancel(number):
             console.warn(f"job {number} could not be cancelled: {said}")
         else:
             console.info(f"job {number} is cancelled")
         raise
+
+
+def ended(number: str) -> End:
+    """Wait for the end of a job, whoever submitted it; an interrupt leaves it as it is.
+
+    WorkFailed if Slurm is silent for long.
+    """
+    pause, silent = FIRST_PAUSE, 0.0
+    while True:
+        state, status = _shown(number)
+        if state and state not in LIVE:
+            return End(number, state, status)
+        silent = 0.0 if state else silent + pause
+        if silent > SILENCE:
+            message = f"Slurm does not answer; job {number} was left to it"
+            raise WorkFailed(message, hint=f"look at it with: scontrol show job {number}")
+        pause = slept(pause)
 
 
 def slept(pause: float) -> float:
