@@ -85,6 +85,26 @@ def test_a_report_is_read_by_people_and_issues(world, tmp_path):
     assert "imgbuild ci run" not in report.issue(found.targets[2])
 
 
+def test_who_is_told_of_an_unfinished_target_has_the_line_of_its_first_open_job(world, tmp_path):
+    made = of(world)
+    [image], [gpu], [publish] = made.image, made.gpu, made.publish
+    found = report.verdict(tmp_path, made)
+    assert (found.job, found.repeat) == (image.id, f"imgbuild ci run {image.id} --no-push")
+    passed(tmp_path, image)
+    found = report.verdict(tmp_path, made, published=True)
+    assert (found.job, found.repeat) == (gpu.id, "")  # never begun: nobody says where it lies
+    line = running.repeat(way(world), gpu)
+    results.begin(tmp_path, gpu, line)
+    found = report.verdict(tmp_path, made, published=True)
+    assert (found.outcome, found.job, found.repeat) == ("unfinished", gpu.id, line)
+    issue = report.issue(found)
+    assert "exit status" not in issue
+    assert f"    {line}\n" in issue
+    assert results.begun(tmp_path, gpu).steps == gpu.steps
+    passed(tmp_path, gpu)
+    assert report.verdict(tmp_path, made, published=True).job == publish.id
+
+
 # -- the command line
 
 

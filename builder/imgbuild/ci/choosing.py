@@ -13,6 +13,7 @@ import msgspec
 
 from imgbuild import codec, history
 from imgbuild.ci import jobs as works
+from imgbuild.ci import standing
 from imgbuild.ci.jobs import Jobs
 from imgbuild.ci.settings import Settings
 from imgbuild.console import console
@@ -20,8 +21,7 @@ from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.fetch_http import Refused
 from imgbuild.matrix.select import Selected
 from imgbuild.project import Project
-from imgbuild.registry import referrers
-from imgbuild.registry.client import Client, NotFound
+from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.seal import Seal, seal_path
 from imgbuild.threads import Stop, each
@@ -147,11 +147,20 @@ def _sifs(
     arches: Sequence[Arch],
 ) -> Jobs:
     """The jobs that make the SIFs of a published target for `arches`."""
-    # Nothing is tested again, so no machine with a GPU has to be there.
-    bare = msgspec.structs.replace(settings, gate=("static",))
-    every = of_target(item, sealed, bare, msgspec.structs.replace(asked, labels=False))
+    told = bare(settings)
+    every = of_target(item, sealed, told, msgspec.structs.replace(asked, labels=False))
     made = works.only_sifs(every, arches)
     return works.labelled(made, settings) if asked.labels else made
+
+
+def bare(settings: Settings) -> Settings:
+    """`settings` for the SIF of a published target: it is not tested again, so no GPU is needed."""
+    return msgspec.structs.replace(settings, gate=("static",))
+
+
+def is_sif(place: str) -> bool:
+    """Whether a job at `place`, as in TARGET@PLACE, makes a SIF."""
+    return place.endswith(f"-{works.SIF}")
 
 
 def of_target(item: Selected, sealed: Seal | None, settings: Settings, asked: Asked) -> Jobs:
@@ -195,7 +204,11 @@ def published(
             return None
         if found is None:
             return None
-        made = {arch: _subject(client, repository, item, arch) for arch in item.arches if sifs}
+        made = {
+            arch: standing.sif_of(client, repository, item.name, arch)
+            for arch in item.arches
+            if sifs
+        }
         there = {arch: digest for arch, digest in made.items() if digest}
         return Published(digest=found.digest, sifs=there)
 
@@ -206,14 +219,3 @@ def published(
             " be published there: that is right if it is new; else log in with what may read it"
         )
     return {item.name: one for item, one in zip(selected, answers, strict=True) if one is not None}
-
-
-def _subject(client: Client, repository: Repository, item: Selected, arch: Arch) -> Digest:
-    """The manifest of which the SIF of `item` for `arch` is made; "" if there is no SIF."""
-    tag = f"{item.name}-{arch}-sif"
-    try:
-        data = client.manifest(Reference(repository.host, repository.name, tag=tag)).data
-    except NotFound:
-        return ""
-    named = referrers.subject(data)
-    return named.digest if named is not None else ""

@@ -86,7 +86,7 @@ def _target(way: Way, own: Jobs, machines: Machines) -> None:
     sifs = {job.id for job in own.sif}
     anywhere = {job.id for job in own.publish} | sifs
     for job in (known[job.id] for job in own.all):
-        if results.read_job(way.results, job).passed:
+        if running.over(way, job):
             console.info(f"{job.id} has passed before")
         elif job.gpus and machines.slurm:
             if not _through_slurm(way, job, known, machines.options).passed:
@@ -99,10 +99,21 @@ def _target(way: Way, own: Jobs, machines: Machines) -> None:
 
 
 def _through_slurm(way: Way, job: Job, known: dict[str, Job], options: Sequence[str]) -> JobResult:
-    """Do `job` on a node of Slurm's, which sees the same folders, and wait for its end."""
+    """Do `job` on a node of Slurm's, which sees the same folders, and wait for its end.
+
+    One that an earlier night has left to Slurm is waited for first: what it proves is not proven
+    again.
+    """
+    before = results.read_job(way.results, job)
+    if number := slurm.named(job.id):
+        with console.step(f"{job.id}: waiting for job {number} of Slurm, which does it already"):
+            slurm.ended(number)
+        found = results.read_job(way.results, job)
+        if found != before and (found.passed or found.failed is not None):
+            return found
     # Nodes of a site may have no way to a registry: the image is brought here, and they find it.
     begun = running.run_job(way, job, known, until="smoke")
-    if begun.failed is not None:
+    if begun.passed or begun.failed is not None:
         return begun
     folder = way.results.resolve() / job.id
     folder.mkdir(parents=True, exist_ok=True)
@@ -113,16 +124,17 @@ def _through_slurm(way: Way, job: Job, known: dict[str, Job], options: Sequence[
         end = slurm.wait(script, way.project.root, words)
     done = results.read_job(way.results, job)
     if not done.passed and done.failed is None:
-        results.write(way.results, _lost(job, done, end, log))
+        results.write(way.results, _lost(way, done, end, log))
         done = results.read_job(way.results, job)
     return done
 
 
-def _lost(job: Job, done: JobResult, end: slurm.End, log: Path) -> StepResult:
+def _lost(way: Way, done: JobResult, end: slurm.End, log: Path) -> StepResult:
     """The result of a job of Slurm's that ended without one.
 
     Its node failed, its time was over, or it was cancelled before it ran.
     """
+    job = done.job
     path = Path(str(log).replace("%j", end.number))
     said = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     found = results.first_error(b"", said, end.status)
@@ -141,6 +153,7 @@ def _lost(job: Job, done: JobResult, end: slurm.End, log: Path) -> StepResult:
         command=(),
         registry=job.registry,
         tiers=job.tiers if step == "smoke" else (),
+        repeat=running.repeat(way, job),
     )
 
 

@@ -13,8 +13,8 @@ import msgspec
 
 from imgbuild.ci import results
 from imgbuild.ci.choosing import Chosen
-from imgbuild.ci.jobs import Jobs
-from imgbuild.ci.results import JobResult
+from imgbuild.ci.jobs import Job, Jobs
+from imgbuild.ci.results import Begun, JobResult
 
 Word = Literal["published", "proven", "failed", "unfinished", "unchanged", "impossible"]
 HEAD = ("target", "outcome", "job", "step", "minutes", "first error")
@@ -24,7 +24,7 @@ MARKS: dict[Word, str] = {"failed": "❌", "impossible": "⚠️", "unfinished":
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one target. `error` is the first real one; `log` is where it stands.
 
-    `repeat` is the line that does its job again.
+    `repeat` is the line that does its job again: of an unfinished one, the first that is not done.
 
     published: its tag names this digest. proven: all jobs passed but those that publish. unchanged:
     the digest is that of the revision asked about. unfinished: jobs have not been done, and none
@@ -99,8 +99,21 @@ def verdict(folder: Path, own: Jobs, *, published: bool = False) -> Verdict:
         return made if any_published else msgspec.structs.replace(made, outcome="proven")
     if not published and all(one.job.id in publishing and not one.steps for one in unfinished):
         return msgspec.structs.replace(made, outcome="proven")
-    said = "; ".join(str(one) for one in unfinished if not _waits(one, waited))
-    return msgspec.structs.replace(made, outcome="unfinished", error=said)
+    open_ = [one for one in unfinished if not _waits(one, waited)]
+    return msgspec.structs.replace(
+        made,
+        outcome="unfinished",
+        job=open_[0].job.id if open_ else "",
+        error="; ".join(map(str, open_)),
+        repeat=_line(open_[0].job) if open_ else "",
+    )
+
+
+def _line(job: Job) -> str:
+    """What does `job`: as it was begun; one that never was only where no registry is needed."""
+    if isinstance(job, Begun) and job.repeat:
+        return job.repeat
+    return "" if "gate" in job.steps else f"imgbuild ci run {job.id} --no-push"
 
 
 def _waits(one: JobResult, waited: set[str]) -> bool:
@@ -144,7 +157,7 @@ def markdown(found: Overview) -> str:
     lines = ["| target | outcome | where | first error |", "| --- | --- | --- | --- |"]
     for one in found.targets:
         mark = MARKS.get(one.outcome, "✅")
-        where = f"`{one.job}` {one.step}" if one.job else ""
+        where = f"`{one.job}` {one.step}".rstrip() if one.job else ""
         error = " ".join(one.error.split())[:200].replace("|", "\\|")
         lines.append(f"| {one.target} | {mark} {one.outcome} | {where} | {error} |")
     return "\n".join((*lines, ""))
@@ -154,7 +167,7 @@ def issue(one: Verdict) -> str:
     """The text of the issue about a target that is not published."""
     digest = one.digest or "none: it is not sealed"
     lines = [f"`{one.target}` is {one.outcome}; its digest is `{digest}`.", ""]
-    if one.job:
+    if one.step:
         lines += [f"Job `{one.job}`, step `{one.step}`, exit status {one.exit_code}:", ""]
     lines += [f"    {line}" for line in one.error.splitlines()] + [""]
     lines += [f"What to do: {one.hint}", ""] if one.hint else []

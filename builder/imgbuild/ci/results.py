@@ -65,6 +65,12 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     repeat: str = ""
 
 
+class Begun(Job, frozen=True, kw_only=True):
+    """A job as it was begun, and the line that does it again."""
+
+    repeat: str = ""
+
+
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     """How a job stands: its results in the order of its steps, without those not yet done."""
 
@@ -130,9 +136,16 @@ def write(folder: Path, result: StepResult) -> None:
     codec.write(place(folder, result.job, result.step, "json"), result)
 
 
-def begin(folder: Path, job: Job) -> None:
-    """Keep the job as it is done here: with these steps."""
-    codec.write(folder / job.id / JOB, job)
+def forget(folder: Path, job: Job, steps: Iterable[Step]) -> None:
+    """Remove the results of `steps`, and what their verbs answered; logs stay until they begin."""
+    for step in steps:
+        for suffix in ("json", "answer.json"):
+            place(folder, job.id, step, suffix).unlink(missing_ok=True)
+
+
+def begin(folder: Path, job: Job, repeat: str = "") -> None:
+    """Keep the job as it is done here: with these steps, by this line."""
+    codec.write(folder / job.id / JOB, Begun(**msgspec.structs.asdict(job), repeat=repeat))
 
 
 def begun(folder: Path, job: Job) -> Job:
@@ -143,7 +156,7 @@ def begun(folder: Path, job: Job) -> Job:
     path = folder / job.id / JOB
     if path.exists():
         with contextlib.suppress(InputError):
-            found = codec.read(path, Job)
+            found = codec.read(path, Begun)
             if (found.id, found.digest) == (job.id, job.digest):
                 return msgspec.structs.replace(found, tiers=job.tiers)
     return job

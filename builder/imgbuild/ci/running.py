@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec, run
-from imgbuild.ci import results
+from imgbuild.ci import results, standing
 from imgbuild.ci.choosing import read_seal
 from imgbuild.ci.jobs import AGAIN, Job, Jobs, Step
 from imgbuild.ci.results import JobResult, Said, StepResult
@@ -31,7 +31,9 @@ from imgbuild.tested import Tested
 from imgbuild.values import Arch, sha256
 
 # Steps that look at what lies there now, in well under a second: done anew each time.
-CHEAP: frozenset[Step] = frozenset({"check", "size", "gate"})
+LOOKS: frozenset[Step] = frozenset({"check", "size", "gate"})
+# Anyone can move a tag; one that is right costs a few questions to the registry.
+EACH_TIME: frozenset[Step] = LOOKS | {"tag"}
 IN_REGISTRY: frozenset[Step] = frozenset({"pull", *results.CHANGING})
 # Steps that leave an image in a folder, and those that want it there.
 MAKES: frozenset[Step] = frozenset({"build", "pull"})
@@ -81,18 +83,21 @@ def run_job(
 ) -> JobResult:
     """Do the steps of `job` that are not done yet; `others` are the jobs of its target.
 
-    With `until`, only those before that step.
+    With `until`, only those before that step. Whatever is not done yet has no result from now on:
+    how it ended some other time is not how it ends this time.
 
     A step that fails is in the result, not raised. Interrupted if the user stops it: steps that
-    ended are kept. InputError if the job needs a registry and none is named.
+    ended are kept. InputError if the job needs a registry and none is named, FetchFailed if the
+    registry does not answer.
     """
     if IN_REGISTRY & set(job.steps) and not way.registry:
         message = f"{job.id} has steps in a registry, and none is named"
         raise InputError(message, hint="--registry HOST/REPOSITORY")
     folder = str(way.results.resolve()).encode()
     with Store.open().exclusive(f"ci-{sha256(folder)[:16]}-{job.id}"):
-        results.begin(way.results, job)
+        results.begin(way.results, job, repeat(way, job, alone=True))
         due = due_steps(way, job)
+        results.forget(way.results, job, due)
         for step in job.steps:
             if step == until:
                 break
@@ -140,12 +145,25 @@ def require(way: Way, job: Job, others: Mapping[str, Job]) -> None:
         raise WorkFailed(message, hint=f"run it first: {repeat(way, lacking[0].job)}")
 
 
+def over(way: Way, job: Job) -> bool:
+    """Whether nothing of `job` is left: all has passed, and its registry has what it put there.
+
+    A job that puts tags is never over: whoever moved one since left no word here.
+    """
+    return results.read_job(way.results, job).passed and due_steps(way, job) <= LOOKS
+
+
 def due_steps(way: Way, job: Job) -> set[Step]:
-    """The steps of `job` that are to be done; an image that was tested and is gone is not."""
+    """The steps of `job` that are to be done; an image that was tested and is gone is not.
+
+    What was proven of a digest holds; what was put into a registry is asked for there.
+    """
+    sealed = read_seal(way.project, job.target)
     due: set[Step] = set()
     for step in job.steps:
         found = results.read_step(way.results, job, step)
-        if step in CHEAP or found is None or found.outcome != "passed":
+        past = step not in EACH_TIME and found is not None and found.outcome == "passed"
+        if not past or not standing.stands(job, step, sealed, way.plain_http):
             due.add(step)
     if WANT & due and not layout.check(way.project.output(job.target), job.digest):
         due |= MAKES & set(job.steps)

@@ -239,7 +239,7 @@ def run(
         arches=arch or [], no_push=no_push, key=key, keyless=keyless, through=through,
         patience=patience, jobs=jobs, offline=offline, gpu=not no_gpu,
     )  # fmt: skip
-    own = ways.jobs_of(way, matrix, job.partition("@")[0])
+    own = ways.jobs_of(way, matrix, job)
     known = running.known(way, own)
     if job not in known:
         message = f"{own.target} has no job {job}"

@@ -204,15 +204,17 @@ def chosen(
     return choosing.choose(session.project, selected, told, asked, there)
 
 
-def jobs_of(way: Way, matrix: Path | None, target: str) -> Jobs:
-    """All jobs of one target, wherever they may run."""
+def jobs_of(way: Way, matrix: Path | None, job: str) -> Jobs:
+    """All jobs of the target of `job`, wherever they may run."""
     from imgbuild.ci import choosing
 
     session = _session(matrix)
+    target, _, place = job.partition("@")
     [item] = session.select([target], arches=[])
     asked = choosing.Asked(arches=way.arches, labels=False, again=True)
     sealed = choosing.read_seal(session.project, item.name)
-    return choosing.of_target(item, sealed, way.settings, asked)
+    told = choosing.bare(way.settings) if choosing.is_sif(place) else way.settings
+    return choosing.of_target(item, sealed, told, asked)
 
 
 def folder(matrix: Path | None, results: Path | None) -> Path:

@@ -1,0 +1,59 @@
+"""Whether a registry still has what a step put there: a result on disk is of its own moment.
+
+Comes in: a job and a step of it that has passed. Goes out: yes or no. A push costs one question, a
+SIF one, a signature a few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from imgbuild.ci.jobs import Job, Step
+from imgbuild.fetch_http import Refused
+from imgbuild.registry import referrers
+from imgbuild.registry.client import Client, NotFound
+from imgbuild.registry.reference import Reference, Repository, parse_repository
+from imgbuild.seal import Seal
+from imgbuild.values import Arch, Digest
+
+
+def stands(job: Job, step: Step, sealed: Seal | None, plain_http: Collection[str]) -> bool:
+    """Whether the registry of `job` has what `step` put there; True where it put nothing.
+
+    A registry that refuses to say (401, 403) has it not: the step itself is told why.
+    """
+    if not job.registry or step not in ("push", "sign", "sif"):
+        return True
+    client = Client(plain_http=plain_http, origin=True)
+    place = parse_repository(job.registry)
+    try:
+        if step == "push":
+            named = Reference(place.host, place.name, digest=job.digest)
+            return client.resolve(named) is not None
+        if step == "sign":
+            return _signed(client, place, job.digest)
+        own = sealed.arch.get(job.arch) if sealed is not None else None
+        return own is not None and sif_of(client, place, job.target, job.arch) == own.manifest
+    except Refused as error:
+        if error.status not in (401, 403):
+            raise
+        return False
+
+
+def _signed(client: Client, repository: Repository, digest: Digest) -> bool:
+    """Whether a signature lies beside the image, whoever's it is."""
+    from imgbuild.signing import kept, statements  # loads cryptography
+
+    found = kept.read(client, repository, digest).signatures
+    return any(one.kind == statements.SIGNATURE and digest in one.digests for one in found)
+
+
+def sif_of(client: Client, repository: Repository, target: str, arch: Arch) -> Digest:
+    """The manifest of which the SIF of `target` for `arch` is made; "" if there is no SIF."""
+    tag = f"{target}-{arch}-sif"
+    try:
+        data = client.manifest(Reference(repository.host, repository.name, tag=tag)).data
+    except NotFound:
+        return ""
+    named = referrers.subject(data)
+    return named.digest if named is not None else ""

@@ -1,0 +1,130 @@
+"""What a night makes of jobs in Slurm's queue: what an earlier one left there, what is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from imgbuild import run, slurm
+from imgbuild.ci import nightly, results, running
+from imgbuild.ci.jobs import Job
+from imgbuild.ci.results import JobResult
+from imgbuild.ci.running import Way
+from tests import needs, slurmworld
+from tests.unit import ci_world
+from tests.unit.cli_project import TARGET, Command, make
+
+pytestmark = pytest.mark.engine
+BARE = "--gpus-per-node=0"  # the Slurm of the tests has no GPUs
+
+
+@dataclass
+class Night:
+    """A job that needs a GPU, of an image that is built, and how it is done."""
+
+    way: Way
+    job: Job
+    known: dict[str, Job]
+
+    @property
+    def folder(self) -> Path:
+        """Where its results and Slurm's logs are."""
+        return self.way.results / self.job.id
+
+    def queue(self) -> list[str]:
+        """Numbers of the jobs of that name which are queued or run."""
+        command = ("squeue", "--noheader", "--me", f"--name={self.job.id}", "--format=%i")
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+    def left(self, script: str) -> str:
+        """What an earlier night left in the queue, held: its number."""
+        words = (f"--job-name={self.job.id}", f"--output={self.folder}/slurm-%j.log", "--hold")
+        self.folder.mkdir(parents=True)
+        return slurm.submit(f"#!/bin/sh\n{script}\n", self.way.project.root, [*words, BARE])
+
+    def through(self, *options: str) -> JobResult:
+        """Do the job."""
+        return nightly._through_slurm(self.way, self.job, self.known, [BARE, *options])
+
+    def failed_before(self) -> None:
+        """Leave the result of another night."""
+        said = {"outcome": "failed", "error": "of last night", "exit_code": 1}
+        ci_world.passed(self.way.results, self.job, "smoke", **said)
+
+
+@pytest.fixture(name="night")
+def _night(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Night]:
+    for name, value in needs.slurm().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    world = make(tmp_path)
+    assert Command(monkeypatch, capsys)("build", TARGET).status == 0
+    way, own = ci_world.way(world, ci_world.RUNNERS, through="root"), ci_world.of(world)
+    known = running.known(way, own)
+    [image], [job] = own.image, own.gpu
+    ci_world.passed(way.results, known[image.id], registry=way.registry)
+    made = Night(way, known[job.id], known)
+    yield made
+    for number in made.queue():
+        subprocess.run(["scancel", number], check=True)
+
+
+def once(night: Night, *command: str) -> threading.Thread:
+    """Hand the number of the first job to one of Slurm's commands, as soon as there is one."""
+
+    def _do() -> None:
+        slurmworld.until(night.queue, "a job in the queue")
+        subprocess.run([*command, night.queue()[0]], check=True)
+
+    thread = threading.Thread(target=_do)
+    thread.start()
+    return thread
+
+
+def test_what_an_earlier_night_left_in_the_queue_is_waited_for(night):
+    """It is queued still, and holds no lock; its own result counts, and nothing is submitted."""
+    number = night.left(f"exec {run.pasted(nightly.run_command(night.way, night.job))}")
+    night.failed_before()
+    release = once(night, "scontrol", "release")
+    done = night.through()
+    release.join()
+    assert [path.name for path in night.folder.glob("slurm-*.log")] == [f"slurm-{number}.log"]
+    assert done.failed is not None
+    assert (done.failed.step, done.failed.error != "of last night") == ("smoke", True)
+
+
+def test_a_job_of_that_name_that_proves_nothing_is_followed_by_the_night_s_own(night):
+    first = night.left(":")
+    release = once(night, "scontrol", "release")
+    done = night.through()
+    release.join()
+    logs = {path.name for path in night.folder.glob("slurm-*.log")}
+    assert (f"slurm-{first}.log" in logs, len(logs)) == (True, 2)
+    assert done.failed is not None
+    assert done.failed.step == "smoke"
+
+
+def test_the_word_of_slurm_stands_where_another_night_failed(night):
+    night.failed_before()
+    cancel = once(night, "scancel")
+    done = night.through("--hold")
+    cancel.join()
+    assert done.failed is not None
+    assert "of Slurm ended as CANCELLED, status 1" in done.failed.error
+    assert done.failed.repeat.startswith(f"imgbuild ci run {night.job.id} ")
+
+
+def test_what_has_passed_is_not_submitted(night):
+    """Its gate was shut then, and opens now."""
+    ci_world.passed(night.way.results, night.job, "pull", "smoke")
+    assert night.through("--hold").passed
+    assert not list(night.folder.glob("slurm-*.log"))
+    assert results.read_job(night.way.results, night.job).passed
