@@ -137,7 +137,9 @@ def _alone(
         patch.setenv("IMGBUILD_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{os.getpid()}"))
         # The user's own mirror and certificates are nobody's here.
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "config"))
-        for name in ("NO_COLOR", "FORCE_COLOR", "SOURCE_DATE_EPOCH", "IMGBUILD_MIRROR"):
+        for name in (
+            "NO_COLOR", "FORCE_COLOR", "SOURCE_DATE_EPOCH", "IMGBUILD_MIRROR", "IMGBUILD_CACHE_SIZE",
+        ):  # fmt: skip
             patch.delenv(name, raising=False)
         GUARD.closed = True
         try:
