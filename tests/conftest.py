@@ -125,6 +125,12 @@ def pytest_runtest_makereport(
     return report
 
 
+# What the user's surroundings may say to imgbuild, and not to a unit test.
+OTHERS = (
+    "NO_COLOR", "FORCE_COLOR", "SOURCE_DATE_EPOCH", "IMGBUILD_MIRROR", "IMGBUILD_CACHE_SIZE",
+)  # fmt: skip
+
+
 @pytest.fixture(autouse=True)
 def _alone(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -137,9 +143,7 @@ def _alone(
         patch.setenv("IMGBUILD_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{os.getpid()}"))
         # The user's own mirror and certificates are nobody's here.
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "config"))
-        for name in (
-            "NO_COLOR", "FORCE_COLOR", "SOURCE_DATE_EPOCH", "IMGBUILD_MIRROR", "IMGBUILD_CACHE_SIZE",
-        ):  # fmt: skip
+        for name in OTHERS:
             patch.delenv(name, raising=False)
         GUARD.closed = True
         try:
