@@ -84,7 +84,11 @@ COMMON = """\
 Every verb has `--json` (the result as data on stdout, nothing else there), `--quiet` (warnings
 and errors alone), `--verbose` and `--help`; they are left out below. Exit statuses are those of
 the [errors](errors.md); `imgbuild run` ends with the command's own.
+
+The examples are not run: most want an image, a registry or hours. `tests/unit/test_cli_verbs.py`
+reads each as the command line does, so that verbs, options and values are those that there are.
 """
+EXAMPLE = "<!-- not run: read by the command line itself in tests/unit/test_cli_verbs.py -->"
 SHARED = {"--json", "--quiet", "--verbose", "--help"}
 
 
@@ -126,11 +130,12 @@ def prose(text: str) -> str:
             lines[-1] = line[4:]
             lines.append("```")
         elif code:
-            lines += ["```bash", line[4:], "```"]
+            lines += [EXAMPLE, "```bash", line[4:], "```"]
         elif line or lines[-1:] != [""]:
             lines.append(line)
     joined = "\n".join(lines).strip()
-    return joined.replace("```\n\n```bash\n", "")  # examples with an empty line between them
+    # Examples with an empty line between them are one block.
+    return joined.replace(f"```\n\n{EXAMPLE}\n```bash\n", "")
 
 
 def metavar(option: Any) -> str:

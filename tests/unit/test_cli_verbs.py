@@ -60,10 +60,13 @@ def test_help_shows_options_and_an_example(
     assert examples
     known = {flag for option in VERBS[verb].params for flag in option.opts}
     for example in examples:
-        words = shlex.split(re.sub(r'^.*\$\(|\)"?$|\|.*$', "", example))
+        words = shlex.split(re.sub(r'^.*\$\(|\)"?$|\|.*$', "", example), comments=True)
         assert " ".join(words).startswith(f"imgbuild {verb}"), example
         own = itertools.takewhile(lambda word: word != "--", words)
         assert {word for word in own if word.startswith("-")} <= known, example
+        given = list(itertools.takewhile(lambda word: word not in (">", ">>", "&&"), words))
+        # As they are typed: what takes a value has one, and one that it takes.
+        assert VERBS[verb].make_context(verb, given[1 + len(verb.split()) :]), example
 
 
 def test_the_readme_names_every_verb_and_no_other() -> None:
