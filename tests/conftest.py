@@ -118,7 +118,7 @@ def pytest_runtest_makereport(
     But for lack of room on a disk that is known to be small.
     """
     report = yield
-    allowed = needs.small_disk() and report.longreprtext.rstrip("')").endswith(needs.ROOM)
+    allowed = needs.small_disk() and no_room(report)
     if report.skipped and not hasattr(report, "wasxfail") and needs.strict() and not allowed:
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid}: skipping is not allowed here: {report.longreprtext}"
@@ -129,6 +129,20 @@ def pytest_runtest_makereport(
 OTHERS = (
     "NO_COLOR", "FORCE_COLOR", "SOURCE_DATE_EPOCH", "IMGBUILD_MIRROR", "IMGBUILD_CACHE_SIZE",
 )  # fmt: skip
+
+
+def no_room(report: pytest.TestReport | pytest.CollectReport) -> bool:
+    """Whether a disk was too full for a test that was skipped; its reason says so at its end."""
+    told = report.longrepr
+    return isinstance(told, tuple) and told[2].endswith(needs.ROOM)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A run that is green because tests found no room says how many."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if count := sum(map(no_room, skipped)):
+        tests = "1 test" if count == 1 else f"{count} tests"
+        terminalreporter.write_sep("=", f"{tests} found no room and did not run", yellow=True)
 
 
 @pytest.fixture(autouse=True)

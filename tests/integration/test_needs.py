@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,7 +36,7 @@ def outcome(tmp_path):
     """The text and the status of a pytest that runs CASES under this project's settings."""
     (tmp_path / "test_cases.py").write_text(CASES)
 
-    def run(strict: str, small: str = "") -> tuple[str, int]:
+    def run(strict: str, small: str = "", folder: Path = tmp_path) -> tuple[str, int]:
         command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-rA"]
         done = subprocess.run(
             [*command, "-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path)],
@@ -44,6 +45,7 @@ def outcome(tmp_path):
                 **os.environ,
                 "IMGBUILD_NO_SKIP": strict,
                 "IMGBUILD_SMALL_DISK": small,
+                "TMPDIR": str(folder),
                 "COLUMNS": "200",
             },
             capture_output=True,
@@ -75,3 +77,25 @@ def test_a_disk_that_is_known_to_be_small_skips_what_it_cannot_hold_and_nothing_
     assert status == 1
     assert "2 failed, 1 skipped, 1 error" in text
     assert "GB needed; make room" in text
+    assert "1 test found no room and did not run" in text
+
+
+def test_the_name_of_a_folder_says_nothing_of_its_room(outcome, tmp_path):
+    folder = tmp_path / "somebody's"
+    folder.mkdir()
+    assert "2 failed, 1 skipped, 1 error" in outcome("1", "1", folder)[0]
+
+
+def test_room_is_counted_in_whole_gigabytes_that_are_there(tmp_path):
+    """By the lines of .ci/run: what is not there in full is not there."""
+    lines = (ROOT / ".ci/run").read_text().splitlines()
+    [line] = [line for line in lines if line.startswith("free=")]
+    df = tmp_path / "df"
+    df.write_text("#!/bin/sh\necho Avail\necho 29999999999\n")
+    df.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-euc", f"{line}\necho $free"],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "29\n"
