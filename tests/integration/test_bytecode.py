@@ -165,6 +165,18 @@ def test_the_audit_has_nothing_to_say(world):
     project.run("lock", "--check", VARIANT)
 
 
+def test_the_smoke_tests_know_that_nobody_writes_it(world):
+    """What fails is what fails in the target too: its torch is none."""
+    project, _ = world
+    found = {}
+    for target in (TARGET, VARIANT):
+        words = ("--tier", "static", "--through", "root", "--json")
+        (report,) = json.loads(project.run("smoke", target, *words, status=1).stdout)
+        found[target] = {case["name"]: case["outcome"] for case in report["cases"]}
+    assert found[VARIANT] == found[TARGET]
+    assert {found[VARIANT][name] for name in ("system", "files", "versions")} == {"passed"}
+
+
 def test_docker_makes_the_same_files(world):
     needs.buildx()
     project, _ = world
