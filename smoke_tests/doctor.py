@@ -101,11 +101,12 @@ def user() -> Iterator[Finding]:
 def folders() -> Iterator[Finding]:
     """Folders that must take files, and those in which compiled code is loaded."""
     asked = {name: os.environ[name] for name in WRITTEN if os.environ.get(name)}
+    if asked.get("PYTHONPYCACHEPREFIX", "").startswith(f"{sys.prefix}/"):
+        del asked["PYTHONPYCACHEPREFIX"]  # a wheel of bytecode, which is read alone
     asked["/tmp"] = "/tmp"  # by its name: Ray and sockets go there, whatever else takes files
     good = 0
     for name, folder in sorted(asked.items()):
-        problem = _unwritable(folder)
-        if problem:
+        if problem := _unwritable(folder):
             yield Finding(
                 "folders", "error", f"{name}: cannot write to {folder}: {problem}",
                 "start through /opt/imgbuild/entrypoint, or bind a folder there"
@@ -121,9 +122,8 @@ def folders() -> Iterator[Finding]:
             )  # fmt: skip
             continue
         good += 1
-    read_only = bool(os.statvfs("/").f_flag & os.ST_RDONLY)
-    root = "the root is read-only" if read_only else "the root can be written"
-    yield Finding("folders", "note", f"{good} of {len(asked)} take files; {root}")
+    root = "is read-only" if os.statvfs("/").f_flag & os.ST_RDONLY else "can be written"
+    yield Finding("folders", "note", f"{good} of {len(asked)} take files; the root {root}")
 
 
 def _unwritable(folder: str) -> str:

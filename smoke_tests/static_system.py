@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -59,6 +60,9 @@ def single_user() -> bool:
 def cache_problems() -> list[str]:
     """Every cache folder that the environment names, and the image's own, takes a file."""
     folders = {name: os.environ[name] for name in CACHES if os.environ.get(name)}
+    if Path(folders.get("PYTHONPYCACHEPREFIX", "/")).is_relative_to(sys.prefix):
+        print("bytecode is a part of the environment, so that nobody writes it")
+        del folders["PYTHONPYCACHEPREFIX"]
     folders["/tmp"] = "/tmp"
     if os.statvfs("/").f_flag & os.ST_RDONLY:  # a SIF: the entry point moves the caches
         print("the root is read-only: folders of the image itself take no file")

@@ -78,6 +78,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
         "smoke",
         "smoke_sif",
         "kernels",
+        "bytecode",
         "host",
         "doctor",
         "checkup",

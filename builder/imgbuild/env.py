@@ -21,7 +21,7 @@ from imgbuild.values import Arch
 
 FILE = "data/variables.yaml"
 Setter = Literal[
-    "entry point", "SIF", "slurm", "smoke", "root folder with GPUs", "kernels"
+    "entry point", "SIF", "slurm", "smoke", "root folder with GPUs", "kernels", "bytecode"
 ]  # in the order in which they are told
 
 

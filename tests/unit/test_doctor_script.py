@@ -79,6 +79,17 @@ def test_a_home_that_takes_no_file(doctor, tmp_path, monkeypatch):
     assert f"HOME: cannot write to {tmp_path}/file/home: Not a directory" in text
 
 
+def test_bytecode_of_a_wheel_is_read_alone(doctor, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(doctor.sys, "prefix", str(tmp_path))
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "file/bytecode"))
+    assert worst(doctor.folders())[0] == "note"
+    monkeypatch.setattr(doctor.sys, "prefix", str(tmp_path / "other"))
+    severity, text = worst(doctor.folders())
+    assert severity == "error"
+    assert "PYTHONPYCACHEPREFIX: cannot write" in text
+
+
 def test_kernels_on_a_disk_that_runs_nothing(doctor, tmp_path, monkeypatch):
     real = os.statvfs
 

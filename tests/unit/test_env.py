@@ -245,11 +245,13 @@ def test_smoke_tests_set_what_the_table_says() -> None:
         assert value in (None, told("smoke")[name].value)
 
 
-def test_root_folders_and_kernels_set_what_the_table_says() -> None:
+def test_root_folders_kernels_and_bytecode_set_what_the_table_says() -> None:
     shown = dictionary(PROGRAM / "driver.py", "shown")
     assert told("root folder with GPUs").keys() == shown.keys()
     compiled = dictionary(PROGRAM / "kernels.py", "_compile")
     assert told("kernels").keys() == compiled.keys() - {"HOME"}
+    compiled = dictionary(PROGRAM / "bytecode.py", "_run")
+    assert told("bytecode").keys() == compiled.keys() - {"HOME"}
 
 
 # -- the verb

@@ -14,6 +14,7 @@ import imgbuild
 from imgbuild.cli import (
     audit,
     build,
+    bytecode,
     cache,
     ci,
     compare,
@@ -113,6 +114,7 @@ app.command("lock", rich_help_panel=MAKE)(lock.lock)
 app.command("render", rich_help_panel=MAKE)(render.render)
 app.command("init", rich_help_panel=MAKE)(init.init)
 app.command("kernels", rich_help_panel=MAKE)(kernels.kernels)
+app.command("bytecode", rich_help_panel=MAKE)(bytecode.bytecode)
 app.command("audit", rich_help_panel=LOOK)(audit.audit)
 app.command("matrix", rich_help_panel=LOOK)(matrix.matrix)
 app.command("resolve", rich_help_panel=LOOK)(resolve.resolve)

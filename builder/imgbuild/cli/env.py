@@ -23,6 +23,7 @@ WORDS = {
     "smoke": "set by imgbuild smoke, for each of its cases",
     "root folder with GPUs": "set by imgbuild smoke and doctor, in a root folder with GPUs",
     "kernels": "set by imgbuild kernels, while it compiles",
+    "bytecode": "set by imgbuild bytecode, while it compiles",
 }
 
 
