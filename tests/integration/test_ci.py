@@ -7,6 +7,8 @@ nights go on where they were stopped.
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import signal
 import subprocess
 import time
@@ -18,6 +20,7 @@ import pytest
 
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, parse_repository
+from imgbuild.signing import forms
 from tests import ciworld, needs, ownregistry
 from tests.ciworld import BROKEN, CAUSE, OTHER, Ran
 from tests.ownregistry import OwnRegistry
@@ -222,52 +225,138 @@ def report(world: World, folder: Path) -> None:
     )
 
 
-def test_a_tier_that_fails_after_the_push_leaves_a_digest_and_no_tag(world):
+@pytest.fixture
+def own(changed: World) -> Iterator[World]:
+    """The same world; what a test makes of ci.yaml and the environment is undone after it."""
+    path, env = changed.project.folder / "ci.yaml", dict(changed.project.env)
+    text = path.read_text()
+    yield changed
+    path.write_text(text)
+    changed.project.env.clear()
+    changed.project.env.update(env)
+
+
+def tell(world: World, more: str = "", **other: str) -> None:
+    """Write ci.yaml, with `more`, and `other` in the place of words that it has."""
+    text = ciworld.SETTINGS + more
+    for old, new in other.items():
+        text = re.sub(rf"{old}: (\d+|\[.*\])", f"{old}: {new}", text)
+    (world.project.folder / "ci.yaml").write_text(text)
+
+
+def test_a_change_that_no_machine_can_build_is_not_green(own):
+    tell(own, disk="1")
+    said = own.job("images", "jobs", BASE=own.base)
+    assert (said.status, said.outputs["jobs"]) == (0, [])
+    green = own.job("images", "green")
+    assert green.status == 1, green.said
+    assert f"| {TARGET} | ⚠️ impossible |" in green.summary
+
+
+def expensive(world: World, target: str) -> dict[str, str]:
+    """When each step of a target was done that proves something and takes its time."""
+    cheap = ("check", "size", "gate", "push", "sign", "tag", "sif")
+    found = {name: when for name, when in results(world).items() if name.startswith(f"{target}@")}
+    return {name: when for name, when in found.items() if name.split(" ")[1] not in cheap}
+
+
+def test_a_tag_that_somebody_moved_is_put_back(own):
+    place, before = own.place("rl"), expensive(own, OTHER)
+    own.project.run("tag", f"{place}@{own.digest(TARGET)}", OTHER)
+    assert own.tags("rl")[OTHER] == own.digest(TARGET)
+    done = own.project.run(*NIGHT, OTHER, "--registry", place)
+    assert [one["outcome"] for one in json.loads(done.stdout)["targets"]] == ["published"]
+    assert own.tags("rl")[OTHER] == own.digest(OTHER)
+    assert expensive(own, OTHER) == before
+
+
+GPU = "  - {labels: [a-gpu], arch: x86_64, disk: 20, gpus: 1}\n"
+SLURM = ("--on", "slurm", "--through", "root", "--sbatch=--gpus-per-node=0")
+
+
+def test_a_tier_that_fails_after_the_push_leaves_a_digest_and_no_tag(own):
     """The tier for GPUs, which no machine of the tests has, on a node of a real Slurm."""
-    world.project.env.update(needs.slurm())
-    path = world.project.folder / "ci.yaml"
-    path.write_text(path.read_text() + "  - {labels: [a-gpu], arch: x86_64, disk: 20, gpus: 1}\n")
-    done = world.project.run(
-        "nightly", OTHER, "--on", "slurm", "--registry", world.place("gated"), "--through", "root",
-        "--gate", "static", "--gate", "gpu", "--sbatch=--gpus-per-node=0", "--json", status=1,
-    )  # fmt: skip
+    own.project.env.update(needs.slurm())
+    tell(own, GPU)
+    gate = ("--gate", "static", "--gate", "gpu")
+    words = ("--registry", own.place("gated"), *gate)
+    done = own.project.run("nightly", OTHER, *SLURM, *words, "--json", status=1)
     [said] = json.loads(done.stdout)["targets"]
     assert (said["job"], said["step"]) == (f"{OTHER}@{ARCH}-gpu", "smoke"), said
-    assert list((world.project.folder / f"build/ci/{OTHER}@{ARCH}-gpu").glob("slurm-*.log"))
-    command = ("ci", "run", f"{OTHER}@publish", "--registry", world.place("gated"))
-    done = world.project.run(*command, "--gate", "static", "--gate", "gpu", status=1)
+    assert list((own.project.folder / f"build/ci/{OTHER}@{ARCH}-gpu").glob("slurm-*.log"))
+    done = own.project.run("ci", "run", f"{OTHER}@publish", *words, status=1)
     assert f"{OTHER}@{ARCH}-gpu failed at smoke" in done.stderr
-    assert world.tags("gated") == {}
-    client, place = Client(origin=True), parse_repository(world.place("gated"))
-    found = client.resolve(Reference(place.host, place.name, digest=world.digest(OTHER)))
+    assert own.tags("gated") == {}
+    client, place = Client(origin=True), parse_repository(own.place("gated"))
+    found = client.resolve(Reference(place.host, place.name, digest=own.digest(OTHER)))
     assert found is not None
-    path.write_text(ciworld.SETTINGS)
 
 
-def test_a_sif_lies_beside_the_published_image(world):
-    path = world.project.folder / "ci.yaml"
-    path.write_text(ciworld.SETTINGS + "sif: true\n")
-    words = ("--registry", world.place("rl"), "--through", "root")
-    done = world.project.run("ci", "run", f"{TARGET}@{ARCH}-sif", *words)
+# What a Python that starts reads first: the jobs of a CI take the static tier for one that is
+# done where GPUs are. The tier itself knows nothing of it, and runs as ever.
+STATIC = """\
+import sys
+if {"ci", "nightly"} & set(sys.orig_argv):
+    from imgbuild.ci import jobs, settings
+    jobs.GPU_TIERS = settings.GPU_TIERS = {"static": 1}
+"""
+
+
+def test_a_tier_that_passes_on_a_node_opens_the_way_to_the_tag(own, tmp_path):
+    """From the push over a real Slurm to the tag, by a tier that no GPU is needed for."""
+    (tmp_path / "sitecustomize.py").write_text(STATIC)
+    own.project.env.update(needs.slurm(), PYTHONPATH=str(tmp_path))
+    tell(own, GPU)
+    words = ("--registry", own.place("passed"), "--gate", "static")
+    done = own.project.run("nightly", OTHER, *SLURM, *words, "--json")
+    assert [one["outcome"] for one in json.loads(done.stdout)["targets"]] == ["published"]
+    job = f"{OTHER}@{ARCH}-static"
+    [log] = (own.project.folder / "build/ci" / job).glob("slurm-*.log")
+    assert f"{job} passed" in log.read_text()
+    assert ciworld.result(own.project, job, "smoke")["tiers"] == ["static"]
+    assert own.tags("passed")[OTHER] == own.digest(OTHER)
+
+
+def test_a_sif_lies_beside_the_published_image(own):
+    """Its image has passed; that there is no machine for a tier of now keeps no SIF away."""
+    tell(own, "sif: true\n", gate="[static, gpu]")
+    words = ("--registry", own.place("rl"), "--through", "root")
+    done = own.project.run("ci", "run", f"{TARGET}@{ARCH}-sif", *words)
     assert f"{TARGET}@{ARCH}-sif passed" in done.stdout
-    assert f"{TARGET}-{ARCH}-sif" in world.tags("rl")
-    path.write_text(ciworld.SETTINGS)
+    assert f"{TARGET}-{ARCH}-sif" in own.tags("rl")
 
 
-def test_what_is_published_with_a_key_is_signed(world, tmp_path):
-    """By the key's other half a stranger's `verify` accepts it, and so does the real cosign."""
+def test_what_is_published_with_a_key_is_signed_before_it_has_a_tag(own, tmp_path):
+    """By the key's other half a stranger's `verify` accepts it, and so does the real cosign.
+
+    Where the registry is made anew, the next night puts all of it there again.
+    """
     secret, public = tmp_path / "key.pem", tmp_path / "key.pub"
     openssl = needs.tool("openssl")
     curve = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
     subprocess.run([openssl, "genpkey", *curve, "-out", str(secret)], check=True)
     subprocess.run([openssl, "pkey", "-in", secret, "-pubout", "-out", public], check=True)
-    words = ("--registry", world.place("rl"), "--through", "root")
-    name = f"{world.place('rl')}:{OTHER}"
-    for key, status in (((), 5), (("--key", str(secret)), 0)):
-        for place in (ARCH, "publish"):
-            world.project.run("ci", "run", f"{OTHER}@{place}", *words, *key)
-        done = world.project.run("verify", name, "--key", str(public), "--json", status=status)
-        found = {each["name"]: each["outcome"] for each in json.loads(done.stdout)["checks"]}
-        assert found["signature"] == ("passed" if key else "failed")
-    trusted = ("--key", str(public), "--insecure-ignore-tlog")
-    subprocess.run([needs.tool("cosign"), "verify", *trusted, name], check=True)
+    bare, name = f"{own.place('rl')}:{OTHER}", f"{own.place('signed')}:{OTHER}"
+    assert signature(own, bare, public, status=9) == "failed"
+    before = expensive(own, OTHER)
+    for _ in range(2):
+        asked = len(own.registry.asked())
+        own.project.run(*NIGHT, OTHER, "--registry", own.place("signed"), "--key", str(secret))
+        put = [one.path for one in own.registry.writes(asked) if one.method == "PUT"]
+        tags = [at for at, path in enumerate(put) if f"/signed/manifests/{OTHER}" in path]
+        made = f"/v2/signed/manifests/{forms.tag(own.digest(OTHER), forms.SIGNATURES)}"
+        assert (len(tags), f"/v2/signed/manifests/{own.digest(OTHER)}" in put) == (2, True)
+        assert put.index(made) < min(tags)
+        assert signature(own, name, public) == "passed"
+        assert expensive(own, OTHER) == before
+        trusted = ("--key", str(public), "--insecure-ignore-tlog")
+        subprocess.run([needs.tool("cosign"), "verify", *trusted, name], check=True)
+        shutil.rmtree(own.registry.storage / "docker/registry/v2/repositories/signed")
+
+
+def signature(world: World, name: str, key: Path, status: int = 0) -> str:
+    """What `verify` says of the signature of an image."""
+    done = world.project.run("verify", name, "--key", str(key), "--json", status=status)
+    found = {each["name"]: each["outcome"] for each in json.loads(done.stdout)["checks"]}
+    outcome: str = found["signature"]
+    return outcome
