@@ -219,7 +219,8 @@ def run(
     """Do one job's steps on this machine, in their order; the first that fails ends it.
 
     Each step is a verb of imgbuild, and leaves a result, a log and the verb's own answer in
-    build/ci/JOB. What has passed for the same digest is not done again. A job that publishes first
+    build/ci/JOB. What has passed for the same digest is not done again; what was put into a
+    registry is if it is gone from there, and tags are put each time. A job that publishes first
     sees that every job which it needs has passed for that digest: else no tag is put. Exit status:
     that of the step that failed.
 
