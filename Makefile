@@ -61,7 +61,7 @@ reproduce: $(VENV)/ready
 ## dist: the tool as a wheel and an sdist, in dist/; the same bytes for the same commit
 dist: $(VENV)/ready
 	rm -rf dist
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv build --quiet --out-dir dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv build --quiet --system-certs --out-dir dist
 
 ## tool: lock the image that holds the wheel of dist/ and what it needs; imgbuild build makes it
 tool: dist
