@@ -133,6 +133,7 @@ def test_no_file_is_in_two_layers(built):
 def test_the_sif_has_the_images_files_and_passes_its_smoke_tests(built, tmp_path):
     """Made here and gone at the end: beside what the engine will hold there is no room for it."""
     needs.apptainer()
+    needs.disk(5)
     sif = tmp_path / "image.sif"
     imgbuild("sif", TARGET, "--layout", str(built), "--output", str(sif))
     smoke = ("smoke", TARGET, "--sif", str(sif), "--json", "--patience", "4")
@@ -243,6 +244,7 @@ def test_another_user_with_another_surrounding_gets_the_same_digest(user_folder,
     """
     from imgbuild.store import Store
 
+    needs.disk(5)
     nobody = pwd.getpwnam("nobody")
     work, cache = user_folder / "ünusual folder", user_folder / "cache"
     shutil.copytree(ROOT / "images", work / "images")
@@ -279,6 +281,7 @@ def test_another_user_with_another_surrounding_gets_the_same_digest(user_folder,
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
     """A registry of this file's own, to which the image is pushed once; what the push answered."""
+    needs.disk(5)
     with ownregistry.serve(tmp_path_factory.mktemp("registry") / "own") as running:
         yield running, push(running)
 
@@ -293,6 +296,7 @@ def push(running: OwnRegistry, *words: str) -> dict[str, Any]:
 @pytest.mark.engine
 def test_a_pull_of_what_was_pushed_gives_the_same_digest(built, sealed, registry):
     running, pushed = registry
+    needs.disk(13)
     layers = sealed.arch[Arch.X86_64].layers
     assert pushed["sent"] > sum(layer.size for layer in layers)
     assert {row["state"] for row in pushed["blobs"]} == {"sent"}
