@@ -385,15 +385,8 @@ def test_an_installed_imgbuild_has_the_templates(tmp_path):
     shutil.copy(root / "pyproject.toml", source.parent)
     shutil.copy(root / "README.md", source.parent)
     shutil.copy(root / "LICENSE", source.parent)
-    build = [
-        find_uv_bin(),
-        "build",
-        "--quiet",
-        "--system-certs",
-        "--wheel",
-        "--out-dir",
-        tmp_path / "dist",
-    ]
+    out = ("--wheel", "--out-dir", tmp_path / "dist")
+    build = [find_uv_bin(), "build", "--quiet", "--system-certs", *out]
     subprocess.run([*build, source.parent], check=True)
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:

@@ -247,7 +247,7 @@ def test_push_ls_diff_pull_and_tag_as_verbs(place, imgbuild, tmp_path):
     assert (done.status, done.stdout, note.read_text()) == (0, line, line)
     (again,) = json_of(imgbuild(*words, "--json"))
     assert again["sent"] == 0
-    assert [tag["name"] for tag in again["tags"]] == list(TAGS)
+    assert [tag["name"] for tag in again["tags"]] == list(reversed(TAGS))
     assert imgbuild("tag", f"{where}:{TARGET}", "good").stdout == (
         f"{where}:good {place.world.seal.digest}\n"
     )
