@@ -37,6 +37,7 @@ T = TypeVar("T")
 Octets = bytes  # inside Http, `bytes` is the method
 CHUNK = 128 * 1024
 _RETRIED = (408, 425, 429, 500, 502, 503, 504)
+DENIED = (401, 403)  # for want of a login, or of one that may do this
 _REDIRECTS = (301, 302, 303, 307, 308)
 _LONGEST_WAIT = 120.0
 
@@ -91,6 +92,11 @@ class Refused(FetchFailed):
         super().__init__(message, hint=hint)
         self.status = status
         self.total = total
+
+    @property
+    def denied(self) -> bool:
+        """Whether it wants a login, or one that may do more."""
+        return self.status in DENIED
 
 
 class Http:
@@ -360,7 +366,7 @@ class Http:
             return Transient(f"{status} {reason}".strip(), wait=retry_after(response.headers))
         message = f"{request.place}: {status} {reason}".strip()
         hint = None
-        if status in (401, 403):
+        if status in DENIED:
             where = host(request.url)
             hint = f"give a login for {where}: in netrc, keyring, or https://USER:PASSWORD@…"
         if status == 407:

@@ -198,7 +198,7 @@ def published(
             found = client.resolve(Reference(repository.host, repository.name, tag=item.name))
         except Refused as error:
             # So some registries answer for a repository that does not exist yet: the first night.
-            if error.status not in (401, 403):
+            if not error.denied:
                 raise
             refused.append(error)
             return None

@@ -303,7 +303,7 @@ class RegistryHttp(Http):
         if not isinstance(failure, Refused):
             return failure
         hint = failure.hint
-        if failure.status in (401, 403):
+        if failure.denied:
             hint = f"docker login {host(request.url)}, with an account that may do this"
             if request.anonymous:
                 hint = f"{host(request.server)} sent it to {host(request.url)}, which gets no login"
