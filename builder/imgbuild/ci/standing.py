@@ -35,7 +35,7 @@ def stands(job: Job, step: Step, sealed: Seal | None, plain_http: Collection[str
         own = sealed.arch.get(job.arch) if sealed is not None else None
         return own is not None and sif_of(client, place, job.target, job.arch) == own.manifest
     except Refused as error:
-        if error.status not in (401, 403):
+        if not error.denied:
             raise
         return False
 
@@ -50,10 +50,12 @@ def _signed(client: Client, repository: Repository, digest: Digest) -> bool:
 
 def sif_of(client: Client, repository: Repository, target: str, arch: Arch) -> Digest:
     """The manifest of which the SIF of `target` for `arch` is made; "" if there is no SIF."""
-    tag = f"{target}-{arch}-sif"
+    from imgbuild.sif import push
+
+    named = Reference(repository.host, repository.name, tag=push.tag(target, arch))
     try:
-        data = client.manifest(Reference(repository.host, repository.name, tag=tag)).data
+        data = client.manifest(named).data
     except NotFound:
         return ""
-    named = referrers.subject(data)
-    return named.digest if named is not None else ""
+    image = referrers.subject(data)
+    return image.digest if image is not None else ""

@@ -13,7 +13,7 @@ from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.registry.client import Client, Outcome, bytes_source, file_source
 from imgbuild.registry.reference import TAG, Reference, Repository
 from imgbuild.sif.convert import Made, Pushed
-from imgbuild.values import Digest
+from imgbuild.values import Arch, Digest
 
 CONFIG_TYPE = "application/vnd.sylabs.sif.config.v1+json"
 LAYER_TYPE = "application/vnd.sylabs.sif.layer.v1.sif"
@@ -35,7 +35,7 @@ def push(client: Client, repository: Repository, made: Made) -> Pushed:
 
     InputError if the image that it was made of is not there.
     """
-    named = Reference(repository.host, repository.name, tag=tag(made))
+    named = Reference(repository.host, repository.name, tag=tag(made.name, made.arch))
     if TAG.fullmatch(named.target) is None:
         message = f"{made.name!r} makes no tag: {named.target!r}"
         raise InputError(message, hint="name a layout whose image has a plain name")
@@ -51,9 +51,9 @@ def push(client: Client, repository: Repository, made: Made) -> Pushed:
     return Pushed(reference=str(named), digest=digest, image=made.image, moved=moved)
 
 
-def tag(made: Made) -> str:
-    """What the artifact is called beside its image."""
-    return f"{made.name}-{made.arch}-sif"
+def tag(name: str, arch: Arch) -> str:
+    """What the SIF of the image `name` for `arch` is called beside it."""
+    return f"{name}-{arch}-sif"
 
 
 def manifest(made: Made, config: Digest, image: Descriptor) -> bytes:
