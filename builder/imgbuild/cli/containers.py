@@ -26,9 +26,9 @@ class Runtime(msgspec.Struct, frozen=True):
 
 
 def container(
-    found: Project, target: str, runtime: Runtime, *, check: bool, submit: bool
+    found: Project, sealed: Seal, runtime: Runtime, *, check: bool, submit: bool
 ) -> Container:
-    """What runs the image; a check is shown the scripts that it runs.
+    """What runs the sealed image; a check is shown the scripts that it runs.
 
     InputError for a file that is not there and is to run now.
     """
@@ -38,14 +38,15 @@ def container(
     if runtime.sif is not None and runtime.pyxis is not None:
         message = "--sif and --pyxis are two ways to run the image"
         raise InputError(message, hint="leave one of them out")
-    binds, words = runtime.binds, runtime.words
+    binds, words, target = runtime.binds, runtime.words, sealed.target
     if check:
         binds = (*binds, f"{smoke.TESTS.resolve()}:/smoke_tests:ro")
     if runtime.pyxis is not None:
         image = imported(runtime.pyxis)
         make = f"imgbuild sif {target} --format squashfs"
     else:
-        image = sif_of(found, target, runtime)
+        image = (runtime.sif or found.output(target).with_name(f"{target}.sif")).absolute()
+        same_image(image, sealed)
         make = f"imgbuild sif {target}"
     if isinstance(image, Path) and not image.exists():
         if submit:
@@ -53,11 +54,6 @@ def container(
             raise InputError(message, hint=f"make it with: {make}")
         console.warn(f"{image} is not there yet: {make}")
     return Container(image=str(image), pyxis=runtime.pyxis is not None, binds=binds, words=words)
-
-
-def sif_of(found: Project, target: str, runtime: Runtime) -> Path:
-    """The SIF that is to run: the one named, or the one beside the layout."""
-    return (runtime.sif or found.output(target).with_name(f"{target}.sif")).absolute()
 
 
 def same_image(sif: Path, sealed: Seal) -> None:

@@ -274,14 +274,12 @@ def _script(
     [chosen] = locked.choose(found, [single_name(found, name)], everything=False, arches=[])
     environment, passed = jobs.variables(env)
     sealed = seal.read_seal(found.images, chosen.lock)
-    if runtime.pyxis is None:
-        containers.same_image(containers.sif_of(found, chosen.lock.target, runtime), sealed)
     return jobs.script(
         chosen.lock,
         sealed.digest,
         jobs.Job(job.value) if job else jobs.Job.CHECK,
         asked,
-        containers.container(found, chosen.lock.target, runtime, check=job is None, submit=submit),
+        containers.container(found, sealed, runtime, check=job is None, submit=submit),
         environment=environment,
         passed=passed,
         **more,
