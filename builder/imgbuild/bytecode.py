@@ -18,7 +18,7 @@ import msgspec
 from imgbuild import runner, sandbox
 from imgbuild.console import console
 from imgbuild.errors import InputError, WorkFailed
-from imgbuild.lock import Lock
+from imgbuild.lock import Lock, require_arch
 from imgbuild.matrix.model import Target, Variable
 from imgbuild.oci.layout import Layout
 from imgbuild.store import Store
@@ -121,9 +121,7 @@ def compile_twice(
     InputError if the lock has no `arch`, WorkFailed with Python's words if a module of `imports`
     cannot be imported or the image's Python does not run.
     """
-    if arch not in lock.arch:
-        message = f"the lock of {lock.target} has no {arch}, only {', '.join(sorted(lock.arch))}"
-        raise InputError(message, hint="name another architecture with --arch")
+    require_arch(lock, arch)
     with runner.root_folder(layout, arch, store) as root, store.scratch() as scratch:
         inside = _Inside(lock=lock, arch=arch, root=root, settings=runner.running(layout, arch))
         with console.step(f"{lock.target}: looking for modules"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import operator
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,11 +21,12 @@ from elftools.elf.elffile import ELFFile
 from imgbuild import runner, sandbox
 from imgbuild.console import console
 from imgbuild.errors import InputError, WorkFailed
-from imgbuild.lock import Lock
+from imgbuild.lock import Lock, require_arch
 from imgbuild.oci.layout import Layout
 from imgbuild.plan import installed_wheels
 from imgbuild.store import Store
 from imgbuild.values import Arch, Bytes, Sha256, sha256
+from imgbuild.wheel import packed
 from imgbuild.wheel.build import repack
 
 FLASHINFER = "flashinfer-python"
@@ -36,6 +37,7 @@ SAMPLING = ("flashinfer.jit.sampling:gen_sampling_module",)
 KERNELS = "cached_ops"  # the folder of FlashInfer's cache that holds compiled libraries
 PLACE = "/kernels"  # one place for both compilations: paths are part of what nvcc writes
 DIGITS = 12
+MACHINES = {"EM_X86_64": Arch.X86_64, "EM_AARCH64": Arch.ARM64}
 
 # Runs inside, under the image's Python. No machine that compiles needs a driver: what links to it
 # finds a library of its name, without a function in it.
@@ -48,17 +50,32 @@ for name in sys.argv[1:]:
     getattr(importlib.import_module(module), function)().build(False)
 """
 
+# What FlashInfer asks the package for: before 0.7 one folder, since then providers.
 INIT = """\
 \"\"\"FlashInfer's kernels for {gpus}, compiled by imgbuild in the image of {target}.\"\"\"
 
 import pathlib
+import types
 
 __version__ = "{version}"
 
 
 def get_jit_cache_dir():
-    \"\"\"Where FlashInfer looks for NAME/NAME.so before it compiles.\"\"\"
+    \"\"\"Where FlashInfer before 0.7 looks for NAME/NAME.so before it compiles.\"\"\"
     return str(pathlib.Path(__file__).parent / "jit_cache")
+
+
+def get_jit_cache_providers():
+    \"\"\"The same for FlashInfer since 0.7: with the names, and the GPUs that they are for.\"\"\"
+    provider = types.SimpleNamespace(
+        provider_id="imgbuild",
+        distribution="{package}",
+        version=__version__,
+        jit_cache_dir=get_jit_cache_dir(),
+        cuda_architectures={architectures},
+        modules={modules},
+    )
+    return (provider,)
 """
 
 
@@ -119,9 +136,38 @@ def compile_twice(
 def take(
     lock: Lock, arch: Arch, folders: tuple[Path, Path], gpus: Sequence[str], out: Path
 ) -> Kernels:
-    """Pack to `out` what two runs on a GPU machine compiled into the caches in `folders`."""
+    """Pack to `out` what two runs on a GPU machine compiled into the caches in `folders`.
+
+    InputError if that machine was not an `arch`.
+    """
     _flashinfer(lock, arch)
-    return pack(lock, arch, compiled(folders[0]), compiled(folders[1]), gpus, out)
+    found = [compiled(folder) for folder in folders]
+    for path in (path for libraries in found for path in libraries.values()):
+        other = MACHINES.get(_machine(path.read_bytes()), arch)
+        if other != arch:
+            message = f"{path} is for {other}, not for {arch}"
+            raise InputError(message, hint=f"name the cache of a machine of {arch}, or --arch")
+    return pack(lock, arch, found[0], found[1], gpus, out)
+
+
+def machine(folder: Path) -> Arch:
+    """For which architecture the libraries below `folder`, a cache of FlashInfer, were compiled.
+
+    InputError if they do not say so, are for several, or for one that no image is built for.
+    """
+    found = {_machine(path.read_bytes()) for path in compiled(folder).values()}
+    if len(found) != 1 or (name := found.pop()) not in MACHINES:
+        message = f"{folder}: its libraries do not say that they are for x86_64 or arm64"
+        raise InputError(message, hint="name the cache of one machine, or its --arch")
+    return MACHINES[name]
+
+
+def _machine(data: bytes) -> str:
+    """The machine that an ELF file names; "" for another file."""
+    try:
+        return str(ELFFile(io.BytesIO(data))["e_machine"])
+    except ELFError:
+        return ""
 
 
 def compiled(folder: Path) -> dict[str, Path]:
@@ -163,10 +209,17 @@ def pack(
         for name, content in data.items()
     )  # fmt: skip
     rows = "".join(f"{kernel.name} {kernel.sha256}\n" for kernel in kernels)
-    mark = sha256(f"{' '.join(gpus)}\n{rows}".encode())[:DIGITS]
+    mark = sha256(f"{' '.join(gpus)}\n{rows}{INIT}".encode())[:DIGITS]
     version = f"{_flashinfer(lock, arch)}+k{mark}"
     tag = f"py3-none-manylinux_{lock.base.glibc.replace('.', '_')}_{arch.wheel}"
-    about = INIT.format(gpus=", ".join(gpus), target=lock.target, version=version)
+    about = INIT.format(
+        gpus=", ".join(gpus),
+        target=lock.target,
+        version=version,
+        package=PACKAGE,
+        architectures=architectures(one.values()),
+        modules=tuple(data),
+    )
     members = {f"{MODULE}/jit_cache/{each}/{each}.so": content for each, content in data.items()}
     members[f"{MODULE}/__init__.py"] = about.encode()
     wheel = _wheel(members, version, tag, out)
@@ -181,6 +234,15 @@ def pack(
         gpus=tuple(gpus),
         kernels=kernels,
     )
+
+
+def architectures(libraries: Iterable[Path]) -> tuple[str, ...]:
+    """What libraries were compiled for, as FlashInfer names it: ("sm80", "sm90a").
+
+    Each lies in ARCHITECTURES/cached_ops/NAME/NAME.so of a cache, such as 80_90a/cached_ops/….
+    """
+    folders = {path.parents[2].name for path in libraries}
+    return tuple(sorted({f"sm{each}" for folder in folders for each in folder.split("_")}))
 
 
 def differing(one: bytes, other: bytes) -> tuple[str, ...]:
@@ -211,12 +273,8 @@ def _wheel(members: dict[str, bytes], version: str, tag: str, out: Path) -> Path
     """A wheel of `members` in the folder `out`."""
     name = f"{MODULE}-{version}-{tag}.whl"
     info = f"{MODULE}-{version}.dist-info"
-    texts = {
-        "METADATA": f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: {version}\n",
-        "WHEEL": f"Wheel-Version: 1.0\nGenerator: imgbuild\nRoot-Is-Purelib: false\nTag: {tag}\n",
-        "RECORD": "",  # written by what repacks it
-    }
-    about = {f"{info}/{each}": text.encode() for each, text in texts.items()}
+    about = packed.about(PACKAGE, version, tag)
+    about[f"{info}/RECORD"] = b""  # written by what repacks it
     out.mkdir(parents=True, exist_ok=True)
     loose = out / f".{name}.loose"
     try:
@@ -241,10 +299,8 @@ def row(made: Kernels, pins: Mapping[str, str]) -> str:
 
 def _flashinfer(lock: Lock, arch: Arch) -> str:
     """The locked FlashInfer; InputError if the target does not compile its kernels."""
-    if arch not in lock.arch:
-        message = f"the lock of {lock.target} has no {arch}, only {', '.join(sorted(lock.arch))}"
-        raise InputError(message, hint="name another architecture with --arch")
-    found = {wheel.package: wheel.version for wheel in installed_wheels(lock.arch[arch])}
+    locked = installed_wheels(require_arch(lock, arch))
+    found = {wheel.package: wheel.version for wheel in locked}
     if lock.flashinfer != "jit" or FLASHINFER not in found:
         message = f"{lock.target} has FlashInfer {lock.flashinfer}: nothing is compiled in it"
         raise InputError(message, hint="name a target whose mode is jit: imgbuild matrix")

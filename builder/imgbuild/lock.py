@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from imgbuild import codec, drift
-from imgbuild.errors import LockStale
+from imgbuild.errors import InputError, LockStale
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target, User
 from imgbuild.resolution import Locked, Resolution
@@ -170,6 +170,14 @@ def requirements(matrix: Matrix, name: str) -> dict[str, str]:
     wanted = {package: wanted.spec for package, wanted in beside.items()}
     wanted |= {package: f"=={version}" for package, version in target.pins.items()}
     return dict(sorted(wanted.items()))
+
+
+def require_arch(lock: Lock, arch: Arch) -> Resolution:
+    """What is locked for `arch`; InputError if nothing is."""
+    if arch not in lock.arch:
+        message = f"the lock of {lock.target} has no {arch}, only {', '.join(sorted(lock.arch))}"
+        raise InputError(message, hint="name another architecture with --arch")
+    return lock.arch[arch]
 
 
 def lock_path(images: Path, target: str) -> Path:

@@ -20,8 +20,8 @@ from imgbuild import codec, driver, engine, runner, sandbox
 from imgbuild import report as reports
 from imgbuild import run as processes
 from imgbuild.console import console
-from imgbuild.errors import InputError, ToolMissing, WorkFailed
-from imgbuild.lock import Lock
+from imgbuild.errors import ToolMissing, WorkFailed
+from imgbuild.lock import Lock, require_arch
 from imgbuild.oci.layout import Layout, Stored
 from imgbuild.oci.tar import Member, header, padding
 from imgbuild.plan import installed_wheels
@@ -68,10 +68,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 def expectation(lock: Lock, arch: Arch) -> Expectation:
     """What an image of `lock` on `arch` holds."""
-    if arch not in lock.arch:
-        message = f"the lock of {lock.target} has no {arch}, only {', '.join(sorted(lock.arch))}"
-        raise InputError(message, hint="name another architecture with --arch")
-    wheels = installed_wheels(lock.arch[arch])
+    wheels = installed_wheels(require_arch(lock, arch))
     return Expectation(
         format=FORMAT,
         target=lock.target,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import platform
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
@@ -61,7 +63,17 @@ def test_the_wheel_is_what_flashinfer_looks_into(tmp_path):
     found = Path(package.get_jit_cache_dir())
     assert (found / "page/page.so").read_bytes() == b"P1"  # the first of the two
     assert (found / "sampling/sampling.so").read_bytes() == b"S"
+    [provider] = package.get_jit_cache_providers()  # what FlashInfer 0.7 asks for
+    assert (provider.version, Path(provider.jit_cache_dir)) == (made.version, found)
+    assert provider.distribution == kernels.PACKAGE
+    assert (provider.cuda_architectures, provider.modules) == (("sm90a",), ("page", "sampling"))
     assert [path.name for path in sorted((tmp_path / "out").iterdir())] == [made.file]
+
+
+def test_one_library_is_for_several_gpus():
+    folder = Path("cache/0.7.0.post1/80_90a_120f/cached_ops")
+    found = kernels.architectures([folder / "page/page.so", folder / "sampling/sampling.so"])
+    assert found == ("sm120f", "sm80", "sm90a")
 
 
 def test_the_same_libraries_are_the_same_wheel(tmp_path):
@@ -112,6 +124,20 @@ def test_caches_that_cannot_be_compared_are_refused(tmp_path):
     (older / "a.so").write_bytes(b"old")
     with pytest.raises(InputError, match="holds a twice"):
         kernels.compiled(one)
+
+
+def test_libraries_say_what_machine_they_are_for(tmp_path):
+    data = Path(importlib.import_module("_ctypes").__file__ or "").read_bytes()
+    own = Arch.parse(platform.machine())
+    [other] = set(Arch) - {own}
+    folder = cache(tmp_path / "one", a=data)
+    assert kernels.machine(folder) == own
+    locked = lock()
+    both = msgspec.structs.replace(locked, arch=dict.fromkeys(Arch, locked.arch[Arch.X86_64]))
+    with pytest.raises(InputError, match=rf"a\.so is for {own}, not for {other}"):
+        kernels.take(both, other, (folder, folder), ["9.0"], tmp_path / "out")
+    with pytest.raises(InputError, match="do not say that they are for x86_64 or arm64"):
+        kernels.machine(cache(tmp_path / "text", a=data, b=b"no library"))
 
 
 def test_bytes_that_differ_are_counted_by_section():

@@ -98,7 +98,7 @@ def kernels(
         if len(caches) != 2 or module:
             message = f"--from is given {len(caches)} time(s){' beside --module' if module else ''}"
             raise InputError(message, hint="name the caches of two runs, and no --module")
-        only = arch[0] if arch else next(iter(locked.arch))
+        only = arch[0] if arch else compiling.machine(caches[0])
         made = compiling.take(locked, only, (caches[0], caches[1]), gpus, out)
     else:
         built = pipeline.built_layout(session, target, layout)

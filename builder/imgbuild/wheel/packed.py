@@ -32,13 +32,7 @@ def write(package: str, version: str, tag: str, files: Mapping[str, Path], out: 
     """
     name = package.replace("-", "_")
     info = f"{name}-{version}.dist-info"
-    pure = "true" if tag.endswith("-any") else "false"
-    texts = {
-        "METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n",
-        "WHEEL": f"Wheel-Version: 1.0\nGenerator: imgbuild\nRoot-Is-Purelib: {pure}\nTag: {tag}\n",
-    }
-    about = {f"{info}/{each}": text.encode() for each, text in texts.items()}
-    members: dict[str, bytes | Path] = dict(about)
+    members: dict[str, bytes | Path] = {**about(package, version, tag)}
     members |= {f"{name}-{version}.data/data/{path}": place for path, place in files.items()}
     if len(members) + 1 >= FULL16:
         message = f"{len(files)} files are more than a wheel of imgbuild holds"
@@ -53,6 +47,17 @@ def write(package: str, version: str, tag: str, files: Mapping[str, Path], out: 
     finally:
         temporary.unlink(missing_ok=True)
     return wheel
+
+
+def about(package: str, version: str, tag: str) -> dict[str, bytes]:
+    """What a wheel that imgbuild made says of itself, by path, but for its RECORD."""
+    info = f"{package.replace('-', '_')}-{version}.dist-info"
+    pure = "true" if tag.endswith("-any") else "false"
+    texts = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n",
+        "WHEEL": f"Wheel-Version: 1.0\nGenerator: imgbuild\nRoot-Is-Purelib: {pure}\nTag: {tag}\n",
+    }
+    return {f"{info}/{each}": text.encode() for each, text in texts.items()}
 
 
 def _write(file: BinaryIO, members: Mapping[str, bytes | Path], record: str) -> None:
