@@ -156,7 +156,8 @@ def served(folder: Path) -> tuple[list[str], str]:
                "--host", "127.0.0.1", "--port", str(port),
                "--gpu_memory_utilization", str(smoke_stack.share()), "--dtype", "bfloat16",
                "--max_model_len", str(smoke_stack.LENGTH), "--enforce_eager", "True"]  # fmt: skip
-    health = f"http://127.0.0.1:{port}/health/"
+    server = f"http://127.0.0.1:{port}"
+    health = smoke_stack.trl_health(server)
     with smoke_gpu.server(command, health, 400, {"CUDA_VISIBLE_DEVICES": "0"}):
         os.environ["CUDA_VISIBLE_DEVICES"] = "1"
         # TRL 1.9 tells vLLM's communicator the trainer's device, and accelerate gives it a number
@@ -173,13 +174,10 @@ def served(folder: Path) -> tuple[list[str], str]:
         problems, said = step(trainer, model, reward)
         smoke_stack.sync(trainer)
         model.eval()
-        answer = smoke_gpu.post(
-            f"http://127.0.0.1:{port}/generate/",
-            {"prompts": PROMPTS, "temperature": 0.0, "max_tokens": TOKENS},
-        )
+        written = smoke_stack.trl_completions(server, PROMPTS, TOKENS)
         prompts = [list(trainer.processing_class(text)["input_ids"]) for text in PROMPTS]
-        now = regret(model, prompts, answer["completion_ids"])
-        then = regret(smoke_stack.load(folder).to(model.device), prompts, answer["completion_ids"])
+        now = regret(model, prompts, written)
+        then = regret(smoke_stack.load(folder).to(model.device), prompts, written)
     if not now < AGREE:
         problems.append(f"the server's greedy tokens lie {now:.3f} below the trainer's best")
     if not then > AGREE:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -22,11 +21,9 @@ def by_trl(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
     command = [smoke_gpu.script("trl"), "vllm-serve", "--model", str(folder), *common(port),
                "--gpu_memory_utilization", str(smoke_stack.share()),
                "--max_model_len", str(smoke_stack.LENGTH), "--enforce_eager", "True"]  # fmt: skip
-    with smoke_gpu.server(command, f"http://127.0.0.1:{port}/health/", 400):
-        asked = {"prompts": gpu_vllm.PROMPTS, "temperature": 0.0, "max_tokens": gpu_vllm.TOKENS}
-        answer = smoke_gpu.post(f"http://127.0.0.1:{port}/generate/", asked)
-    found: list[list[int]] = answer["completion_ids"]
-    return found
+    server = f"http://127.0.0.1:{port}"
+    with smoke_gpu.server(command, smoke_stack.trl_health(server), 400):
+        return smoke_stack.trl_completions(server, gpu_vllm.PROMPTS, gpu_vllm.TOKENS)
 
 
 def by_vllm(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
@@ -38,8 +35,8 @@ def by_vllm(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
                "--max-model-len", str(smoke_stack.LENGTH), "--enforce-eager"]  # fmt: skip
     found = []
     with smoke_gpu.server(command, f"http://127.0.0.1:{port}/health", 400):
-        with smoke_gpu.DIRECT.open(f"http://127.0.0.1:{port}/v1/models", timeout=30) as answer:
-            names = [model["id"] for model in json.loads(answer.read())["data"]]
+        models = smoke_gpu.get(f"http://127.0.0.1:{port}/v1/models")["data"]
+        names = [model["id"] for model in models]
         if names != ["smoke"]:
             sys.exit(f"error: the server has the models {names}, not smoke")
         for prompt in prompts:

@@ -231,6 +231,12 @@ def end(problems: list[str], good: str) -> NoReturn:
     os._exit(status if isinstance(status, int) else 1)
 
 
+def get(url: str, seconds: float = 30) -> Any:
+    """The JSON document at a URL."""
+    with DIRECT.open(url, timeout=seconds * patience()) as answer:
+        return json.loads(answer.read())
+
+
 def post(url: str, document: dict[str, Any], seconds: float = 120) -> Any:
     """The answer to a JSON document, itself JSON; RuntimeError with its text if it refuses."""
     request = urllib.request.Request(

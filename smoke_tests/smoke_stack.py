@@ -143,6 +143,31 @@ def sync(trainer: Any) -> None:
         trainer._move_model_to_vllm()
 
 
+def trl_serves_itself() -> bool:
+    """Whether `trl vllm-serve` is a server of TRL's own; that of TRL 1.16 starts vLLM's."""
+    found = importlib.util.find_spec("trl")
+    folders = list(found.submodule_search_locations or ()) if found is not None else []
+    texts = [(Path(folder) / "scripts/vllm_serve.py").read_text("utf-8") for folder in folders]
+    return any('"/generate/"' in text for text in texts)
+
+
+def trl_health(server: str) -> str:
+    """Where the `trl vllm-serve` that listens at `server` says that it is well."""
+    return f"{server}/health/" if trl_serves_itself() else f"{server}/health"
+
+
+def trl_completions(server: str, prompts: list[str], tokens: int) -> list[list[int]]:
+    """What the `trl vllm-serve` at `server` greedily writes after each of `prompts`, in tokens."""
+    asked = {"temperature": 0.0, "max_tokens": tokens}
+    if trl_serves_itself():
+        answer = smoke_gpu.post(f"{server}/generate/", {"prompts": prompts, **asked})
+        return [list(completion) for completion in answer["completion_ids"]]
+    [model] = smoke_gpu.get(f"{server}/v1/models")["data"]
+    asked |= {"model": model["id"], "prompt": prompts, "return_token_ids": True}
+    answer = smoke_gpu.post(f"{server}/v1/completions", asked)
+    return [list(choice["token_ids"]) for choice in answer["choices"]]
+
+
 def load(folder: Path) -> Any:
     """The model in `folder`, its weights in float32 whatever the default of this transformers."""
     from transformers import AutoModelForCausalLM
