@@ -18,6 +18,7 @@ import inspect
 import os
 import re
 import subprocess
+import types
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,8 @@ def main() -> None:
     ctypes.CDLL(str(Path("libcuda.so.1").absolute()), mode=ctypes.RTLD_GLOBAL)
     utils = driver.CudaUtils()
     kernel = compiled(triton, 90)
+    if hasattr(utils, "launch"):  # since Triton 3.7: one launcher, that of the active driver
+        triton.runtime.driver.set_active(types.SimpleNamespace(utils=utils))
     launcher = driver.CudaLauncher(kernel.src, kernel.metadata)
     problems = []
     if not callable(getattr(utils, "load_binary", None)) or not callable(launcher.launch):
