@@ -18,14 +18,18 @@ from smoke_log import first_error
 from smoke_support import finish
 
 CAPABILITY = (9, 0)
-HEAD, ROW = 64, 256  # of the tiny Qwen: a head's width, the bytes of a row of its cache
-# Module and function of SGLang's that compiles a kernel, and what it is asked for. `bf16` stands
-# for torch's. What a version does not have is left out.
+HEAD, ROW = 64, 256  # of the tiny Qwen: the width of a head and of a layer, a cache row's bytes
+# Module and function of SGLang's that compiles a kernel, and what it is asked for; the names of
+# types stand for torch's. What a version does not have is left out.
 KERNELS: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
-    ("activation", "_jit_activation_module", ("bf16",)),
-    ("norm", "_jit_qknorm_module", (HEAD, "bf16")),
-    ("rope", "_jit_fused_rope_module", (True, HEAD, "bf16")),
+    ("activation", "_jit_activation_module", ("bfloat16",)),
+    ("norm", "_jit_qknorm_module", (HEAD, "bfloat16")),
+    ("norm", "_jit_rmsnorm_module", (HEAD, "bfloat16")),
+    ("fused_qknorm_rope", "_jit_fused_qknorm_rope_module", (HEAD, True, False)),
+    ("rope", "_jit_fused_rope_module", (True, HEAD, "bfloat16")),
     ("kvcache", "_jit_kvcache_module", (ROW,)),
+    ("clamp_position", "_jit_clamp_position_module", ("int64",)),
+    ("resolve_future_token_ids", "_jit_resolve_future_token_ids_module", ("int64",)),
 )
 
 
@@ -41,8 +45,9 @@ def found() -> dict[str, Callable[[], Any]]:
             continue
         compiled = getattr(module, function, None)
         if compiled is not None:
-            given = [torch.bfloat16 if word == "bf16" else word for word in words]
-            made[name] = functools.partial(compiled, *given)
+            given = [getattr(torch, word) if isinstance(word, str) else word for word in words]
+            called = function.removeprefix("_jit_").removesuffix("_module")
+            made[called] = functools.partial(compiled, *given)
     return made
 
 
