@@ -9,14 +9,19 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests import needs
+from imgbuild import lock as locks
+from tests import damaged, needs
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu130-trl"
+SITE = "/opt/venv/lib/python3.11/site-packages"
+OTHER = "13.1.80"  # of nvcc, the locked one being of 13.0
 
 pytestmark = [
     pytest.mark.engine, pytest.mark.network, pytest.mark.disk(16), pytest.mark.timeout(2400),
@@ -33,18 +38,23 @@ def imgbuild(*words: str) -> str:
     return done.stdout
 
 
-def test_an_image_without_vllm_passes_its_smoke_tests(tmp_path):
+@pytest.fixture(scope="module", name="built")
+def _built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """Docker, which has loaded the image, and the image's layout."""
     docker = needs.docker()
     mine = subprocess.run([docker, "image", "inspect", TARGET], capture_output=True, check=False)
-    built = tmp_path / TARGET
+    built = tmp_path_factory.mktemp("built") / TARGET
     imgbuild("build", TARGET, "--arch", "x86_64", "--output", str(built))
-    words = ("--layout", str(built), "--through", "docker", "--json", "--patience", "4")
-    try:
-        reports = json.loads(imgbuild("smoke", TARGET, *words))
-    finally:
-        shutil.rmtree(built)
-        if mine.returncode != 0:  # what a user has loaded stays
-            subprocess.run([docker, "image", "rm", "--force", TARGET], check=False)
+    imgbuild("load", TARGET, "--layout", str(built))
+    yield docker, built
+    shutil.rmtree(built)
+    if mine.returncode != 0:  # what a user has loaded stays
+        subprocess.run([docker, "image", "rm", "--force", TARGET], check=False)
+
+
+def test_an_image_without_vllm_passes_its_smoke_tests(built):
+    words = ("--layout", str(built[1]), "--through", "docker", "--json", "--patience", "4")
+    reports = json.loads(imgbuild("smoke", TARGET, *words))
     assert [report["tier"] for report in reports] == ["static", "cpu"]
     static, cpu = (
         {case["name"]: case["outcome"] for case in report["cases"]} for report in reports
@@ -53,3 +63,28 @@ def test_an_image_without_vllm_passes_its_smoke_tests(tmp_path):
     assert {static[name] for name in ("nvcc", "compiler", "import deepspeed")} == {"passed"}
     assert cpu["grpo step"] == "passed"
     assert set(cpu.values()) <= {"passed", "skipped"}
+
+
+def test_with_an_nvcc_of_another_cuda_its_case_fails(built, tmp_path):
+    """As `pip install -U nvidia-cuda-nvcc` leaves it: FlashInfer and DeepSpeed call this nvcc."""
+    wheels = damaged.download(
+        tmp_path / "wheels", [f"{name}=={OTHER}" for name in ("nvidia-cuda-nvcc", "nvidia-nvvm")]
+    )
+    site = tmp_path / "site"
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            for item in archive.infolist():
+                made = Path(archive.extract(item, site))
+                if made.is_file():
+                    made.chmod(item.external_attr >> 16 & 0o777 | 0o644)
+    with damaged.container(built[0], TARGET) as container:
+        container.put(site, SITE)
+        container.damage(f"chmod -R a+rX {SITE}/nvidia")
+        locked = locks.read_lock(ROOT / "images", TARGET)
+        found = container.cases(locked, "static", "nvcc|compiler", tmp_path)
+    assert found["compiler"][0] == "passed"  # gcc is as it was
+    outcome, message = found["nvcc"]
+    assert (outcome, message.split(":")[:2]) == (
+        "failed",
+        ["error", " nvcc is of CUDA 13.1, nvidia-cuda-runtime of 13.0"],
+    )
