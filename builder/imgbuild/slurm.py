@@ -112,9 +112,11 @@ def states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
     What is queued and what has just ended comes from squeue, what ended long ago from sacct where
     the site keeps accounts.
     """
-    program = run.find("squeue", remedy=REMEDY)
     found: dict[tuple[str, int], str] = {}
     wanted = frozenset(tasks)
+    if not wanted:
+        return found
+    program = run.find("squeue", remedy=REMEDY)
     for job in sorted({job for job, _ in wanted}):
         command = [program, "--noheader", "--array", "--states=all", f"--jobs={job}"]
         done = run.run([*command, "--format=%F %K %T"], check=False)
