@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import runner, sandbox
+from imgbuild import runner, sandbox, variant
 from imgbuild.console import console
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import Lock, require_arch
@@ -29,7 +29,6 @@ PACKAGE = "imgbuild-bytecode"
 FOLDER = "bytecode"  # below the environment's prefix
 VARIABLE = "PYTHONPYCACHEPREFIX"
 DOCUMENTED = "https://docs.python.org/3/using/cmdline.html#envvar-PYTHONPYCACHEPREFIX"
-INDEX = "wheels"  # as the matrix calls the folder
 PLACE = "/bytecode"  # where the image sees the folder of a run
 SEEDS = ("0", "1")
 DIGITS = 12
@@ -204,15 +203,7 @@ def row(made: Bytecode, target: Target, prefix: str) -> str:
         reason=f"the bytecode of {PACKAGE} lies there; what it lacks is compiled at each start",
         source=(DOCUMENTED,),
     )
-    pins = {**target.pins, PACKAGE: made.version}
-    lines = [f"  {made.target}-fast:", f"    # the rest as in {made.target}", "    pins:"]
-    lines += [f'      {name}: "{version}"' for name, version in pins.items()]
-    indexes = {**target.indexes, PACKAGE: INDEX}
-    lines += ["    indexes:", *(f"      {name}: {index}" for name, index in indexes.items())]
-    lines.append("    env:")
-    for name, each in {**target.env, VARIABLE: variable}.items():
-        lines.append(f"      {name}: {json.dumps(msgspec.to_builtins(each), ensure_ascii=False)}")
-    return "\n".join(lines)
+    return variant.row(made.target, target, {PACKAGE: made.version}, {VARIABLE: variable})
 
 
 class _Inside(msgspec.Struct, frozen=True, kw_only=True):

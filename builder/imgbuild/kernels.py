@@ -143,31 +143,33 @@ def take(
     _flashinfer(lock, arch)
     found = [compiled(folder) for folder in folders]
     for path in (path for libraries in found for path in libraries.values()):
-        other = MACHINES.get(_machine(path.read_bytes()), arch)
+        other = machine_of(path) or arch
         if other != arch:
             message = f"{path} is for {other}, not for {arch}"
             raise InputError(message, hint=f"name the cache of a machine of {arch}, or --arch")
     return pack(lock, arch, found[0], found[1], gpus, out)
 
 
-def machine(folder: Path) -> Arch:
-    """For which architecture the libraries below `folder`, a cache of FlashInfer, were compiled.
+def machine(folder: Path, libraries: Iterable[Path]) -> Arch:
+    """For which architecture `libraries` of the cache `folder` were compiled.
 
     InputError if they do not say so, are for several, or for one that no image is built for.
     """
-    found = {_machine(path.read_bytes()) for path in compiled(folder).values()}
-    if len(found) != 1 or (name := found.pop()) not in MACHINES:
+    found = {machine_of(path) for path in libraries}
+    only = found.pop() if len(found) == 1 else None
+    if only is None:
         message = f"{folder}: its libraries do not say that they are for x86_64 or arm64"
         raise InputError(message, hint="name the cache of one machine, or its --arch")
-    return MACHINES[name]
+    return only
 
 
-def _machine(data: bytes) -> str:
-    """The machine that an ELF file names; "" for another file."""
+def machine_of(path: Path) -> Arch | None:
+    """The architecture that an ELF file is for; None if it is none, or for another."""
     try:
-        return str(ELFFile(io.BytesIO(data))["e_machine"])
+        with path.open("rb") as stream:
+            return MACHINES.get(ELFFile(stream)["e_machine"])
     except ELFError:
-        return ""
+        return None
 
 
 def compiled(folder: Path) -> dict[str, Path]:

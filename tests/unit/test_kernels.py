@@ -131,13 +131,15 @@ def test_libraries_say_what_machine_they_are_for(tmp_path):
     own = Arch.parse(platform.machine())
     [other] = set(Arch) - {own}
     folder = cache(tmp_path / "one", a=data)
-    assert kernels.machine(folder) == own
+    assert kernels.machine(folder, kernels.compiled(folder).values()) == own
     locked = lock()
     both = msgspec.structs.replace(locked, arch=dict.fromkeys(Arch, locked.arch[Arch.X86_64]))
     with pytest.raises(InputError, match=rf"a\.so is for {own}, not for {other}"):
         kernels.take(both, other, (folder, folder), ["9.0"], tmp_path / "out")
+    mixed = cache(tmp_path / "text", a=data, b=b"no library")
+    libraries = kernels.compiled(mixed).values()
     with pytest.raises(InputError, match="do not say that they are for x86_64 or arm64"):
-        kernels.machine(cache(tmp_path / "text", a=data, b=b"no library"))
+        kernels.machine(mixed, libraries)
 
 
 def test_bytes_that_differ_are_counted_by_section():

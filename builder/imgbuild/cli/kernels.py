@@ -1,11 +1,11 @@
-"""`imgbuild kernels`: compile FlashInfer's kernels once, as a wheel to lock a variant with."""
+"""`imgbuild kernels`: kernels that were compiled once, as a wheel to lock a variant with."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,11 @@ from imgbuild.cli import options
 from imgbuild.cli.image import LayoutFolder, one_arch, single
 from imgbuild.console import console
 from imgbuild.errors import InputError
+
+if TYPE_CHECKING:
+    from imgbuild.lock import Lock
+    from imgbuild.matrix.model import Target
+    from imgbuild.values import Arch
 
 Gpus = Annotated[
     list[str] | None,
@@ -34,6 +39,14 @@ Wanted = Annotated[
         " samples with.",
         rich_help_panel=options.WORK,
         show_default=False,
+    ),
+]
+OfTriton = Annotated[
+    bool,
+    typer.Option(
+        "--triton",
+        help="Triton's kernels, not FlashInfer's: those that both runs left in their caches.",
+        rich_help_panel=options.WORK,
     ),
 ]
 Caches = Annotated[
@@ -66,6 +79,7 @@ def kernels(
     gpu: Gpus = None,
     module: Wanted = None,
     caches: Caches = None,
+    triton: OfTriton = False,
     layout: LayoutFolder = None,
     output: Output = None,
     matrix: options.MatrixFile = None,
@@ -77,12 +91,15 @@ def kernels(
 
     Needs no GPU: the compiler is in the image. All is compiled twice, and what differs is named.
     The wheel is an input of a variant of the target; the row to paste into the matrix is shown.
+    Triton's kernels, which only a run on a GPU asks for, are taken from what two runs left.
 
     Examples:
 
         imgbuild kernels cu130-vllm --gpu 9.0
 
         imgbuild kernels cu130-vllm --gpu 9.0 --from first/cache --from second/cache
+
+        imgbuild kernels cu130-vllm --triton --from first/cache --from second/cache
     """
     from imgbuild import kernels as compiling
     from imgbuild import lock, pipeline
@@ -93,13 +110,23 @@ def kernels(
     target = single(session.select([name], everything=False, arches=[]))
     locked = lock.read_lock(session.project.images, target)
     out = output or session.project.root / "wheels"
+    if triton:
+        if gpu or module:
+            message = f"--triton is given beside {'--gpu' if gpu else '--module'}"
+            raise InputError(message, hint="leave it out: what the two runs compiled is taken")
+        _triton(session.matrix.targets[target], locked, arch, _two(caches), out, json=json)
+        return
     gpus = _gpus(gpu or locked.settings.labels.get("dev.imgbuild.gpu", "").split())
     if caches:
-        if len(caches) != 2 or module:
-            message = f"--from is given {len(caches)} time(s){' beside --module' if module else ''}"
-            raise InputError(message, hint="name the caches of two runs, and no --module")
-        only = arch[0] if arch else compiling.machine(caches[0])
-        made = compiling.take(locked, only, (caches[0], caches[1]), gpus, out)
+        if module:
+            message = "--from is given beside --module"
+            raise InputError(
+                message, hint="leave --module out: what the two runs compiled is taken"
+            )
+        first, second = _two(caches)
+        libraries = compiling.compiled(first).values()
+        only = arch[0] if arch else compiling.machine(first, libraries)
+        made = compiling.take(locked, only, (first, second), gpus, out)
     else:
         built = pipeline.built_layout(session, target, layout)
         made = compiling.compile_twice(
@@ -113,6 +140,39 @@ def kernels(
     pins = session.matrix.targets[target].pins
     console.info(f"to use it, add to matrix.yaml:\n{compiling.row(made, pins)}")
     options.answer(made, [f"{out / made.file} sha256:{made.sha256}"], json=json)
+
+
+def _triton(
+    row: Target,
+    locked: Lock,
+    arch: Sequence[Arch] | None,
+    caches: tuple[Path, Path],
+    out: Path,
+    *,
+    json: bool,
+) -> None:
+    """The wheel of Triton's kernels."""
+    from imgbuild import triton_kernels as compiled
+
+    only = arch[0] if arch else compiled.machine(caches[0])
+    made = compiled.take(locked, only, caches, out)
+    size = sum(kernel.size for kernel in made.kernels)
+    told = f"{size / 1e6:.1f} MB, {made.size / 1e6:.1f} MB in the wheel"
+    console.info(f"{made.target}: {len(made.kernels)} kernels of Triton {made.triton}, {told}")
+    if made.apart:
+        console.info(f"{made.apart} kernels that only one run compiled are left out")
+    if differ := sum(bool(kernel.differs) for kernel in made.kernels):
+        console.info(f"of {differ} the two runs made other bytes, under one key; --json names them")
+    console.info(f"to use it, add to matrix.yaml:\n{compiled.row(made, row)}")
+    options.answer(made, [f"{out / made.file} sha256:{made.sha256}"], json=json)
+
+
+def _two(caches: Sequence[Path] | None) -> tuple[Path, Path]:
+    """The caches of two runs; InputError if not two are named."""
+    if caches is None or len(caches) != 2:
+        message = f"--from is given {len(caches or ())} time(s)"
+        raise InputError(message, hint="name the caches of two runs")
+    return caches[0], caches[1]
 
 
 def _gpus(asked: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ pinned since it writes base layers too. `wheel.build.repack` stores: what is lar
 
 from __future__ import annotations
 
+import types
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,14 +26,24 @@ MODE = 0o100644 << 16
 DAY = 1 << 5 | 1  # 1980-01-01, the first that a zip can hold
 
 
-def write(package: str, version: str, tag: str, files: Mapping[str, Path], out: Path) -> Path:
+def write(
+    package: str,
+    version: str,
+    tag: str,
+    files: Mapping[str, bytes | Path],
+    out: Path,
+    *,
+    modules: Mapping[str, bytes] = types.MappingProxyType({}),
+) -> Path:
     """The wheel of `files` in the folder `out`; installed, they lie below the prefix.
+
+    `modules` are Python's, and are installed where it imports from.
 
     InputError if they are more than a zip without extensions holds (65,535 files, 4 GiB).
     """
     name = package.replace("-", "_")
     info = f"{name}-{version}.dist-info"
-    members: dict[str, bytes | Path] = {**about(package, version, tag)}
+    members: dict[str, bytes | Path] = {**about(package, version, tag), **modules}
     members |= {f"{name}-{version}.data/data/{path}": place for path, place in files.items()}
     if len(members) + 1 >= FULL16:
         message = f"{len(files)} files are more than a wheel of imgbuild holds"
