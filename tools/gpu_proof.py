@@ -12,8 +12,8 @@ Leaves in out/: report.json (written after each case), run.log, machine.json. St
 passed; 124 if --seconds were over. machine.json's `seconds` are from the start to the end of all,
 with the mounts and the gates; `tests` those of the runner. With --fresh the caches are empty, as in
 a new container, and lie in out/cache. An earlier out/cache gives parts of it to them: --kernels
-FOLDER FlashInfer's compiled kernels, --bytecode FOLDER Python's, --caches FOLDER all. Runs with and
-without say what each is worth.
+FOLDER FlashInfer's compiled kernels, --triton FOLDER Triton's, --bytecode FOLDER Python's, --caches
+FOLDER all. Runs with and without say what each is worth.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ KERNELS = ".cache/flashinfer"  # in the folder that the image's FLASHINFER_WORKS
 # Options that give parts of an earlier out/cache: what each gives, and its name.
 GIVEN = {
     "kernels": (KERNELS, "FlashInfer's kernels"),
+    "triton": ("triton", "Triton's kernels"),
     "bytecode": ("pycache", "bytecode"),
     "caches": (".", "all of an earlier run"),
 }
