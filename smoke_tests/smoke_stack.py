@@ -158,7 +158,7 @@ def trl_health(server: str) -> str:
 
 def trl_completions(server: str, prompts: list[str], tokens: int) -> list[list[int]]:
     """What the `trl vllm-serve` at `server` greedily writes after each of `prompts`, in tokens."""
-    asked = {"temperature": 0.0, "max_tokens": tokens}
+    asked: dict[str, Any] = {"temperature": 0.0, "max_tokens": tokens}
     if trl_serves_itself():
         answer = smoke_gpu.post(f"{server}/generate/", {"prompts": prompts, **asked})
         return [list(completion) for completion in answer["completion_ids"]]
