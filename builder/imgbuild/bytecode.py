@@ -203,7 +203,8 @@ def row(made: Bytecode, target: Target, prefix: str) -> str:
         reason=f"the bytecode of {PACKAGE} lies there; what it lacks is compiled at each start",
         source=(DOCUMENTED,),
     )
-    return variant.row(made.target, target, {PACKAGE: made.version}, {VARIABLE: variable})
+    name, wheels = f"{made.target}-fast", {PACKAGE: made.version}
+    return variant.row(name, made.target, target, wheels, variables={VARIABLE: variable})
 
 
 class _Inside(msgspec.Struct, frozen=True, kw_only=True):

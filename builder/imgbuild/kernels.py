@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import operator
+import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +19,11 @@ import msgspec
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from imgbuild import runner, sandbox
+from imgbuild import runner, sandbox, variant
 from imgbuild.console import console
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import Lock, require_arch
+from imgbuild.matrix.model import Target
 from imgbuild.oci.layout import Layout
 from imgbuild.plan import installed_wheels
 from imgbuild.store import Store
@@ -37,6 +39,7 @@ SAMPLING = ("flashinfer.jit.sampling:gen_sampling_module",)
 KERNELS = "cached_ops"  # the folder of FlashInfer's cache that holds compiled libraries
 PLACE = "/kernels"  # one place for both compilations: paths are part of what nvcc writes
 DIGITS = 12
+ARCHITECTURES = re.compile(r"\d{2,3}[af]?(_\d{2,3}[af]?)*")
 MACHINES = {"EM_X86_64": Arch.X86_64, "EM_AARCH64": Arch.ARM64}
 
 # Runs inside, under the image's Python. No machine that compiles needs a driver: what links to it
@@ -138,15 +141,16 @@ def take(
 ) -> Kernels:
     """Pack to `out` what two runs on a GPU machine compiled into the caches in `folders`.
 
-    InputError if that machine was not an `arch`.
+    InputError if that machine was not an `arch`, or had other GPUs.
     """
     _flashinfer(lock, arch)
     found = [compiled(folder) for folder in folders]
-    for path in (path for libraries in found for path in libraries.values()):
-        other = machine_of(path) or arch
-        if other != arch:
-            message = f"{path} is for {other}, not for {arch}"
-            raise InputError(message, hint=f"name the cache of a machine of {arch}, or --arch")
+    for libraries in found:
+        for path in libraries.values():
+            require_machine(path, arch)
+        if set(there := capabilities(libraries.values())) != set(gpus):
+            message = f"the cache is of {', '.join(there)}, --gpu says {', '.join(gpus)}"
+            raise InputError(message, hint="leave --gpu out: the cache says what it is for")
     return pack(lock, arch, found[0], found[1], gpus, out)
 
 
@@ -170,6 +174,14 @@ def machine_of(path: Path) -> Arch | None:
             return MACHINES.get(ELFFile(stream)["e_machine"])
     except ELFError:
         return None
+
+
+def require_machine(path: Path, arch: Arch) -> None:
+    """InputError if a library is for another architecture."""
+    other = machine_of(path) or arch
+    if other != arch:
+        message = f"{path} is for {other}, not for {arch}"
+        raise InputError(message, hint=f"name the cache of a machine of {arch}, or --arch")
 
 
 def compiled(folder: Path) -> dict[str, Path]:
@@ -206,33 +218,33 @@ def pack(
         raise InputError(message, hint="let both runs do the same, each with an empty cache")
     data = {name: path.read_bytes() for name, path in sorted(one.items())}
     kernels = tuple(
-        Kernel(name=name, size=len(content), sha256=sha256(content),
-               differs=differing(content, other[name].read_bytes()))
-        for name, content in data.items()
+        Kernel(name=name, size=len(each), sha256=sha256(each),
+               differs=differing(each, other[name].read_bytes()))
+        for name, each in data.items()
     )  # fmt: skip
+    fields = {
+        "gpus": ", ".join(gpus),
+        "target": lock.target,
+        "package": PACKAGE,
+        "architectures": architectures(one.values()),
+        "modules": tuple(data),
+    }
     rows = "".join(f"{kernel.name} {kernel.sha256}\n" for kernel in kernels)
-    mark = sha256(f"{' '.join(gpus)}\n{rows}{INIT}".encode())[:DIGITS]
+    mark = sha256(f"{INIT.format(**fields, version='')}{rows}".encode())[:DIGITS]
     version = f"{_flashinfer(lock, arch)}+k{mark}"
     tag = f"py3-none-manylinux_{lock.base.glibc.replace('.', '_')}_{arch.wheel}"
-    about = INIT.format(
-        gpus=", ".join(gpus),
-        target=lock.target,
-        version=version,
-        package=PACKAGE,
-        architectures=architectures(one.values()),
-        modules=tuple(data),
-    )
+    about = INIT.format(**fields, version=version)
     members = {f"{MODULE}/jit_cache/{each}/{each}.so": content for each, content in data.items()}
     members[f"{MODULE}/__init__.py"] = about.encode()
     wheel = _wheel(members, version, tag, out)
-    packed = wheel.read_bytes()
+    content = wheel.read_bytes()
     return Kernels(
         target=lock.target,
         arch=arch,
         version=version,
         file=wheel.name,
-        size=len(packed),
-        sha256=sha256(packed),
+        size=len(content),
+        sha256=sha256(content),
         gpus=tuple(gpus),
         kernels=kernels,
     )
@@ -242,9 +254,21 @@ def architectures(libraries: Iterable[Path]) -> tuple[str, ...]:
     """What libraries were compiled for, as FlashInfer names it: ("sm80", "sm90a").
 
     Each lies in ARCHITECTURES/cached_ops/NAME/NAME.so of a cache, such as 80_90a/cached_ops/….
+    InputError for another folder: FlashInfer raises for a name that it cannot read.
     """
-    folders = {path.parents[2].name for path in libraries}
-    return tuple(sorted({f"sm{each}" for folder in folders for each in folder.split("_")}))
+    found: set[str] = set()
+    for folder in {path.resolve().parents[2] for path in libraries}:
+        if not ARCHITECTURES.fullmatch(folder.name):
+            message = f"{folder / KERNELS}: its folder names no GPUs, such as 90a"
+            raise InputError(message, hint="name a folder that FLASHINFER_WORKSPACE_BASE named")
+        found |= {f"sm{each}" for each in folder.name.split("_")}
+    return tuple(sorted(found))
+
+
+def capabilities(libraries: Iterable[Path]) -> tuple[str, ...]:
+    """The compute capabilities that libraries were compiled for: ("8.0", "9.0")."""
+    numbers = sorted(int(each[2:].rstrip("af")) for each in architectures(libraries))
+    return tuple(f"{number // 10}.{number % 10}" for number in numbers)
 
 
 def differing(one: bytes, other: bytes) -> tuple[str, ...]:
@@ -288,15 +312,11 @@ def _wheel(members: dict[str, bytes], version: str, tag: str, out: Path) -> Path
         loose.unlink(missing_ok=True)
 
 
-def row(made: Kernels, pins: Mapping[str, str]) -> str:
+def row(made: Kernels, target: Target) -> str:
     """The entry of a variant for the matrix: what is added to the row of its target."""
-    flashinfer = made.version.partition("+")[0]
-    own = {**pins, FLASHINFER: flashinfer, PACKAGE: made.version}
-    lines = [f"  {made.target}-kernels:", f"    # the rest as in {made.target}"]
-    gpus = ", ".join(f'"{gpu}"' for gpu in made.gpus)
-    lines += [f"    gpu: [{gpus}]", "    pins:"]
-    lines += [f'      {name}: "{version}"' for name, version in own.items()]
-    return "\n".join([*lines, "    indexes:", f"      {PACKAGE}: wheels"])
+    pins = {FLASHINFER: made.version.partition("+")[0]}
+    name, wheels = f"{made.target}-kernels", {PACKAGE: made.version}
+    return variant.row(name, made.target, target, wheels, pins=pins, arch=made.arch, gpus=made.gpus)
 
 
 def _flashinfer(lock: Lock, arch: Arch) -> str:

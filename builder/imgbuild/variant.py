@@ -7,26 +7,47 @@ besides, as YAML to paste.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
 from imgbuild.matrix.model import Target, Variable
+from imgbuild.values import Arch
 
 INDEX = "wheels"  # as the matrix calls the folder
 
 
 def row(
-    name: str, target: Target, wheels: Mapping[str, str], variables: Mapping[str, Variable]
+    name: str,
+    of: str,
+    target: Target,
+    wheels: Mapping[str, str],
+    *,
+    pins: Mapping[str, str] = MappingProxyType({}),
+    variables: Mapping[str, Variable] = MappingProxyType({}),
+    arch: Arch | None = None,
+    gpus: Sequence[str] = (),
 ) -> str:
-    """What is added to the row `target`, which is called `name`: `wheels` by their versions."""
-    pins = {**target.pins, **wheels}
-    lines = [f"  {name}-fast:", f"    # the rest as in {name}", "    pins:"]
-    lines += [f'      {package}: "{version}"' for package, version in pins.items()]
+    """What the row `name` has besides `target`, the row `of`.
+
+    `wheels`, which come from the folder of wheels, and `pins` are packages by their versions.
+    `arch` and `gpus` are those that the wheels are for, if they are not for all.
+    """
+    lines = [f"  {name}:", f"    # the rest as in {of}"]
+    if arch is not None and tuple(target.arch) != (arch,):
+        lines.append(f"    arch: [{arch}]")
+    if gpus:
+        quoted = ", ".join(f'"{gpu}"' for gpu in gpus)
+        lines.append(f"    gpu: [{quoted}]")
+    lines.append("    pins:")
+    lines += [
+        f'      {package}: "{each}"' for package, each in {**target.pins, **pins, **wheels}.items()
+    ]
     indexes = {**target.indexes, **dict.fromkeys(wheels, INDEX)}
     lines += ["    indexes:", *(f"      {package}: {index}" for package, index in indexes.items())]
-    lines.append("    env:")
-    for variable, each in {**target.env, **variables}.items():
+    env = {**target.env, **variables}
+    for number, (variable, each) in enumerate(env.items()):
         value = json.dumps(msgspec.to_builtins(each), ensure_ascii=False)
-        lines.append(f"      {variable}: {value}")
+        lines += ["    env:"] * (not number) + [f"      {variable}: {value}"]
     return "\n".join(lines)

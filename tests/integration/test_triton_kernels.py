@@ -101,7 +101,9 @@ def test_a_kernel_of_the_wheel_is_not_compiled_again(world):
     subprocess.run([*install, python, world.folder / "made" / wheel.file], check=True)
 
     manager = {triton_kernels.VARIABLE: f"{triton_kernels.MODULE}:Cache"}
+    none = {**manager, triton_kernels.VARIABLE: "triton.runtime.cache:FileCacheManager"}
     assert "it is compiled" in world.compile(128, "empty", "never")
+    assert "it is compiled" in world.compile(128, "empty", "never", **none)  # as the docs say
     assert world.compile(128, "moved/here", "never", **manager) == made[0]
     [group] = (world.folder / "moved/here").rglob("__grp__*")
     assert str(world.folder / "moved/here/triton") in group.read_text()  # not of where it was

@@ -29,10 +29,10 @@ def lock(mode: str = "jit") -> Lock:
     return samples.lock(samples.wheel("flashinfer-python", "0.6.12"), of=source)
 
 
-def cache(folder: Path, **libraries: bytes) -> Path:
+def cache(folder: Path, gpus: str = "90a", **libraries: bytes) -> Path:
     """A cache of FlashInfer with these libraries, its objects and its own folder of locks."""
     for name, data in {"tmp": None, **libraries}.items():
-        place = folder / ".cache/flashinfer/0.6.12/90a/cached_ops" / name
+        place = folder / ".cache/flashinfer/0.6.12" / gpus / "cached_ops" / name
         place.mkdir(parents=True)
         if data is not None:
             (place / f"{name}.so").write_bytes(data)
@@ -74,22 +74,54 @@ def test_one_library_is_for_several_gpus():
     folder = Path("cache/0.7.0.post1/80_90a_120f/cached_ops")
     found = kernels.architectures([folder / "page/page.so", folder / "sampling/sampling.so"])
     assert found == ("sm120f", "sm80", "sm90a")
+    assert kernels.capabilities([folder / "page/page.so"]) == ("8.0", "9.0", "12.0")
+
+
+def test_a_cache_of_other_gpus_or_none_is_refused(tmp_path, monkeypatch):
+    folder = cache(tmp_path / "one", a=b"A")
+    with pytest.raises(InputError, match=r"the cache is of 9\.0, --gpu says 8\.0"):
+        kernels.take(lock(), Arch.X86_64, (folder, folder), ["8.0"], tmp_path / "out")
+    copied = tmp_path / "mine/cached_ops/a"
+    copied.mkdir(parents=True)
+    (copied / "a.so").write_bytes(b"A")
+    with pytest.raises(InputError, match="its folder names no GPUs, such as 90a"):
+        kernels.take(lock(), Arch.X86_64, (copied.parents[1],) * 2, ["9.0"], tmp_path / "out")
+    monkeypatch.chdir(folder / ".cache/flashinfer/0.6.12/90a")
+    assert kernels.architectures(kernels.compiled(Path()).values()) == ("sm90a",)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_same_libraries_are_the_same_wheel(tmp_path):
-    pair = (cache(tmp_path / "one", a=b"A"), cache(tmp_path / "other", a=b"A"))
-    made = [
-        kernels.take(lock(), Arch.X86_64, pair, gpus, tmp_path / str(number))
-        for number, gpus in enumerate((["9.0"], ["9.0"], ["9.0", "10.0"]))
-    ]
+    made = []
+    for number, gpus in enumerate(("90a", "90a", "90a_100a")):
+        pair = [cache(tmp_path / f"{name}{number}", gpus, a=b"A") for name in ("one", "other")]
+        libraries = kernels.compiled(pair[0]).values()
+        found = kernels.capabilities(libraries)
+        out = tmp_path / f"out{number}"
+        made.append(kernels.take(lock(), Arch.X86_64, (pair[0], pair[1]), found, out))
     assert made[0] == made[1]
+    assert made[2].gpus == ("9.0", "10.0")
     assert made[2].version != made[0].version
 
 
-def test_the_row_is_one_of_the_matrix(tmp_path):
+def test_the_version_covers_all_that_the_wheel_says(tmp_path):
+    """Two targets can share libraries: their wheels are not two files of one name."""
     pair = (cache(tmp_path / "one", a=b"A"), cache(tmp_path / "other", a=b"A"))
-    made = kernels.take(lock(), Arch.X86_64, pair, ["9.0", "10.0"], tmp_path)
-    told = yaml.safe_load(kernels.row(made, {"vllm": "0.24.0"}))
+    other = msgspec.structs.replace(lock(), target="other")
+    made = [
+        kernels.take(each, Arch.X86_64, pair, ["9.0"], tmp_path / "out") for each in (lock(), other)
+    ]
+    assert made[0].version != made[1].version
+    assert len(list((tmp_path / "out").iterdir())) == 2
+
+
+def test_the_row_is_one_of_the_matrix(tmp_path):
+    pair = tuple(cache(tmp_path / name, "90a_100a", a=b"A") for name in ("one", "other"))
+    made = kernels.take(lock(), Arch.X86_64, (pair[0], pair[1]), ["9.0", "10.0"], tmp_path)
+    target = msgspec.structs.replace(
+        samples.matrix().targets["small"], pins={"vllm": "0.24.0"}, indexes={"torch": "pytorch"}
+    )
+    told = yaml.safe_load(kernels.row(made, target))
     assert told == {
         "small-kernels": {
             "gpu": ["9.0", "10.0"],
@@ -98,7 +130,7 @@ def test_the_row_is_one_of_the_matrix(tmp_path):
                 "flashinfer-python": "0.6.12",
                 "flashinfer-jit-cache": made.version,
             },
-            "indexes": {"flashinfer-jit-cache": "wheels"},
+            "indexes": {"torch": "pytorch", "flashinfer-jit-cache": "wheels"},
         }
     }
 

@@ -28,11 +28,23 @@ def lock() -> Lock:
     return samples.lock(samples.wheel("triton", "3.6.0"))
 
 
-def kernel(folder: Path, key: str, *, cubin: bytes = b"GPU code", at: str = "/tmp/one") -> Path:
+def kernel(
+    folder: Path,
+    key: str,
+    *,
+    cubin: bytes = b"GPU code",
+    at: str = "/tmp/one",
+    release: str = "3.6.0",
+) -> Path:
     """A kernel in a cache of Triton's, as it lies there."""
     place = folder / "triton" / key
     place.mkdir(parents=True)
-    files = {"add.cubin": cubin, "add.json": b"{}", "add.source": at.encode()}
+    said = {"target": {"backend": "cuda", "arch": 90}, "triton_version": release}
+    files = {
+        "add.cubin": cubin,
+        "add.json": json.dumps(said).encode(),
+        "add.source": at.encode(),
+    }
     for name, data in files.items():
         (place / name).write_bytes(data)
     group = {"child_paths": {name: f"{place}/{name}" for name in files}}
@@ -51,19 +63,21 @@ def test_what_both_runs_compiled_is_the_wheel(tmp_path):
     made = triton_kernels.take(lock(), Arch.X86_64, (one, other), tmp_path / "out")
     told = [(each.key, each.name, each.differs) for each in made.kernels]
     assert told == [(ONE, "add", ()), (OTHER, "add", ("add.source",))]
-    assert (made.apart, made.triton) == (1, "3.6.0")
+    assert (made.apart, made.triton, made.gpus) == (1, "3.6.0", ("9.0",))
     assert made.file == f"imgbuild_triton-{made.version}-py3-none-manylinux_2_36_x86_64.whl"
     wheel = tmp_path / "out" / made.file
     assert (sha256(wheel.read_bytes()), wheel.stat().st_size) == (made.sha256, made.size)
     wheels.verify(wheels.read(wheel))  # as when it is locked
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        data = f"imgbuild_triton-{made.version}.data/data/triton"
-        group = json.loads(archive.read(f"{data}/{OTHER}/__grp__add.json"))
-        source = archive.read(f"{data}/{OTHER}/add.source")
+        place = f"imgbuild_triton/kernels/{OTHER}"
+        group = json.loads(archive.read(f"{place}/__grp__add.json"))
+        source = archive.read(f"{place}/add.source")
+        about = archive.read(f"imgbuild_triton-{made.version}.dist-info/METADATA").decode()
     assert group == ["add.cubin", "add.json", "add.source"]  # no path of the run
     assert source == str(one).encode()  # the first of the two
-    assert "imgbuild_triton.py" in names
+    assert "Requires-Dist: triton==3.6.0\n" in about  # another Triton would never find them
+    assert "imgbuild_triton/__init__.py" in names
     assert not [name for name in names if THIRD in name or "lock" in name or "tmp.pid" in name]
 
 
@@ -81,8 +95,9 @@ def test_the_same_kernels_are_the_same_wheel(tmp_path):
 
 
 def test_a_kernel_that_was_not_finished_is_none(tmp_path):
-    folder = kernel(kernel(tmp_path, ONE), OTHER)
+    folder = kernel(kernel(kernel(tmp_path, ONE), OTHER), THIRD)
     (folder / "triton" / OTHER / "add.cubin").unlink()
+    (folder / "triton" / THIRD / "__grp__add.json").unlink()  # what Triton writes last
     assert list(triton_kernels.compiled(folder)) == [ONE]
     (folder / "triton" / ONE / "__grp__add.json").write_text("{")
     with pytest.raises(InputError, match="no kernel of Triton's lies below it"):
@@ -97,10 +112,13 @@ def test_kernels_that_vllm_keeps_by_itself_are_left_there(tmp_path):
         triton_kernels.compiled(kernel(tmp_path / "triton", ONE).parent)
 
 
-def test_caches_of_other_worlds_are_refused(tmp_path):
+def test_caches_of_another_triton_or_of_nothing_in_common_are_refused(tmp_path):
     one, other = kernel(tmp_path / "one", ONE), kernel(tmp_path / "other", OTHER)
     with pytest.raises(InputError, match=f"no kernel is in both {one} and {other}"):
         triton_kernels.take(lock(), Arch.X86_64, (one, other), tmp_path / "out")
+    older = kernel(tmp_path / "older", ONE, release="3.4.0")
+    with pytest.raises(InputError, match=r"add \(A+…\) was compiled by Triton 3\.4\.0"):
+        triton_kernels.take(lock(), Arch.X86_64, (one, older), tmp_path / "out")
     with pytest.raises(InputError, match="small has no Triton"):
         triton_kernels.take(samples.lock(), Arch.X86_64, (one, one), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -127,7 +145,7 @@ def test_the_row_is_one_of_the_matrix(tmp_path):
     folder = kernel(tmp_path / "one", ONE)
     made = triton_kernels.take(lock(), Arch.X86_64, (folder, folder), tmp_path / "out")
     target = samples.matrix().targets["small"]
-    found = yaml.safe_load(triton_kernels.row(made, target))["small-fast"]
+    found = yaml.safe_load(triton_kernels.row(made, target))["small-kernels"]
     assert found["pins"] == {**target.pins, "imgbuild-triton": made.version}
     assert found["indexes"]["imgbuild-triton"] == "wheels"
     assert found["env"]["TRITON_CACHE_MANAGER"]["value"] == "imgbuild_triton:Cache"
@@ -135,7 +153,9 @@ def test_the_row_is_one_of_the_matrix(tmp_path):
     assert msgspec.convert(whole, Target).env["TRITON_CACHE_MANAGER"].source
 
 
-def test_two_runs_are_compared():
+def test_two_runs_are_compared(tmp_path):
+    with pytest.raises(InputError, match="both are one folder"):
+        _two([tmp_path, tmp_path / "."])
     for named in (None, [Path("one")], [Path("one")] * 3):
         with pytest.raises(InputError, match=rf"--from is given {len(named or ())} time"):
             _two(named)

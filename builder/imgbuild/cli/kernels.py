@@ -87,11 +87,11 @@ def kernels(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Compile a target's FlashInfer kernels ahead, so that no start compiles them.
+    """Compile a target's kernels ahead, FlashInfer's or Triton's, so that no start does.
 
-    Needs no GPU: the compiler is in the image. All is compiled twice, and what differs is named.
-    The wheel is an input of a variant of the target; the row to paste into the matrix is shown.
-    Triton's kernels, which only a run on a GPU asks for, are taken from what two runs left.
+    FlashInfer's need no GPU: the compiler is in the image, compiles all twice, and what differs is
+    named. Triton's, for which only a run on a GPU asks, are taken from what two runs left. The
+    wheel is an input of a variant of the target; the row to paste into the matrix is shown.
 
     Examples:
 
@@ -111,23 +111,23 @@ def kernels(
     locked = lock.read_lock(session.project.images, target)
     out = output or session.project.root / "wheels"
     if triton:
-        if gpu or module:
-            message = f"--triton is given beside {'--gpu' if gpu else '--module'}"
+        given = {"--gpu": gpu, "--module": module, "--layout": layout}
+        if beside := next((name for name, value in given.items() if value), None):
+            message = f"--triton is given beside {beside}"
             raise InputError(message, hint="leave it out: what the two runs compiled is taken")
         _triton(session.matrix.targets[target], locked, arch, _two(caches), out, json=json)
         return
-    gpus = _gpus(gpu or locked.settings.labels.get("dev.imgbuild.gpu", "").split())
     if caches:
-        if module:
-            message = "--from is given beside --module"
-            raise InputError(
-                message, hint="leave --module out: what the two runs compiled is taken"
-            )
+        if module or layout:
+            message = f"--from is given beside {'--module' if module else '--layout'}"
+            raise InputError(message, hint="leave it out: what the two runs compiled is taken")
         first, second = _two(caches)
         libraries = compiling.compiled(first).values()
         only = arch[0] if arch else compiling.machine(first, libraries)
+        gpus = _gpus(gpu or compiling.capabilities(libraries))
         made = compiling.take(locked, only, (first, second), gpus, out)
     else:
+        gpus = _gpus(gpu or locked.settings.labels.get("dev.imgbuild.gpu", "").split())
         built = pipeline.built_layout(session, target, layout)
         made = compiling.compile_twice(
             locked, built, one_arch(built, arch), _modules(module), gpus,
@@ -137,8 +137,8 @@ def kernels(
         if each.differs:
             places = ", ".join(each.differs)
             console.warn(f"{each.name}: two compilations differ; bytes by section: {places}")
-    pins = session.matrix.targets[target].pins
-    console.info(f"to use it, add to matrix.yaml:\n{compiling.row(made, pins)}")
+    shown = compiling.row(made, session.matrix.targets[target])
+    console.info(f"to use it, add to matrix.yaml:\n{shown}")
     options.answer(made, [f"{out / made.file} sha256:{made.sha256}"], json=json)
 
 
@@ -157,8 +157,8 @@ def _triton(
     only = arch[0] if arch else compiled.machine(caches[0])
     made = compiled.take(locked, only, caches, out)
     size = sum(kernel.size for kernel in made.kernels)
-    told = f"{size / 1e6:.1f} MB, {made.size / 1e6:.1f} MB in the wheel"
-    console.info(f"{made.target}: {len(made.kernels)} kernels of Triton {made.triton}, {told}")
+    told = f"for {', '.join(made.gpus)}, {size / 1e6:.1f} MB, {made.size / 1e6:.1f} MB in the wheel"
+    console.info(f"{made.target}: {len(made.kernels)} kernels of Triton {made.triton} {told}")
     if made.apart:
         console.info(f"{made.apart} kernels that only one run compiled are left out")
     if differ := sum(bool(kernel.differs) for kernel in made.kernels):
@@ -172,6 +172,9 @@ def _two(caches: Sequence[Path] | None) -> tuple[Path, Path]:
     if caches is None or len(caches) != 2:
         message = f"--from is given {len(caches or ())} time(s)"
         raise InputError(message, hint="name the caches of two runs")
+    if caches[0].resolve() == caches[1].resolve():
+        message = f"--from {caches[1]}: both are one folder"
+        raise InputError(message, hint="name the caches of two runs, each begun with an empty one")
     return caches[0], caches[1]
 
 

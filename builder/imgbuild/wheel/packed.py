@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -34,19 +34,21 @@ def write(
     out: Path,
     *,
     modules: Mapping[str, bytes] = types.MappingProxyType({}),
+    requires: Sequence[str] = (),
 ) -> Path:
     """The wheel of `files` in the folder `out`; installed, they lie below the prefix.
 
-    `modules` are Python's, and are installed where it imports from.
+    `modules` are Python's and their data, and are installed where it imports from; `requires` are
+    the packages that it is of use with.
 
     InputError if they are more than a zip without extensions holds (65,535 files, 4 GiB).
     """
     name = package.replace("-", "_")
     info = f"{name}-{version}.dist-info"
-    members: dict[str, bytes | Path] = {**about(package, version, tag), **modules}
+    members: dict[str, bytes | Path] = {**about(package, version, tag, requires), **modules}
     members |= {f"{name}-{version}.data/data/{path}": place for path, place in files.items()}
     if len(members) + 1 >= FULL16:
-        message = f"{len(files)} files are more than a wheel of imgbuild holds"
+        message = f"{len(files) + len(modules)} files are more than a wheel of imgbuild holds"
         raise InputError(message, hint="name what is wanted, so that fewer are taken")
     out.mkdir(parents=True, exist_ok=True)
     wheel = out / f"{name}-{version}-{tag}.whl"
@@ -60,12 +62,13 @@ def write(
     return wheel
 
 
-def about(package: str, version: str, tag: str) -> dict[str, bytes]:
+def about(package: str, version: str, tag: str, requires: Sequence[str] = ()) -> dict[str, bytes]:
     """What a wheel that imgbuild made says of itself, by path, but for its RECORD."""
     info = f"{package.replace('-', '_')}-{version}.dist-info"
     pure = "true" if tag.endswith("-any") else "false"
     texts = {
-        "METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n",
+        "METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+        + "".join(f"Requires-Dist: {each}\n" for each in requires),
         "WHEEL": f"Wheel-Version: 1.0\nGenerator: imgbuild\nRoot-Is-Purelib: {pure}\nTag: {tag}\n",
     }
     return {f"{info}/{each}": text.encode() for each, text in texts.items()}
