@@ -13,6 +13,8 @@ from pathlib import Path
 import smoke_gpu
 from smoke_support import finish
 
+# Where an image brings kernels along, Triton would take them, and compile nothing.
+OWN_CACHE = "triton.runtime.cache:FileCacheManager"
 KERNEL = """\
 import triton
 import triton.language as tl
@@ -32,6 +34,7 @@ def main() -> None:
     """Exact: the factor is a power of two."""
     smoke_gpu.require()
     os.environ["TRITON_CACHE_DIR"] = str(Path("triton").absolute())
+    os.environ["TRITON_CACHE_MANAGER"] = OWN_CACHE
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path("inductor").absolute())
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # for one kernel no processes are started
     import torch

@@ -133,8 +133,9 @@ def judge(title: str, package: str, names: list[str], waivers: list[dict[str, An
 
 
 def accepts(entry: dict[str, Any], name: str, result: Attempt) -> bool:
-    """Whether `entry` is about `name` and about this very error."""
-    return fnmatch.fnmatchcase(name, entry["name"]) and entry["error"] in result.error
+    """Whether `entry` is about `name` and this very error, and its log has what it is to have."""
+    mine = fnmatch.fnmatchcase(name, entry["name"]) and entry["error"] in result.error
+    return mine and entry.get("log", "") in result.log
 
 
 def idle(waivers: list[dict[str, Any]], results: dict[str, Attempt]) -> list[str]:

@@ -153,6 +153,19 @@ def test_an_entry_accepts_its_name_and_error_only(monkeypatch):
     assert "nothing fails so" in module.idle([entry], {"vllm._C": module.Attempt("", "")})[0]
 
 
+def test_an_entry_may_ask_for_the_cause_in_the_log(monkeypatch):
+    """Some packages say the same last word whatever the cause was."""
+    module = script("smoke_import", monkeypatch)
+    entry = {"name": "sgl_kernel*", "error": "common_ops", "log": "libcuda.so.1", "reason": "x"}
+    last = "No module named 'common_ops'"
+    assert module.accepts(
+        entry, "sgl_kernel", module.Attempt(last, f"libcuda.so.1: cannot\n{last}")
+    )
+    assert not module.accepts(
+        entry, "sgl_kernel", module.Attempt(last, "undefined symbol: _ZN5torch")
+    )
+
+
 def test_an_entry_for_want_of_a_driver_may_be_idle_beside_one(monkeypatch):
     module = script("smoke_import", monkeypatch)
     entry = {"name": "vllm._C", "error": "libcuda.so.1", "reason": "x", "needs": "driver"}
@@ -227,7 +240,7 @@ def test_allowed_failures_carry_reasons():
     for entry in [entry for name in lists for entry in document[name]]:
         assert len(entry["reason"]) > 20, entry
         assert entry["error"], entry
-        assert entry.keys() <= {"package", "versions", "name", "error", "needs", "reason"}
+        assert entry.keys() <= {"package", "versions", "name", "error", "log", "needs", "reason"}
         assert entry.get("needs", "driver") == "driver"
 
 
