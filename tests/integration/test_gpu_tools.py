@@ -197,24 +197,30 @@ def test_fresh_caches_are_empty_and_may_be_given_kernels(place, packed, root):
 def test_parts_of_an_earlier_runs_caches_are_given_to_the_next(place, packed, root):
     words = (packed / "images/small.json", root, REPOSITORY / "smoke_tests")
     asked = ("--tier", "static", "--only", "versions", "--jobs", "3", "--share", "2")
-    first, second, third = (place / name for name in ("first", "second", "third"))
+    first, second, third, fourth = (place / name for name in ("1st", "2nd", "3rd", "4th"))
     done = tool("gpu_proof.py", *words, first, *asked, "--fresh")
     assert done.returncode == 0, done.stdout + done.stderr
     (first / "cache/inductor").mkdir()
     (first / "cache/inductor/x.py").write_bytes(b"x")
-    for out, option in ((second, "--bytecode"), (third, "--caches")):
+    (first / "cache/triton/KEY").mkdir(parents=True)
+    (first / "cache/triton/KEY/x.cubin").write_bytes(b"x")
+    for out, option in ((second, "--bytecode"), (third, "--caches"), (fourth, "--triton")):
         done = tool("gpu_proof.py", *words, out, *asked, option, first / "cache")
         assert done.returncode == 0, done.stdout + done.stderr
     compiled = {path.relative_to(first) for path in (first / "cache/pycache").rglob("*.pyc")}
     assert compiled
     assert all((out / path).exists() for path in compiled for out in (second, third))
     assert not (second / "cache/inductor").exists()
+    assert (fourth / "cache/triton/KEY/x.cubin").read_bytes() == b"x"
+    assert not (fourth / "cache/inductor").exists()
     assert (third / "cache/inductor/x.py").stat().st_uid == smallworld.USER.uid
-    told_ = [json.loads((out / "machine.json").read_text()) for out in (first, second, third)]
+    outs = (first, second, third, fourth)
+    told_ = [json.loads((out / "machine.json").read_text()) for out in outs]
     assert [machine["caches"] for machine in told_] == [
         "nothing",
         "bytecode",
         "all of an earlier run",
+        "Triton's kernels",
     ]
     assert {(each["jobs"], each["share"], each["only"]) for each in told_} == {(3, 2, "versions")}
     assert all(0 < machine["tests"] <= machine["seconds"] for machine in told_)

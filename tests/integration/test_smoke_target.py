@@ -45,9 +45,11 @@ def _built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     mine = subprocess.run([docker, "image", "inspect", TARGET], capture_output=True, check=False)
     built = tmp_path_factory.mktemp("built") / TARGET
     imgbuild("build", TARGET, "--arch", "x86_64", "--output", str(built))
-    imgbuild("load", TARGET, "--layout", str(built))
-    yield docker, built
-    shutil.rmtree(built)
+    try:
+        imgbuild("load", TARGET, "--layout", str(built))
+        yield docker, built
+    finally:
+        shutil.rmtree(built)
     if mine.returncode != 0:  # what a user has loaded stays
         subprocess.run([docker, "image", "rm", "--force", TARGET], check=False)
 
