@@ -31,7 +31,8 @@ CACHE_FOLDER = "triton"  # of a run's caches
 VARIABLE = "TRITON_CACHE_MANAGER"
 DOCUMENTED = "https://github.com/triton-lang/triton/blob/main/python/triton/runtime/cache.py"
 DIGITS = 12
-KEY = re.compile(r"[A-Z2-7]{52}|[0-9a-f]{64}")  # Triton's names of folders: base32 since 3.0
+# Triton's names of folders, hashes all: base64 in 3.2, base32 in 3.6, hexadecimal long ago.
+KEY = re.compile(r"[A-Za-z0-9_-]{43}|[A-Z2-7]{52}|[0-9a-f]{64}")
 GROUP = "__grp__"  # begins the name of the file that names the others; Triton writes it last
 # Runs in the image. A kernel is copied when it is asked for: others that look into the cache
 # (torch's compiler does) find it where it would be, and paths in it are those of this container.

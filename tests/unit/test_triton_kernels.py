@@ -21,7 +21,7 @@ from imgbuild.values import Arch, sha256
 from imgbuild.wheel import archive as wheels
 from tests import samples
 
-ONE, OTHER, THIRD = ("A" * 52, "B" * 52, "C" * 52)
+ONE, OTHER, THIRD = ("A" * 52, "B" * 52, "c_-" * 14 + "c")  # as 3.6 and 3.2 name them
 
 
 def lock() -> Lock:
