@@ -11,10 +11,8 @@ import os
 from pathlib import Path
 
 import smoke_gpu
-from smoke_support import finish
+from smoke_support import OWN_CACHE, finish
 
-# Where an image brings kernels along, Triton would take them, and compile nothing.
-OWN_CACHE = "triton.runtime.cache:FileCacheManager"
 KERNEL = """\
 import triton
 import triton.language as tl

@@ -42,10 +42,14 @@ def measures_memory() -> bool:
     It then takes what other processes use for its own, and fails if one of them ends meanwhile:
     a case with it has to be alone.
     """
-    found = importlib.util.find_spec("vllm")
+    return "kv_cache_memory_bytes" not in source("vllm", "engine/arg_utils.py")
+
+
+def source(package: str, path: str) -> str:
+    """A file of a package, which is not imported for that; "" if the package is not there."""
+    found = importlib.util.find_spec(package)
     folders = list(found.submodule_search_locations or ()) if found is not None else []
-    texts = [(Path(folder) / "engine/arg_utils.py").read_text("utf-8") for folder in folders]
-    return not any("kv_cache_memory_bytes" in text for text in texts)
+    return "".join((Path(folder) / path).read_text("utf-8") for folder in folders)
 
 
 def accepted(function: Callable[..., Any], wanted: dict[str, Any]) -> dict[str, Any]:
@@ -145,10 +149,7 @@ def sync(trainer: Any) -> None:
 
 def trl_serves_itself() -> bool:
     """Whether `trl vllm-serve` is a server of TRL's own; that of TRL 1.16 starts vLLM's."""
-    found = importlib.util.find_spec("trl")
-    folders = list(found.submodule_search_locations or ()) if found is not None else []
-    texts = [(Path(folder) / "scripts/vllm_serve.py").read_text("utf-8") for folder in folders]
-    return any('"/generate/"' in text for text in texts)
+    return '"/generate/"' in source("trl", "scripts/vllm_serve.py")
 
 
 def trl_health(server: str) -> str:

@@ -22,10 +22,8 @@ import types
 from pathlib import Path
 from typing import Any
 
-from smoke_support import expectation, finish, skip
+from smoke_support import OWN_CACHE, expectation, finish, skip
 
-# Where an image brings kernels along, Triton would take them, and compile nothing.
-OWN_CACHE = "triton.runtime.cache:FileCacheManager"
 KERNEL = """\
 import triton
 import triton.language as tl
