@@ -268,7 +268,12 @@ def architectures(libraries: Iterable[Path]) -> tuple[str, ...]:
 def capabilities(libraries: Iterable[Path]) -> tuple[str, ...]:
     """The compute capabilities that libraries were compiled for: ("8.0", "9.0")."""
     numbers = sorted(int(each[2:].rstrip("af")) for each in architectures(libraries))
-    return tuple(f"{number // 10}.{number % 10}" for number in numbers)
+    return tuple(map(capability, numbers))
+
+
+def capability(number: int) -> str:
+    """A compute capability as people write it: 90 is "9.0"."""
+    return f"{number // 10}.{number % 10}"
 
 
 def differing(one: bytes, other: bytes) -> tuple[str, ...]:

@@ -216,7 +216,7 @@ def gpus(found: Iterable[Compiled]) -> tuple[str, ...]:
         if isinstance(target := kernel.said.get("target"), dict)
         and str(target.get("arch")).isdecimal()
     }
-    return tuple(f"{number // 10}.{number % 10}" for number in sorted(numbers))
+    return tuple(map(kernels.capability, sorted(numbers)))
 
 
 def row(made: TritonKernels, target: Target) -> str:

@@ -47,7 +47,8 @@ def row(
     indexes = {**target.indexes, **dict.fromkeys(wheels, INDEX)}
     lines += ["    indexes:", *(f"      {package}: {index}" for package, index in indexes.items())]
     env = {**target.env, **variables}
-    for number, (variable, each) in enumerate(env.items()):
+    lines += ["    env:"] if env else []
+    for variable, each in env.items():
         value = json.dumps(msgspec.to_builtins(each), ensure_ascii=False)
-        lines += ["    env:"] * (not number) + [f"      {variable}: {value}"]
+        lines.append(f"      {variable}: {value}")
     return "\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,16 +111,11 @@ def kernels(
     locked = lock.read_lock(session.project.images, target)
     out = output or session.project.root / "wheels"
     if triton:
-        given = {"--gpu": gpu, "--module": module, "--layout": layout}
-        if beside := next((name for name, value in given.items() if value), None):
-            message = f"--triton is given beside {beside}"
-            raise InputError(message, hint="leave it out: what the two runs compiled is taken")
+        _refuse_beside("--triton", {"--gpu": gpu, "--module": module, "--layout": layout})
         _triton(session.matrix.targets[target], locked, arch, _two(caches), out, json=json)
         return
     if caches:
-        if module or layout:
-            message = f"--from is given beside {'--module' if module else '--layout'}"
-            raise InputError(message, hint="leave it out: what the two runs compiled is taken")
+        _refuse_beside("--from", {"--module": module, "--layout": layout})
         first, second = _two(caches)
         libraries = compiling.compiled(first).values()
         only = arch[0] if arch else compiling.machine(first, libraries)
@@ -165,6 +160,14 @@ def _triton(
         console.info(f"of {differ} the two runs made other bytes, under one key; --json names them")
     console.info(f"to use it, add to matrix.yaml:\n{compiled.row(made, row)}")
     options.answer(made, [f"{out / made.file} sha256:{made.sha256}"], json=json)
+
+
+def _refuse_beside(option: str, given: Mapping[str, object]) -> None:
+    """InputError if one of `given` was: `option` takes what was compiled, as it is."""
+    for name, value in given.items():
+        if value:
+            message = f"{option} is given beside {name}"
+            raise InputError(message, hint="leave it out: what the two runs compiled is taken")
 
 
 def _two(caches: Sequence[Path] | None) -> tuple[Path, Path]:
