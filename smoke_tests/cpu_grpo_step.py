@@ -82,14 +82,19 @@ def settings(config: type, folder: Path) -> Any:
 
 
 def changed(before: dict[str, Any], model: Any) -> list[str]:
-    """What is wrong with the tensors after the step."""
+    """What is wrong with the model's tensors after the step."""
+    return compared(before, dict(model.named_parameters()))
+
+
+def compared(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """What is wrong with the tensors `after` the step: each finite, and another than before."""
     import torch
 
     problems = []
-    for name, tensor in model.named_parameters():
+    for name, tensor in after.items():
         if not torch.isfinite(tensor).all():
             problems.append(f"{name} is not finite after the step")
-        elif torch.equal(before[name], tensor.detach()):
+        elif torch.equal(before[name].to(tensor.device), tensor.detach()):
             problems.append(f"{name} did not change")
     return problems
 

@@ -17,11 +17,10 @@ LIBRARIES = {
 }
 
 
-def locked(package: str) -> str | None:
-    """The version of a package of NVIDIA's, whose name may end with -cu12 or -cu13."""
+def locked(package: str) -> dict[str, str]:
+    """A package of NVIDIA's, whose name may end with -cu12 or -cu13, and its version."""
     found = expectation()["packages"]
-    names = [name for name in found if re.fullmatch(rf"{package}(-cu\d+)?", name)]
-    return str(found[names[0]]) if len(names) == 1 else None
+    return {name: found[name] for name in found if re.fullmatch(rf"{package}(-cu\d+)?", name)}
 
 
 def numbers(version: str, count: int) -> list[int]:
@@ -55,17 +54,19 @@ def main() -> None:
     }
     problems = []
     for package, answer in found.items():
-        version = locked(package)
-        if version is None:
-            problems.append(f"the lock has no {package}")
-        elif numbers(version, len(answer)) != answer:
+        versions = locked(package)
+        if len(versions) != 1:
+            problems.append(f"the lock has {', '.join(versions) or 'no'} {package}: one is due")
+            continue
+        [version] = versions.values()
+        if numbers(version, len(answer)) != answer:
             said = ".".join(map(str, answer))
             problems.append(f"{package} {version} is locked, torch uses {said}")
     prefix = expectation()["prefix"]
     for name, paths in loaded().items():
         print(name, *sorted(paths))
-        if len(paths) > 1:
-            problems.append(f"{name} is loaded {len(paths)} times: {sorted(paths)}")
+        if len(paths) != 1:
+            problems.append(f"{name} is loaded {len(paths)} times, not once: {sorted(paths)}")
         problems += [f"{path} is not of the image" for path in paths if not path.startswith(prefix)]
     capability = torch.cuda.get_device_capability()
     said = ", ".join(f"{key} {'.'.join(map(str, value))}" for key, value in found.items())

@@ -1,7 +1,7 @@
 """FlashInfer's attention and sampling agree with a reference, in the mode of this image.
 
-The mode is what IMGBUILD_FLASHINFER says: `prebuilt` kernels must load, `jit` ones be compiled by
-the image's own nvcc. An image that has it `off` has told vLLM to leave it alone.
+The mode is the lock's: in `prebuilt` no kernel may be compiled, in `jit` those that no wheel
+brought are, by the image's own nvcc. An image that has it `off` has told vLLM to leave it alone.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import smoke_gpu
-from smoke_support import finish, skip
+from smoke_support import expectation, finish, skip
 
 HEADS, SHARED, WIDTH, LENGTH = 4, 2, 64, 77
 # Outputs are averages of normal numbers, in bf16: 2^-9 of values below 4, and the kernel rounds the
@@ -79,9 +80,15 @@ def sampling() -> list[str]:
     return problems
 
 
+def compiled() -> set[Path]:
+    """The libraries of kernels that FlashInfer has compiled here, by whatever process."""
+    base = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or Path.home())
+    return set((base / ".cache/flashinfer").rglob("*.so"))
+
+
 def main() -> None:
     """All three, in this image's mode; kernels that have to be compiled are so at once."""
-    mode = os.environ.get("IMGBUILD_FLASHINFER", "off")
+    mode = expectation()["flashinfer"]
     if mode == "off":
         skip("this target has FlashInfer off")
     smoke_gpu.require()
@@ -90,6 +97,7 @@ def main() -> None:
 
     smoke_gpu.turn()
     torch.cuda.init()
+    there = compiled()
     with ThreadPoolExecutor() as pool:
         parts = [
             pool.submit(sampling),
@@ -97,6 +105,8 @@ def main() -> None:
             pool.submit(attention, "decode"),
         ]
         problems = [problem for part in parts for problem in part.result()]
+    if mode == "prebuilt":  # nothing else compiles in such an image: this is all new
+        problems += [f"{path} was compiled" for path in sorted(compiled() - there)]
     finish(problems, f"flashinfer {flashinfer.__version__}, {mode}: as they should")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import smoke_gpu
 import smoke_stack
 import tiny_qwen
+from cpu_grpo_step import compared
 from smoke_support import finish
 
 
@@ -45,11 +46,7 @@ def main() -> None:
     before = {name: tensor.detach().clone() for name, tensor in halves.items()}
     result = trainer.train()
     problems = [] if halves else ["the model has no adapter"]
-    problems += [
-        f"{name} did not change"
-        for name, tensor in halves.items()
-        if bool((before[name].to(tensor.device) == tensor).all())
-    ]
+    problems += compared(before, halves)
     if not math.isfinite(result.training_loss):
         problems.append(f"the loss is {result.training_loss}")
     finish(problems, f"{len(halves)} adapters changed, loss {result.training_loss:.3f}")

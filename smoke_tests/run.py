@@ -24,11 +24,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from smoke_log import first_error
+from smoke_log import cause, first_error
 from smoke_support import HERE, SKIPPED
 from smoke_tiers import TIERS, Case
 
 FORMAT = 1
+# What the files that are given must have.
+EXPECTED = ("packages", "prefix", "cache", "workdir", "debian", "flashinfer")
+ACCEPTED = ("requirements", "entry points", "imports")
 PLUGIN = "plugin"
 CACHE = 2 << 30  # bytes of an engine's cache, where engines share a GPU
 FAILED_LOG = 60_000  # characters kept of a failed case's log: its head and its tail
@@ -40,12 +43,7 @@ def main(arguments: list[str]) -> int:
     """Run what `arguments` ask for; the exit status."""
     options = read_options(arguments)
     packages = json.loads(options.expect.read_text("utf-8"))["packages"]
-    patterns = options.only.split("|")
-    chosen = [
-        case
-        for case in TIERS[options.tier]
-        if any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)
-    ]
+    chosen = picked(options)
     if options.jobs > 1:  # what takes longest begins first
         chosen.sort(key=lambda case: (not case.gate, -case.usual))
     cases: list[dict[str, Any]] = []
@@ -84,6 +82,16 @@ def main(arguments: list[str]) -> int:
     return 0 if "passed" in outcomes and "failed" not in outcomes else 1
 
 
+def picked(options: argparse.Namespace) -> list[Case]:
+    """The cases of the tier that --only names."""
+    patterns = options.only.split("|")
+    return [
+        case
+        for case in TIERS[options.tier]
+        if any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)
+    ]
+
+
 def read_options(arguments: list[str]) -> argparse.Namespace:
     """The command line, and that the files which it names can be read."""
     parser = argparse.ArgumentParser(description="Smoke tests of the image that this runs in.")
@@ -119,16 +127,28 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--report", type=Path, help="a file for it, written after each case")
     options = parser.parse_args(arguments)
-    for path in (options.expect, options.allowed):
+    for path, keys in ((options.expect, EXPECTED), (options.allowed, ACCEPTED)):
         try:
-            json.loads(path.read_text("utf-8"))
+            found = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             parser.error(f"{path}: {error}")
+        lacking = [key for key in keys if not isinstance(found, dict) or key not in found]
+        if lacking:
+            parser.error(f"{path}: it has no {', '.join(lacking)}; README.md says what it holds")
+        if found.get("format", FORMAT) != FORMAT:
+            parser.error(f"{path}: format {found['format']}; these tests read {FORMAT}")
+    if not picked(options):
+        names = ", ".join(case.name for case in TIERS[options.tier])
+        parser.error(f"--only {options.only}: no case of {options.tier} is called so: {names}")
+    if options.report is not None and not options.report.parent.is_dir():
+        parser.error(f"--report {options.report}: its folder is not there")
     if options.model is not None and not (options.model / "config.json").is_file():
         parser.error(f"--model {options.model}: it holds no config.json")
     for name in ("jobs", "share"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} {getattr(options, name)}: one at least")
+    if not 0 < options.patience < float("inf"):
+        parser.error(f"--patience {options.patience}: a number above 0")
     options.began = time.time()
     return options
 
@@ -140,7 +160,7 @@ def document(options: argparse.Namespace, cases: list[dict[str, Any]]) -> dict[s
         "tier": options.tier,
         "python": sys.version,
         "jobs": options.jobs,
-        "share": options.share,
+        "share": sharing(options),
         "seconds": round(time.time() - options.began, 1),
         "cases": cases,
     }
@@ -231,10 +251,11 @@ def idle_time(waited: Path) -> float | None:
 def environment(
     options: argparse.Namespace, folder: Path, work: Path, reported: Path
 ) -> dict[str, str]:
-    """This environment without network, progress bars and user site, with a bytecode cache.
+    """This environment, told to ask no hub, without progress bars and user site.
 
-    The image holds no bytecode and its folders are read-only: without a cache each process would
-    compile torch and transformers anew. The image names a folder for it, which outlives this run.
+    It has a cache of bytecode. The image holds none and its folders are read-only: without it each
+    process would compile torch and transformers anew. The image names a folder, which outlives this
+    run.
     """
     scratch = work / "tmp"
     scratch.mkdir()
@@ -303,11 +324,13 @@ def verdict(status: int | None, log: str, limit: float) -> tuple[str, str]:
     if status == SKIPPED:
         return "skipped", last_line(log)
     if status is None:
-        return "failed", f"not done after {limit:.0f} s; last said: {last_line(log)}"
+        why = cause(log)
+        words = f"its log has: {why}" if why else f"last said: {last_line(log)}"
+        return "failed", f"not done after {limit:.0f} s; {words}"
     if status < 0:
-        cause = first_error(log)
+        why = first_error(log)
         name = signal.Signals(-status).name
-        return "failed", f"killed by {name}: {cause}" if cause else f"killed by {name}"
+        return "failed", f"killed by {name}: {why}" if why else f"killed by {name}"
     return "failed", first_error(log) or f"ended with status {status} and said nothing"
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from smoke_log import first_error
+from smoke_log import cause, first_error
 from smoke_support import finish
 
 # Files in which the lock of this process' place is held until it and what it forked have ended.
@@ -203,10 +203,11 @@ def _await(process: subprocess.Popen[bytes], health: str, deadline: float, log: 
             if answer.status == 200:
                 return
         if process.poll() is not None:
-            cause = first_error(log.read_text("utf-8", "replace"))
-            sys.exit(f"error: the server ended with status {process.returncode}: {cause}")
+            why = first_error(log.read_text("utf-8", "replace"))
+            sys.exit(f"error: the server ended with status {process.returncode}: {why}")
         if time.monotonic() > deadline:
-            sys.exit(f"error: the server does not answer {health}")
+            why = cause(log.read_text("utf-8", "replace"))
+            sys.exit(f"error: the server does not answer {health}{why and f': {why}'}")
         time.sleep(0.5)
 
 

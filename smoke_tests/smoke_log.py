@@ -6,7 +6,8 @@ Rules, each from logs of these stacks:
 - Python prints a chain of exceptions with the cause first, so a chain's first traceback counts.
 - A worker's traceback, printed behind a prefix such as `(EngineCore pid=7) ERROR … [core.py:1]`,
   stands before the "see root cause above" of the process that waited for it.
-- A traceback that somebody logged as a warning and survived is no cause, unless nothing else is.
+- A traceback that somebody logged as a warning and survived is no cause, unless nothing else is:
+  what is said after it shows that the process went on.
 - A compiler's `error:` stands before the CalledProcessError of the Python code that called it.
 """
 
@@ -21,8 +22,9 @@ NOWHERE = re.compile(r"^<|/importlib/__init__\.py$")  # frames that say nothing 
 EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
 COMPILER = re.compile(
     r"^(?:\S+?:\d+(?::\d+)?: (?:fatal )?error: "  # gcc, clang
-    r"|\S*(?:ld|collect2|gcc|cc|g\+\+|c\+\+|nvcc|ptxas|as)(?:\.\w+)?: .*"
+    r"|(?:\S*/)?(?:[\w-]+-)?(?:ld|collect2|gcc|cc|g\+\+|c\+\+|nvcc|ptxas|as)(?:[.-][\w.]+)?: .*"
     r"(?:error|cannot find|undefined reference|fatal)"
+    r"|(?:nvcc|ptxas) (?:error|fatal) *: "
     r"|\S+\(\d+\): (?:catastrophic )?error\b"  # nvcc's front end
     r"|.*: undefined reference to )"
 )
@@ -34,7 +36,10 @@ ERROR_LINE = re.compile(r"^(?:\S+: )?(?:error|ERROR|Error)\b[: ]")
 CHAINED = re.compile(
     r"During handling of the above exception|The above exception was the direct cause"
 )
-SURVIVED = re.compile(r"\b(?:WARN|WARNING|INFO|DEBUG)\b")
+SURVIVED = re.compile(r"\b(?:WARN|WARNING|INFO|DEBUG)\b")  # before a traceback, on its line
+WARNED = re.compile(r"\bWARN(?:ING)?\b")  # on the line before one that has nothing before it
+GROUP = "Exception Group Traceback"  # its exceptions follow, each with a traceback of its own
+OPEN = re.compile(r":$|\b\d+ validation errors? for \S+$")  # the next line says what it is
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 LONGEST = 600
 
@@ -50,14 +55,23 @@ class Found(NamedTuple):
 
 def first_error(log: str) -> str:
     """The line of `log` that names the cause; its last line if it holds no error; "" if empty."""
-    lines = [ESCAPE.sub("", line.rstrip()) for line in log.splitlines()]
+    last = next((line.strip() for line in reversed(_lines(log)) if line.strip()), "")
+    return cause(log) or last[:LONGEST]
+
+
+def cause(log: str) -> str:
+    """The line of `log` that names the cause; "" if it holds no error."""
+    lines = _lines(log)
     chains = _chains(lines)
-    for number, chain in enumerate(chains):
-        if not _survived(lines, chain, is_last=number == len(chains) - 1):
+    for chain in chains:
+        if not _survived(lines, chain):
             return chain.message[:LONGEST]
     weak = next((line.strip() for line in lines if ERROR_LINE.match(line)), "")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return (weak or (chains[0].message if chains else "") or last)[:LONGEST]
+    return (weak or (chains[0].message if chains else ""))[:LONGEST]
+
+
+def _lines(log: str) -> list[str]:
+    return [ESCAPE.sub("", line.rstrip()) for line in log.splitlines()]
 
 
 def _chains(lines: list[str]) -> list[Found]:
@@ -66,7 +80,7 @@ def _chains(lines: list[str]) -> list[Found]:
     number = 0
     while number < len(lines):
         line = lines[number]
-        if TRACEBACK in line:
+        if TRACEBACK in line and GROUP not in line:
             found = _traceback(lines, number)
             before = [text for text in lines[:number] if text.strip()][-1:]
             if chains and chains[-1].traceback and before and CHAINED.search(before[0]):
@@ -80,13 +94,14 @@ def _chains(lines: list[str]) -> list[Found]:
     return chains
 
 
-def _survived(lines: list[str], chain: Found, *, is_last: bool) -> bool:
+def _survived(lines: list[str], chain: Found) -> bool:
     """Whether somebody logged this traceback as a mere warning and went on."""
-    if not chain.traceback or is_last:
+    if not chain.traceback or not any(line.strip() for line in lines[chain.end + 1 :]):
         return False
     prefix = lines[chain.start].partition(TRACEBACK)[0]
-    before = lines[chain.start - 1] if chain.start else ""
-    return bool(SURVIVED.search(prefix or before))
+    if prefix.strip():
+        return bool(SURVIVED.search(prefix))
+    return chain.start > 0 and bool(WARNED.search(lines[chain.start - 1]))
 
 
 def _traceback(lines: list[str], start: int) -> Found:
@@ -101,7 +116,11 @@ def _traceback(lines: list[str], start: int) -> Found:
             place = f" ({_short(frame['file'])}:{frame['line']})"
         exception = EXCEPTION.match(text)
         if exception:
-            return Found(exception[0] + place, start, number, traceback=True)
+            more = lines[number + 1][column:] if number + 1 < len(lines) else ""
+            said, end = exception[0], number
+            if OPEN.search(said) and more[:1].isspace() and more.strip():
+                said, end = f"{said} {more.strip()}", number + 1
+            return Found(said + place, start, end, traceback=True)
     return Found(lines[number][column:].strip() + place, start, number, traceback=True)
 
 

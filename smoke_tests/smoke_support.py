@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 
 HERE = Path(__file__).resolve().parent
 SKIPPED = 77
+# The kernel's part of the driver: on a host, in WSL, on a Jetson.
+DRIVER = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvmap")
 # Triton's: where an image brings kernels along, another would take them, and compile nothing.
 OWN_CACHE = "triton.runtime.cache:FileCacheManager"
 
@@ -41,7 +43,15 @@ def allowed(kind: str) -> list[dict[str, Any]]:
 
 
 def has_driver() -> bool:
-    """Whether the CUDA driver's library can be loaded here."""
+    """Whether the host shows its CUDA driver here: the library, and what it talks to.
+
+    The library alone may be a stub that lies in the image.
+    """
+    return loads_driver() and any(Path(place).exists() for place in DRIVER)
+
+
+def loads_driver() -> bool:
+    """Whether a library of the CUDA driver's name can be loaded here."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

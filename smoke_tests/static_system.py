@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from smoke_support import expectation, finish, has_driver, site_packages
+from smoke_support import expectation, finish, has_driver, loads_driver, site_packages
 
 # Variables that name a folder in which the stack keeps what it compiles or downloads.
 CACHES = (
@@ -82,22 +82,27 @@ def cache_problems() -> list[str]:
 
 def driver_problems() -> list[str]:
     """libcuda comes from the host. One in the image shadows it, or is linked in its place."""
-    if has_driver():
-        print("a driver is present, so the image's own libraries cannot be told from the host's")
-        return []
     listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False)
     if listed.returncode != 0:  # Triton asks it for the driver's place
         return [f"ldconfig -p: {listed.stderr.strip()}"]
     found = [row.strip() for row in listed.stdout.splitlines() if "libcuda.so" in row]
     for folder, _, names in os.walk(expectation()["prefix"]):
         found.extend(f"{folder}/{name}" for name in names if name.startswith("libcuda.so"))
+    if not found and loads_driver():  # by LD_LIBRARY_PATH
+        rows = Path("/proc/self/maps").read_text("utf-8").splitlines()
+        found = sorted({row.split(maxsplit=5)[5] for row in rows if "/libcuda.so" in row})
     return [f"a CUDA driver library is in the image: {place}" for place in found]
 
 
 def main() -> None:
     """All of it, every problem at once."""
-    good = f"user id {os.getuid()}, caches writable, no driver library"
-    finish([*user_problems(), *cache_problems(), *driver_problems()], good)
+    problems = [*user_problems(), *cache_problems()]
+    if has_driver():
+        driver = "the host's driver is here, so that one of the image's would not be told from it"
+    else:
+        driver = "no driver library"
+        problems += driver_problems()
+    finish(problems, f"user id {os.getuid()}, caches writable, {driver}")
 
 
 if __name__ == "__main__":

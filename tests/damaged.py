@@ -12,6 +12,8 @@ import msgspec
 
 from imgbuild import smoke
 from imgbuild.lock import Lock
+from imgbuild.report import Tier
+from imgbuild.tested import How
 from imgbuild.values import Arch
 from tests import downloads
 
@@ -41,20 +43,17 @@ class Container:
         inside = f"{source}/." if source.is_dir() else str(source)
         _said([self.docker, "cp", inside, f"{self.name}:{target}"])
 
-    def cases(self, lock: Lock, tier: str, only: str, scratch: Path) -> dict[str, tuple[str, str]]:
+    def cases(self, lock: Lock, tier: Tier, only: str, scratch: Path) -> dict[str, tuple[str, str]]:
         """Outcome and message of each case, as the image's own user."""
         expect = scratch / smoke.EXPECT
         expect.write_bytes(msgspec.json.encode(smoke.expectation(lock, Arch.X86_64)))
         self.put(SCRIPTS, smoke.PLACE)
         self.put(expect, f"{smoke.PLACE}/{smoke.EXPECT}")
         self.damage(f"chmod -R a+rX {smoke.PLACE}")
-        command = smoke.test_command(lock.settings.prefix, "static", 4.0, None, smoke.PLACE)
-        words = [
-            f"--tier={tier}",
-            f"--only={only}",
-        ]  # of an option that comes twice, the last counts
+        how = How(patience=4, only=only)
+        command = smoke.command_line(lock.settings.prefix, tier, how)
         done = subprocess.run(
-            [self.docker, "exec", self.name, *command, *words],
+            [self.docker, "exec", self.name, *command],
             capture_output=True,
             text=True,
             check=False,

@@ -112,7 +112,7 @@ class Project:
         return [sys.executable, "-m", "imgbuild", *arguments]
 
     def run(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run imgbuild; its exit status must be `status`, and never does it show a traceback."""
+        """Run imgbuild; its exit status must be `status`, and never does it show its traceback."""
         done = subprocess.run(
             self.command(*arguments),
             cwd=self.folder,
@@ -122,7 +122,9 @@ class Project:
             check=False,
         )
         assert done.returncode == status, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr, done.stderr
+        assert "\nTraceback" not in f"\n{done.stderr}", (
+            done.stderr
+        )  # logs that it shows are indented
         return done
 
     def files(self) -> dict[str, bytes]:

@@ -10,10 +10,10 @@ runtime does: the root's own loader cache stays. gcc finds `-lcuda` there by LIB
 
 Leaves in out/: report.json (written after each case), run.log, machine.json. Status 0 if the tier
 passed; 124 if --seconds were over. machine.json's `seconds` are from the start to the end of all,
-with the mounts and the gates; `tests` those of the runner. With --fresh the caches are empty, as in
-a new container, and lie in out/cache. An earlier out/cache gives parts of it to them: --kernels
-FOLDER FlashInfer's compiled kernels, --triton FOLDER Triton's, --bytecode FOLDER Python's, --caches
-FOLDER all. Runs with and without say what each is worth.
+with the mounts and the gates; `tests` those of the runner. With --fresh the caches, /tmp and the
+home are empty, as in a new container; the caches lie in out/cache. An earlier out/cache gives parts
+of it to them: --kernels FOLDER FlashInfer's compiled kernels, --triton FOLDER Triton's, --bytecode
+FOLDER Python's, --caches FOLDER all. Runs with and without say what each is worth.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ KEPT = (
 )
 NAMESPACES = ("--mount", "--propagation", "private", "--ipc", "--pid", "--fork", "--kill-child")
 OVER = 124
+PLACES = ("tmp", "home")  # below out/ while a fresh run goes on
 KERNELS = ".cache/flashinfer"  # in the folder that the image's FLASHINFER_WORKSPACE_BASE names
 # Options that give parts of an earlier out/cache: what each gives, and its name.
 GIVEN = {
     "kernels": (KERNELS, "FlashInfer's kernels"),
     "triton": ("triton", "Triton's kernels"),
     "bytecode": ("pycache", "bytecode"),
-    "caches": (".", "all of an earlier run"),
+    "caches": (".", "all of an earlier run's"),
 }
 OWN = ("libcuda.", "libcudadebugger.", "libnvidia-", "libnvcuvid.", "libnvoptix.")  # of the driver
 
@@ -59,8 +60,7 @@ def main(arguments: list[str]) -> int:
     options = read_options(arguments)
     if options.inside:
         inside(options)
-    options.out.mkdir(parents=True, exist_ok=True)
-    options.out.chmod(0o1777)
+    empty_out(options.out)
     image = json.loads(options.image.read_text("utf-8"))
     started = time.time()
     machine = record(image, options.root, options, started)
@@ -69,6 +69,7 @@ def main(arguments: list[str]) -> int:
     keep(options.out / "machine.json", machine)
     if fresh(options):
         empty_cache(options, image["user"])
+        empty_places(options, image["user"])
     begun = time.time()
     command = ["unshare", *NAMESPACES, sys.executable, __file__, "--inside", *arguments]
     with (options.out / "run.log").open("wb") as log:
@@ -81,6 +82,8 @@ def main(arguments: list[str]) -> int:
             status = OVER
     seconds = round(time.time() - started, 1)
     tests = round(time.time() - begun, 1)
+    for name in PLACES:
+        shutil.rmtree(options.out / name, ignore_errors=True)
     ended = {"status": status, "seconds": seconds, "tests": tests}
     keep(options.out / "machine.json", {**machine, **ended})
     show(options.out, status, seconds)
@@ -101,8 +104,9 @@ def record(
         "tier": options.tier,
         "caches": caches(options),
         "jobs": options.jobs,
-        "share": options.share,
+        "share": options.share if options.tier == "gpu" else 1,  # other tiers share no GPU
         "only": options.only,
+        "model": options.model.name if options.model else "",
         "host": host(options.driver),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
     }
@@ -151,6 +155,9 @@ def fresh(options: argparse.Namespace) -> bool:
 
 def caches(options: argparse.Namespace) -> str:
     """What the image's caches held when the tests began."""
+    if options.caches is not None:
+        held = sorted(path.name for path in options.caches.iterdir())
+        return f"{GIVEN['caches'][1]}: {' '.join(held) or 'nothing'}"
     if given(options):
         return ", ".join(GIVEN[name][1] for name in given(options))
     return "nothing" if options.fresh else "what earlier runs left"
@@ -170,6 +177,25 @@ def empty_cache(options: argparse.Namespace, user: dict[str, Any]) -> None:
     for place in folder.rglob("*"):
         os.chown(place, user["uid"], user["gid"], follow_symlinks=False)
     folder.chmod(0o1777)
+
+
+def empty_out(out: Path) -> None:
+    """Make the folder `out`; what an earlier run left there is no report of this one."""
+    out.mkdir(parents=True, exist_ok=True)
+    out.chmod(0o1777)
+    for name in ("report.json", "run.log", "machine.json"):
+        (out / name).unlink(missing_ok=True)
+    shutil.rmtree(out / "logs", ignore_errors=True)
+
+
+def empty_places(options: argparse.Namespace, user: dict[str, Any]) -> None:
+    """Make what stands for /tmp and the home, both empty."""
+    for name in PLACES:
+        folder = options.out / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    (options.out / "tmp").chmod(0o1777)
+    os.chown(options.out / "home", user["uid"], user["gid"])
 
 
 def unpacked(root: Path) -> list[str]:
@@ -259,6 +285,10 @@ def inside(options: argparse.Namespace) -> None:
         bind(options.model.resolve(), folder / "model", writable=False)
     if fresh(options):
         mount("--bind", options.out / "cache", root / image["expect"]["cache"].lstrip("/"))
+        mount("--bind", options.out / "tmp", root / "tmp")
+        home = root / image["user"]["home"].lstrip("/")
+        if home.is_dir():
+            mount("--bind", options.out / "home", home)
     show_driver(options.driver, root)
     expect = folder / "expect.json"
     expect.write_text(json.dumps(image["expect"]), "utf-8")

@@ -185,8 +185,7 @@ def prove(options: argparse.Namespace) -> int:
     """Run the tests of a tier in the SIF; their status."""
     for name in ("sif", "work"):
         setattr(options, name, getattr(options, name).resolve())
-    options.out.mkdir(parents=True, exist_ok=True)
-    options.out.chmod(0o1777)
+    gpu_proof.empty_out(options.out)
     image = json.loads(options.image.read_text("utf-8"))
     gpus = gpu_proof.gpus(gpu_proof.libraries(options.driver))  # this makes its device files, too
     print(f"GPUs: {', '.join(gpus) or 'none'}", flush=True)

@@ -22,8 +22,8 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
     `binds` are folders of this machine by the place where they are seen, read-only. `work` becomes
     /tmp and the home: the memory that Apptainer gives for them holds 64 MB. `user`, a user and a
-    group id, is for callers who are root: in the container they are that one. `options` are further
-    ones of Apptainer's.
+    group id, is for callers who are root: in the container they are that one. `env` are variables
+    beside those of the image; `options` are further ones of Apptainer's.
     """
 
     binds: Mapping[str, Path] = {}
@@ -31,6 +31,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str = "/"
     gpus: bool = False
     user: tuple[int, int] | None = None
+    env: Mapping[str, str] = {}
     options: tuple[str, ...] = ()
 
 
@@ -41,7 +42,9 @@ def require() -> str:
 
 def run(program: str, image: Path, command: Sequence[str], settings: Running) -> processes.Result:
     """Run `command` through the entry point of `image`; its status is not judged."""
-    return processes.run(command_line(program, image, command, settings), check=False)
+    # --env would cut "0,1" into two variables.
+    env = {f"APPTAINERENV_{name}": value for name, value in settings.env.items()}
+    return processes.run(command_line(program, image, command, settings), env=env, check=False)
 
 
 def command_line(program: str, image: Path, command: Sequence[str], settings: Running) -> list[str]:

@@ -6,6 +6,7 @@ folder that holds libcuda.so.1, and a folder of links to those of its files that
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +18,7 @@ from imgbuild.errors import WorkFailed
 from imgbuild.sandbox import Bind
 
 DEVICES = Path("/dev")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 LIBRARY = "libcuda.so.1"
 OWN = ("libcuda.", "libcudadebugger.", "libnvidia-", "libnvcuvid.", "libnvoptix.")
 PLACES = ("/usr/local/nvidia/lib64", "/run/opengl-driver/lib", "/usr/lib/wsl/lib")
@@ -31,8 +33,16 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
 
 
+def chosen() -> dict[str, str]:
+    """The variable that says which GPUs are meant, if it is set: on a shared node Slurm does."""
+    value = os.environ.get(VISIBLE)
+    return {} if value is None else {VISIBLE: value}
+
+
 def gpus() -> int:
-    """How many GPUs of NVIDIA's this machine has, by their files in /dev."""
+    """How many GPUs of NVIDIA's may be used here: those that are chosen, else those in /dev."""
+    for value in chosen().values():
+        return sum(bool(name.strip()) and name.strip() != "-1" for name in value.split(","))
     return sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in DEVICES.glob("nvidia*"))
 
 

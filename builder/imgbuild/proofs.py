@@ -186,7 +186,8 @@ def _run(claim: Claim, lock: Lock) -> Run:
         others = sorted({case.outcome for case in claim.cases} - set(OUTCOMES))
         refuse(claim.place, f"no cases, or outcomes that there are not: {', '.join(others)}")
     good = passed(claim.cases)
-    if claim.tier in smoke.GPU_TIERS and good and len(claim.gpu) < smoke.GPU_TIERS[claim.tier]:
+    # Failed, too: without its GPUs nothing of the image was tested.
+    if len(claim.gpu) < smoke.GPU_TIERS.get(claim.tier, 0):
         named = ", ".join(claim.gpu) or "none"
         needed = smoke.GPU_TIERS[claim.tier]
         refuse(claim.place, f"tier {claim.tier} needs {needed} GPU(s); it names {named}")

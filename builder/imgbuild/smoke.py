@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import indent
 
 import msgspec
 
@@ -28,7 +29,7 @@ from imgbuild.plan import installed_wheels
 from imgbuild.report import Case, Report, counts, passed
 from imgbuild.run import Result
 from imgbuild.store import Store
-from imgbuild.tested import Tested, ran
+from imgbuild.tested import How, Tested, ran
 from imgbuild.values import Arch
 
 # In a checkout this is a link to smoke_tests/ beside builder/; a wheel holds the files themselves.
@@ -40,7 +41,10 @@ MODEL = "/model"
 Tier = reports.Tier
 # Who runs where `stranger` is asked for: an id that the image's /etc/passwd does not have.
 STRANGER = (54321, 54321)
+USUAL = How()
 GPU_TIERS: dict[Tier, int] = {"gpu": 1, "multi-gpu": 2}  # and how many each needs
+QUICK = 1.0  # seconds
+TAIL = 30  # lines of a failed case's log
 COLUMNS = ("case", "outcome", "seconds")
 
 
@@ -55,6 +59,7 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str
     packages: dict[str, str]
     debian: tuple[str, ...]
+    flashinfer: str
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +83,7 @@ def expectation(lock: Lock, arch: Arch) -> Expectation:
         workdir=lock.settings.workdir,
         packages={wheel.package: wheel.version for wheel in wheels},
         debian=tuple(sorted(deb.package for deb in lock.arch[arch].debs)),
+        flashinfer=lock.flashinfer,
     )
 
 
@@ -98,18 +104,15 @@ def smoke(
     *,
     through: str | None,
     store: Store,
-    patience: float = 1.0,
-    model: Path | None = None,
+    how: How = USUAL,
     stranger: bool = False,
-) -> list[Tested]:
-    """Run `tiers` in the image of `layout` on `arch`: a report for each.
+) -> Iterator[Tested]:
+    """Run `tiers` in the image of `layout` on `arch`: a report for each, as soon as it is there.
 
     `through` is "docker", "podman" or "root"; None takes the engine that answers, else a root
-    folder. `patience` multiplies the time limits, for emulated or loaded machines; `model` is a
-    folder of this machine with the model for the GPU tiers. With `stranger` the image's files are
-    read-only and the user is none of the image's, as clusters have it. InputError if the layout has
-    no such image, ToolMissing if what `through` names is not there, WorkFailed if the tests could
-    not run.
+    folder. With `stranger` the image's files are read-only and the user is none of the image's, as
+    clusters have it. InputError if the layout has no such image, ToolMissing if what `through`
+    names is not there, WorkFailed if the tests could not run.
     """
     expected = expectation(lock, arch)
     image = layout.image(arch)
@@ -118,25 +121,21 @@ def smoke(
         engine.require(through)
     if found is not None:
         reference = engine.load(found, layout, arch, lock.target).reference
-        made = []
         for tier in tiers:
-            command = test_command(
-                lock.settings.prefix, tier, patience, MODEL if model else None, PLACE
-            )
+            command = command_line(lock.settings.prefix, tier, how)
             with console.step(f"{lock.target}: smoke tests, tier {tier}, in {found.kind}"):
-                settings = _container(tier, model, stranger=stranger)
+                settings = _container(tier, how.model, stranger=stranger)
                 result = _in_container(found, reference, command, expected, settings)
             report = read_report(result, expected, tier)
-            made.append(ran(report, result, found.kind, stranger=stranger))
-        return [of_image(image, each) for each in made]
+            yield of_image(image, ran(report, result, found.kind, how, stranger=stranger))
+        return
     with runner.root_folder(layout, arch, store) as root:
         settings_ = runner.running(layout, arch)
-        made = [
-            smoke_root(lock, root, arch, tier, settings=settings_, store=store, patience=patience,
-                       model=model, stranger=stranger)
-            for tier in tiers
-        ]  # fmt: skip
-    return [of_image(image, each) for each in made]
+        for tier in tiers:
+            made = smoke_root(
+                lock, root, arch, tier, settings=settings_, store=store, how=how, stranger=stranger
+            )
+            yield of_image(image, made)
 
 
 def of_image(image: Stored, report: Tested) -> Tested:
@@ -153,23 +152,22 @@ def smoke_root(
     *,
     settings: runner.Running,
     store: Store,
-    patience: float = 1.0,
-    model: Path | None = None,
+    how: How = USUAL,
     stranger: bool = False,
 ) -> Tested:
     """Run `tier` in the folder `root`, into which the image with `settings` was unpacked."""
     expected = expectation(lock, arch)
     user = lock.settings.user
-    command = test_command(lock.settings.prefix, tier, patience, MODEL if model else None, PLACE)
+    command = command_line(lock.settings.prefix, tier, how)
     with store.scratch() as scratch:
         binds = [sandbox.Bind(source=write(expected, scratch), target=PLACE)]
         env = runner.environment(settings) | {"HOME": user.home}
-        if model is not None:
-            binds.append(sandbox.Bind(source=model, target=MODEL))
+        if how.model is not None:
+            binds.append(sandbox.Bind(source=how.model, target=MODEL))
         if tier in GPU_TIERS:
             brought = driver.shown(scratch)
             binds += brought.binds
-            env |= brought.env
+            env |= {**brought.env, **driver.chosen()}
         with console.step(f"{lock.target}: smoke tests, tier {tier}, in a root folder"):
             result = sandbox.run(
                 root,
@@ -181,7 +179,7 @@ def smoke_root(
                 network=False,
                 readonly=stranger,
             )
-    return ran(read_report(result, expected, tier), result, "root", stranger=stranger)
+    return ran(read_report(result, expected, tier), result, "root", how, stranger=stranger)
 
 
 def smoke_here(
@@ -190,9 +188,8 @@ def smoke_here(
     tiers: Sequence[Tier],
     *,
     store: Store,
-    patience: float = 1.0,
-    model: Path | None = None,
-) -> list[Tested]:
+    how: How = USUAL,
+) -> Iterator[Tested]:
     """Run `tiers` in the environment that is active: that of VIRTUAL_ENV, else of PATH's python3.
 
     It must hold what the lock names, whoever installed it. ToolMissing if there is no Python.
@@ -203,7 +200,6 @@ def smoke_here(
         message = f"{python or 'python3'} is not there"
         raise ToolMissing(message, hint="activate the environment that is to be tested")
     asked = processes.run([python, "-c", "import sys; print(sys.prefix)"])
-    made = []
     for tier in tiers:
         with store.scratch() as scratch:
             expected = msgspec.structs.replace(
@@ -213,20 +209,20 @@ def smoke_here(
                 workdir=str(scratch),
             )
             folder = write(expected, scratch)
-            words = test_command("", tier, patience, str(model) if model else None, str(folder))
+            words = command_line("", tier, how, str(folder), str(how.model))
             with console.step(f"{lock.target}: smoke tests, tier {tier}, in {expected.prefix}"):
                 result = processes.run([python, *words[1:]], check=False)
-        made.append(ran(read_report(result, expected, tier), result, "here"))
-    return made
+        yield ran(read_report(result, expected, tier), result, "here", how)
 
 
-def test_command(
-    prefix: str, tier: Tier, patience: float, model: str | None, place: str
+def command_line(
+    prefix: str, tier: Tier, how: How, place: str = PLACE, model: str = MODEL
 ) -> list[str]:
-    """The command line of the tests' own runner, which lies in `place`."""
-    runner_ = (f"{prefix}/bin/python", f"{place}/run.py")
-    return [*runner_, "--json", f"--tier={tier}", f"--expect={place}/{EXPECT}",
-            f"--patience={patience}", *([f"--model={model}"] if model else [])]  # fmt: skip
+    """That of the tests' own runner, which lies in `place`; its model lies in `model`."""
+    words = [f"{prefix}/bin/python", f"{place}/run.py", "--json", f"--tier={tier}"]
+    words += [f"--expect={place}/{EXPECT}", f"--patience={how.patience}", f"--only={how.only}"]
+    words += [f"--jobs={how.jobs}", f"--share={how.share}"]
+    return [*words, *([f"--model={model}"] if how.model else [])]
 
 
 def write(expected: Expectation, scratch: Path) -> Path:
@@ -250,6 +246,7 @@ def _container(tier: Tier, model: Path | None, *, stranger: bool) -> engine.Runn
     if stranger:
         options += ["--read-only", "--tmpfs=/tmp:rw,exec,nosuid,mode=1777"]
     return engine.Running(
+        env=driver.chosen() if tier in GPU_TIERS else {},
         network=False,
         gpus=tier in GPU_TIERS,
         user=":".join(map(str, STRANGER)) if stranger else None,
@@ -321,14 +318,26 @@ def verdict(report: Report) -> str:
 
 
 def show(report: Report) -> None:
-    """Tell people how many passed, what was skipped and why, and last what failed.
+    """Tell people how long cases took, what was skipped and why, and last what failed.
 
-    With `-v` a table of all cases comes first, and the logs of failed cases after their messages.
+    What passed at once is one row of the table, and of a failed case's log the end is shown; with
+    `-v` all is.
     """
     title = f"{report.target} {report.arch}, tier {report.tier}"
-    if console.verbosity > 0:
-        rows = [(case.name, case.outcome, f"{case.seconds:.1f}") for case in report.cases]
-        console.table(title, COLUMNS, rows)
+    whole = console.verbosity > 0
+    quick = [
+        case.seconds
+        for case in report.cases
+        if not whole and case.outcome == "passed" and case.seconds < QUICK
+    ]
+    rows = [
+        (case.name, case.outcome, f"{case.seconds:.1f}")
+        for case in report.cases
+        if whole or case.outcome != "passed" or case.seconds >= QUICK
+    ]
+    if quick:
+        rows.append((f"{len(quick)} more, under {QUICK:.0f} s each", "passed", f"{sum(quick):.1f}"))
+    console.table(title, COLUMNS, rows)
     console.info(f"{title}: {counts(report.cases)}")
     for case in report.cases:
         if case.outcome == "skipped":
@@ -336,7 +345,11 @@ def show(report: Report) -> None:
     for case in report.cases:
         if case.outcome == "failed":
             console.error(f"{case.name}: {case.message}")
-            console.detail(case.log)
+            lines = case.log.splitlines()
+            if len(lines) > TAIL and not whole:
+                console.info(f"the last {TAIL} of {len(lines)} lines of its log (-v: all of it):")
+                lines = lines[-TAIL:]
+            console.info(indent("\n".join(lines), "  "))
 
 
 def _in_container(

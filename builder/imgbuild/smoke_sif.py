@@ -6,16 +6,16 @@ the one that `imgbuild sif` makes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from imgbuild import apptainer, smoke
+from imgbuild import apptainer, driver, smoke
 from imgbuild.console import console
 from imgbuild.lock import Lock
 from imgbuild.oci.layout import Layout
 from imgbuild.sif import convert
 from imgbuild.store import Store
-from imgbuild.tested import Tested, ran
+from imgbuild.tested import How, Tested, ran
 from imgbuild.values import Arch
 
 
@@ -26,9 +26,8 @@ def smoke_sif(
     tiers: Sequence[smoke.Tier],
     *,
     store: Store,
-    patience: float = 1.0,
-    model: Path | None = None,
-) -> list[Tested]:
+    how: How = smoke.USUAL,
+) -> Iterator[Tested]:
     """Run `tiers` in the image of `layout` on `arch`: a report for each.
 
     ToolMissing if there is no Apptainer or no mksquashfs, WorkFailed if the tests could not run.
@@ -38,8 +37,8 @@ def smoke_sif(
         image = scratch / "image.sif"
         with console.step(f"making a SIF of {layout.path.name}"):
             convert.convert(layout, arch, image, convert.Options())
-        made = smoke_file(lock, image, arch, tiers, store=store, patience=patience, model=model)
-    return [smoke.of_image(layout.image(arch), each) for each in made]
+        for made in smoke_file(lock, image, arch, tiers, store=store, how=how):
+            yield smoke.of_image(layout.image(arch), made)
 
 
 def smoke_file(
@@ -49,20 +48,18 @@ def smoke_file(
     tiers: Sequence[smoke.Tier],
     *,
     store: Store,
-    patience: float = 1.0,
-    model: Path | None = None,
-) -> list[Tested]:
+    how: How = smoke.USUAL,
+) -> Iterator[Tested]:
     """Run `tiers` in the SIF `image` of the target of `lock`, on `arch`: a report for each.
 
     ToolMissing if there is no Apptainer, WorkFailed if the tests could not run.
     """
     expected = smoke.expectation(lock, arch)
     program = apptainer.require()
-    made = []
     with store.scratch() as scratch:
         binds = {smoke.PLACE: smoke.write(expected, scratch)}
-        if model is not None:
-            binds[smoke.MODEL] = model
+        if how.model is not None:
+            binds[smoke.MODEL] = how.model
         for tier in tiers:
             work = scratch / f"work-{tier}"
             work.mkdir()
@@ -73,11 +70,10 @@ def smoke_file(
                 workdir=lock.settings.workdir,
                 gpus=tier in smoke.GPU_TIERS,
                 user=smoke.STRANGER,
+                env=driver.chosen() if tier in smoke.GPU_TIERS else {},
             )
-            place = smoke.MODEL if model else None
-            command = smoke.test_command(lock.settings.prefix, tier, patience, place, smoke.PLACE)
+            command = smoke.command_line(lock.settings.prefix, tier, how)
             with console.step(f"{lock.target}: smoke tests, tier {tier}, in apptainer"):
                 result = apptainer.run(program, image, command, settings)
             report = smoke.read_report(result, expected, tier)
-            made.append(ran(report, result, "apptainer", stranger=True))
-    return made
+            yield ran(report, result, "apptainer", how, stranger=True)

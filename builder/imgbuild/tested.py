@@ -9,7 +9,10 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from imgbuild.report import Case, Report
 from imgbuild.run import Result
@@ -22,13 +25,33 @@ GPU = re.compile(r"(.+) sm_\d+ \d+ MiB")
 RELEASE = re.compile(r"^the driver is (\d[\d.]*)", re.MULTILINE)
 
 
+class How(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tests are run.
+
+    `patience` multiplies their time limits, for emulated or loaded machines; `model` is a folder of
+    this machine with a model in place of the tiny one. `jobs` cases run at a time, `share` of them
+    on the GPUs of the gpu tier; `only` are shell patterns of their names: "nccl|vllm*".
+    """
+
+    patience: float = 1.0
+    model: Path | None = None
+    jobs: int = 1
+    share: int = 1
+    only: str = "*"
+
+    def sharing(self, tier: str) -> int:
+        """How many cases use the GPUs at once: other tiers need none, or all."""
+        return self.share if tier == "gpu" else 1
+
+
 class Tested(Report, frozen=True, kw_only=True):
     """The report of a tier, and what it is a report of.
 
     `digest` and `config` are those of the image on its architecture, "" where no image was tested
     or nobody knows which. `gpu` names the GPUs and `driver` its release, where a GPU tier found
     them. `started` is in UTC, `seconds` the wall clock of container and tests; `stranger`: the user
-    was none of the image's, and its files read-only.
+    was none of the image's, and its files read-only. `jobs`, `share` and `only` are as in `How`,
+    `model` is the name of the model's folder if one was given.
     """
 
     digest: str = ""
@@ -39,9 +62,15 @@ class Tested(Report, frozen=True, kw_only=True):
     driver: str = ""
     started: str = ""
     seconds: float = 0.0
+    jobs: int = 1
+    share: int = 1
+    only: str = "*"
+    model: str = ""
 
 
-def ran(report: Report, result: Result, through: Through, *, stranger: bool = False) -> Tested:
+def ran(
+    report: Report, result: Result, through: Through, how: How, *, stranger: bool = False
+) -> Tested:
     """`report` as one of the run that `result` has just ended."""
     ended = datetime.datetime.now(datetime.UTC)
     gpu, driver = seen(report.cases)
@@ -53,6 +82,10 @@ def ran(report: Report, result: Result, through: Through, *, stranger: bool = Fa
         driver=driver,
         started=stamp(ended - datetime.timedelta(seconds=result.seconds)),
         seconds=round(result.seconds, 1),
+        jobs=how.jobs,
+        share=how.sharing(report.tier),
+        only=how.only,
+        model=how.model.name if how.model else "",
     )
 
 

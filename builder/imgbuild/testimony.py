@@ -77,6 +77,7 @@ class _Machine(msgspec.Struct, frozen=True):
     status: int | None = None
     seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     only: str = "*"
+    model: str = ""
     jobs: Annotated[int, msgspec.Meta(ge=1)] = 1
     share: Annotated[int, msgspec.Meta(ge=1)] = 1
     caches: str = ""
@@ -107,6 +108,7 @@ def of_reports(reports: Sequence[Tested], place: str = "", kept: str = "") -> tu
     """The runs that reports of `imgbuild smoke` are of, which stand in `place`; `kept` likewise."""
     found = []
     for report in reports:
+        _require_whole(place or report.target, report.only, report.model)
         where = place or f"{report.target} {report.arch}, tier {report.tier}"
         if not report.config:
             refuse(
@@ -141,8 +143,7 @@ def _of_folder(folder: Path, project: Project) -> Claim:
     for number, (said, is_) in enumerate(pairs(machine.diff_ids, machine.unpacked), start=1):
         if said != is_:
             refuse(place, f"layer {number} is {said} by its image, and {is_} was unpacked")
-    if machine.only != "*":
-        refuse(place, f"only {machine.only!r} of its tier was run", hint="leave --only out")
+    _require_whole(place, machine.only, machine.model)
     if machine.status is None:
         refuse(place, "the run did not end", hint="run it again")
     document = codec.read(folder / REPORT, smoke.Document, what="report", hint=AGAIN)
@@ -177,10 +178,19 @@ def _of_folder(folder: Path, project: Project) -> Claim:
         sif=machine.sif,
         stranger=by_apptainer,
         jobs=machine.jobs,
-        share=machine.share,
+        # Older tools wrote what was asked for; tiers other than gpu never shared.
+        share=machine.share if machine.tier == "gpu" else 1,
         caches=machine.caches,
         report=_below(folder, project),
     )
+
+
+def _require_whole(place: str, only: str, model: str) -> None:
+    """InputError if a part of the tier was run, or with a model that others do not have."""
+    if only != "*":
+        refuse(place, f"only {only!r} of its tier was run", hint="leave --only out")
+    if model:
+        refuse(place, f"it ran with the model {model}", hint="leave --model out")
 
 
 def pairs(ones: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:

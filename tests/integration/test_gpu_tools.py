@@ -172,6 +172,42 @@ def test_the_tests_run_in_the_root(place, packed, root):
     assert machine["unpacked"] == machine["diff_ids"]
 
 
+def test_an_earlier_report_is_not_taken_for_this_runs(place, packed, root, tmp_path):
+    """The tests cannot start: their folder lacks the runner."""
+    out = place / "stale"
+    words = (packed / "images/small.json", root)
+    asked = (out, "--tier", "static", "--only", "versions")
+    assert tool("gpu_proof.py", *words, REPOSITORY / "smoke_tests", *asked).returncode == 0
+    (tmp_path / "empty").mkdir()
+    done = tool("gpu_proof.py", *words, tmp_path / "empty", *asked)
+    assert done.returncode not in (0, 1)
+    assert "versions" not in done.stdout
+    assert not (out / "report.json").exists()
+    assert not (out / "logs").exists()
+
+
+def test_a_fresh_run_sees_nothing_of_earlier_ones(place, packed, root):
+    """As in a new container: /tmp and the home are empty, too."""
+    out = place / "alone"
+    home = root / smallworld.USER.home.lstrip("/")
+    home.mkdir(parents=True, exist_ok=True)
+    for folder in (home, root / "tmp"):
+        (folder / "left").write_text("of an earlier run")
+    image = json.loads((packed / "images/small.json").read_text())
+    look = f'ls -A /tmp {image["user"]["home"]} > /run/imgbuild/out/seen; exec "$@"'
+    image["settings"]["Entrypoint"] = ["/bin/sh", "-c", look, "--"]
+    (place / "looking.json").write_text(json.dumps(image))
+    words = (place / "looking.json", root, REPOSITORY / "smoke_tests", out, "--tier", "static")
+    done = tool("gpu_proof.py", *words, "--only", "versions", "--fresh")
+    assert done.returncode == 0, done.stdout + (out / "run.log").read_text()
+    assert "left" not in (out / "seen").read_text()
+    assert not (out / "tmp").exists()
+    done = tool("gpu_proof.py", *words, "--only", "versions")
+    assert (out / "seen").read_text().count("left") == 2
+    for folder in (home, root / "tmp"):
+        (folder / "left").unlink()
+
+
 def test_fresh_caches_are_empty_and_may_be_given_kernels(place, packed, root):
     out, later = place / "fresh", place / "later"
     words = (packed / "images/small.json", root, REPOSITORY / "smoke_tests")
@@ -219,13 +255,14 @@ def test_parts_of_an_earlier_runs_caches_are_given_to_the_next(place, packed, ro
     assert [machine["caches"] for machine in told_] == [
         "nothing",
         "bytecode",
-        "all of an earlier run",
+        "all of an earlier run's: inductor pycache triton",
         "Triton's kernels",
     ]
-    assert {(each["jobs"], each["share"], each["only"]) for each in told_} == {(3, 2, "versions")}
+    # Only the gpu tier shares GPUs.
+    assert {(each["jobs"], each["share"], each["only"]) for each in told_} == {(3, 1, "versions")}
     assert all(0 < machine["tests"] <= machine["seconds"] for machine in told_)
     report = json.loads((third / "report.json").read_text())
-    assert (report["jobs"], report["share"]) == (3, 2)
+    assert (report["jobs"], report["share"]) == (3, 1)
     assert "distributions" in (third / "logs/versions.log").read_text()
 
 

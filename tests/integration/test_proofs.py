@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild import driver
 from tests import ciworld, needs
 from tests.ciworld import BROKEN, CAUSE, OTHER
 from tests.servers import Site, serve
@@ -85,3 +86,35 @@ def test_several_processes_record_at_once(project: Project, tmp_path: Path) -> N
     ]  # fmt: skip
     assert [process.wait() for process in running] == [0] * count
     assert len(project.read(f"{TARGET}/smoke.json")["runs"]) == count + 1
+
+
+def test_a_tier_that_cannot_run_takes_no_report_along(project: Project, tmp_path: Path) -> None:
+    if driver.libraries() is not None:
+        pytest.skip("this machine has a driver: run it where there is none")
+    junit = tmp_path / "report.xml"
+    words = ("--tier", "static", "--tier", "gpu", "--junit", str(junit), "--only", "versions")
+    done = project.run("smoke", TARGET, *SMOKE[2:], *words, status=1)
+    tested, stopped = json.loads(done.stdout)
+    assert [(case["name"], case["outcome"]) for case in tested["cases"]] == [("versions", "passed")]
+    assert (stopped["target"], stopped["tier"]) == (TARGET, "gpu")
+    assert "has no libcuda.so.1" in stopped["cases"][0]["message"]
+    assert "hint: install the driver" in done.stderr
+    assert junit.read_text().count("<testsuite ") == 2
+
+
+def test_a_target_that_is_not_built_takes_no_report_along(project: Project) -> None:
+    layout = project.folder / "build" / OTHER
+    layout.rename(layout.with_name("aside"))
+    try:
+        words = ("--only", "versions", "--jobs", "2")
+        done = project.run("smoke", OTHER, TARGET, *SMOKE, *words, status=2)
+    finally:
+        layout.with_name("aside").rename(layout)
+    tested, stopped = json.loads(done.stdout)
+    assert (tested["target"], tested["jobs"], tested["only"]) == (TARGET, 2, "versions")
+    assert (stopped["target"], stopped["tier"]) == (OTHER, "static")
+    assert "is not built" in stopped["cases"][0]["message"]
+    answer = project.folder / "part.json"
+    answer.write_text(json.dumps([tested]))
+    refused = project.run("prove", str(answer), status=2)
+    assert "only 'versions' of its tier was run" in refused.stderr

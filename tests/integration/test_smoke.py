@@ -37,6 +37,7 @@ class World:
             "cache": str(folder / "cache"),
             "workdir": str(folder / "work"),
             "debian": [],
+            "flashinfer": "off",
         }
         self.allowed: dict[str, Any] = dict(NOTHING)
         self.site = smallworld.make_venv(folder / "venv", self.wheels)
@@ -49,7 +50,9 @@ class World:
         if locked:
             self.expect["packages"][name] = "1.0"
 
-    def run(self, only: str, *, tier: str = "static", patience: float = 1) -> dict[str, Case]:
+    def run(
+        self, only: str, *, tier: str = "static", patience: float = 1, **env: str
+    ) -> dict[str, Case]:
         """Run cases on it, by the environment's own Python."""
         (self.folder / "expect.json").write_text(json.dumps(self.expect))
         (self.folder / "allowed.json").write_text(json.dumps(self.allowed))
@@ -59,7 +62,7 @@ class World:
                 *("--expect", self.folder / "expect.json", "--only", only),
                 *("--allowed", self.folder / "allowed.json", "--patience", str(patience)),
             ],
-            env={"PATH": os.environ["PATH"], "HOME": str(self.folder)},
+            env={"PATH": os.environ["PATH"], "HOME": str(self.folder), **env},
             capture_output=True,
             text=True,
             check=False,
@@ -288,6 +291,15 @@ def test_a_driver_library_in_the_image_is_refused(world):
     assert str(library) in found.log
 
 
+def test_a_stub_that_the_loader_finds_is_no_driver(world):
+    """Where no driver of the host is, a library of its name is the image's."""
+    stub = world.folder / "stubs/libcuda.so.1"
+    stub.parent.mkdir()
+    subprocess.run(["gcc", "-shared", "-o", stub, "-x", "c", os.devnull], check=True)
+    found = world.run("system", LD_LIBRARY_PATH=str(stub.parent))["system"]
+    assert f"a CUDA driver library is in the image: {stub}" in found.log
+
+
 def test_root_is_refused(world):
     needs.root()
     assert "the user is root" in world.run("system")["system"].log
@@ -300,14 +312,35 @@ def test_what_the_lock_lacks_is_skipped_and_no_pass(world):
     assert world.run("triton*")["triton launcher"].outcome == "skipped"
 
 
-def test_a_bad_expectation_is_an_input_error(tmp_path):
-    (tmp_path / "expect.json").write_text("{")
-    command = [sys.executable, str(SCRIPTS / "run.py"), "--tier=cpu", "--expect"]
+EXPECTED = {
+    "packages": {}, "prefix": "/", "cache": "/", "workdir": "/", "debian": [], "flashinfer": "off",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("expect", "words", "said"),
+    [
+        ("{", [], "expect.json: Expecting property name"),
+        ("{}", [], "expect.json: it has no packages, prefix, cache"),
+        ("[]", [], "expect.json: it has no packages"),
+        (json.dumps({**EXPECTED, "format": 2}), [], "format 2; these tests read 1"),
+        (json.dumps(EXPECTED), ["--only=grop*"], "no case of cpu is called so: vllm reads a model"),
+        (json.dumps(EXPECTED), ["--patience=0"], "--patience 0.0: a number above 0"),
+        (json.dumps(EXPECTED), ["--jobs=0"], "--jobs 0: one at least"),
+        (json.dumps(EXPECTED), ["--report=/absent/r.json"], "/absent/r.json: its folder is not"),
+        (json.dumps(EXPECTED), ["--model=/absent"], "/absent: it holds no config.json"),
+    ],
+)
+def test_bad_input_of_the_runner_is_told_before_a_case_runs(expect, words, said, tmp_path):
+    (tmp_path / "expect.json").write_text(expect)
+    command = [sys.executable, str(SCRIPTS / "run.py"), "--tier=cpu"]
     done = subprocess.run(
-        [*command, str(tmp_path / "expect.json")], capture_output=True, check=False
-    )
+        [*command, f"--expect={tmp_path}/expect.json", *words],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 2
-    assert b"expect.json" in done.stderr
+    assert said in " ".join(done.stderr.split())
+    assert not done.stdout
 
 
 def test_what_a_pth_file_adds_is_imported_by_its_own_name(world):

@@ -100,7 +100,10 @@ def python(
 
 def run(folder: Path, tier: str, *words: str, packages: dict[str, str] | None = None) -> Any:
     """The report of a tier for a lock of `packages`, by this Python."""
-    expect = {"packages": packages or {}, "debian": [], "prefix": "/", "cache": str(folder)}
+    expect = {
+        "packages": packages or {}, "debian": [], "prefix": "/", "cache": str(folder),
+        "workdir": str(folder), "flashinfer": "off",
+    }  # fmt: skip
     (folder / "expect.json").write_text(json.dumps(expect))
     command = [sys.executable, str(SCRIPTS / "run.py"), "--json", f"--tier={tier}", *words]
     done = subprocess.run(

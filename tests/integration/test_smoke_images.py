@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import codec, engine, runner, smoke, smoke_sif
+from imgbuild import codec, engine, runner, smoke, smoke_sif, tested
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.tree import remove
 from imgbuild.report import Report
@@ -169,7 +169,7 @@ def test_a_sif_is_read_only_and_its_user_unknown(built, wheels, tmp_path):
     lock = smallworld.make_lock_of(wheels)
     store = Store.open(tmp_path)
     [report, none] = smoke_sif.smoke_sif(
-        lock, built, Arch.X86_64, ["static", "gpu"], store=store, patience=10
+        lock, built, Arch.X86_64, ["static", "gpu"], store=store, how=tested.How(patience=10)
     )
     # What is small here: no compiler, none of the packages whose entry points are tested.
     failed = {case.name for case in report.cases if case.outcome == "failed"}

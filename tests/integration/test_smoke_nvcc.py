@@ -50,7 +50,10 @@ def environment(folder: Path, wheels: dict[str, Path], runtime: str) -> Path:
 
 def case(folder: Path, home: Path, packages: dict[str, str]) -> tuple[str, str, str]:
     """Outcome, message and log of the case, by the runner."""
-    expect = {"packages": packages, "debian": [], "prefix": "/", "cache": str(folder)}
+    expect = {
+        "packages": packages, "debian": [], "prefix": "/", "cache": str(folder),
+        "workdir": str(folder), "flashinfer": "jit",
+    }  # fmt: skip
     (folder / "expect.json").write_text(json.dumps(expect))
     words = ["--json", "--tier=static", "--only=nvcc", f"--expect={folder}/expect.json"]
     done = subprocess.run(

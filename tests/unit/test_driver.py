@@ -36,7 +36,19 @@ def test_gpus_are_counted_by_their_files(tmp_path, monkeypatch):
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
         (tmp_path / name).touch()
     monkeypatch.setattr(driver, "DEVICES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert driver.gpus() == 2
+
+
+@pytest.mark.parametrize(("value", "count"), [("3", 1), ("0,1", 2), ("", 0), ("-1", 0)])
+def test_gpus_that_are_allotted_are_counted(value, count, tmp_path, monkeypatch):
+    """A node's files are there for all of its GPUs; Slurm names those of this job."""
+    for number in range(8):
+        (tmp_path / f"nvidia{number}").touch()
+    monkeypatch.setattr(driver, "DEVICES", tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert driver.gpus() == count
+    assert driver.chosen() == {"CUDA_VISIBLE_DEVICES": value}
 
 
 @pytest.mark.parametrize(

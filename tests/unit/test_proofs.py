@@ -125,6 +125,7 @@ REFUSED: dict[str, tuple[Callable[[World], Path], str]] = {
     "target": (lambda world: left(world, target="../x"), "'../x', which has no lock here"),
     "unlocked target": (lambda world: left(world, target=UNLOCKED), "which has no lock here"),
     "part of the tier": (lambda world: left(world, only="vllm*"), "only 'vllm*' of its tier"),
+    "a model": (lambda world: left(world, model="Qwen2.5-0.5B"), "with the model Qwen2.5-0.5B"),
     "no end": (lambda world: left(world, status=None), "the run did not end"),
     "out of time": (lambda world: left(world, status=124), "ended (status 124) before any had"),
     "status": (lambda world: left(world, status=1), "status 1, and its cases are 1 passed, 0 f"),
@@ -137,6 +138,10 @@ REFUSED: dict[str, tuple[Callable[[World], Path], str]] = {
     ),
     "no GPU": (
         lambda world: left(world, host={"driver": NVRM, "gpus": []}),
+        "tier gpu needs 1 GPU(s); it names none",
+    ),
+    "no GPU, failed": (
+        lambda world: left(world, FAILED, status=1, host={"driver": NVRM, "gpus": []}),
         "tier gpu needs 1 GPU(s); it names none",
     ),
     "damaged machine": (
@@ -225,6 +230,10 @@ def test_the_active_environment_and_a_sif_prove_nothing(world: World, imgbuild: 
         done = imgbuild("smoke", TARGET, "--record", *words)
         assert done.status == 2
         assert "says which image it is of" in " ".join(done.stderr.split())
+    for words in (("--only", "nccl"), ("--model", str(world.folder))):
+        done = imgbuild("smoke", TARGET, "--record", *words)
+        assert done.status == 2
+        assert "a proof is of a whole tier" in " ".join(done.stderr.split())
 
 
 def test_an_image_that_is_not_the_sealed_one_is_not_tested_at_all(world: World) -> None:
@@ -267,7 +276,7 @@ def test_what_the_gate_of_a_gpu_tier_saw_is_read() -> None:
     log = f"the driver is 580.159.04\nthe driver knows CUDA 13.0\n{two}\n"
     gate = Case(name="devices", outcome="passed", seconds=1, message=two, log=log)
     own = Report(target=TARGET, arch="x86_64", tier="multi-gpu", cases=(gate, SKIPPED))
-    made = tested.ran(own, Result(0, "", "", 12.345), "podman")
+    made = tested.ran(own, Result(0, "", "", 12.345), "podman", tested.How())
     assert (made.gpu, made.driver) == (("NVIDIA H200", "Tesla T4"), "580.159.04")
     assert (made.seconds, made.through, made.cases) == (12.3, "podman", own.cases)
     assert made.started.endswith("Z")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import io
 import json
 import math
 import tarfile
 from pathlib import Path
-from types import ModuleType
 from xml.etree import ElementTree
 
 import msgspec
@@ -22,72 +20,7 @@ from imgbuild.report import Case, Report
 from imgbuild.run import Result
 from imgbuild.values import Arch
 from tests import samples
-
-SCRIPTS = Path(__file__).parents[2] / "smoke_tests"
-
-IMPORT_CHAIN = """\
-INFO 06-20 10:00:00 [__init__.py:239] Automatically detected platform cuda.
-Traceback (most recent call last):
-  File "/opt/venv/lib/python3.11/site-packages/trl/import_utils.py", line 144, in _get_module
-    return importlib.import_module("." + module_name, self.__name__)
-  File "<frozen importlib._bootstrap>", line 241, in _call_with_frames_removed
-  File "/opt/venv/lib/python3.11/site-packages/trl/trainer/grpo_trainer.py", line 75, in <module>
-    from vllm.sampling_params import GuidedDecodingParams
-ImportError: cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params'
-
-The above exception was the direct cause of the following exception:
-
-Traceback (most recent call last):
-  File "<string>", line 1, in <module>
-RuntimeError: Failed to import trl.trainer.grpo_trainer because of the following error:
-cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params'
-"""
-ENGINE = """\
-(EngineCore_0 pid=88) ERROR 09-27 10:00:00 [core.py:700] EngineCore failed to start.
-(EngineCore_0 pid=88) ERROR 09-27 10:00:00 [core.py:700] Traceback (most recent call last):
-(EngineCore_0 pid=88) ERROR 09-27 10:00:00 [core.py:700]   File "/x/site-packages/vllm/a.py", line 9
-(EngineCore_0 pid=88) ERROR 09-27 10:00:00 [core.py:700]     raise ValueError("no blocks")
-(EngineCore_0 pid=88) ERROR 09-27 10:00:00 [core.py:700] ValueError: No memory for the cache blocks.
-Traceback (most recent call last):
-  File "/x/site-packages/vllm/v1/utils.py", line 5, in wait
-    raise RuntimeError("Engine core initialization failed.")
-RuntimeError: Engine core initialization failed. See root cause above.
-"""
-LINKER = """\
-/usr/bin/ld: cannot find -lcuda: No such file or directory
-collect2: error: ld returned 1 exit status
-Traceback (most recent call last):
-  File "/x/site-packages/triton/runtime/build.py", line 50, in _build
-    ret = subprocess.check_call(cc_cmd)
-subprocess.CalledProcessError: Command '['/usr/bin/gcc', 'main.c']' returned non-zero exit status 1.
-"""
-HEADERS = """\
-main.c:2:10: fatal error: Python.h: No such file or directory
-    2 | #include <Python.h>
-compilation terminated.
-subprocess.CalledProcessError: Command '['/usr/bin/gcc']' returned non-zero exit status 1.
-"""
-SURVIVED = """\
-WARNING 06-20 10:00:00 [x.py:1] Could not collect usage:
-Traceback (most recent call last):
-  File "/x/usage.py", line 1, in <module>
-OSError: no home
-Traceback (most recent call last):
-  File "/x/site-packages/torch/a.py", line 3, in <module>
-KeyError: 'getpwuid(): uid not found: 12345'
-"""
-CRASH = """\
-Fatal Python error: Segmentation fault
-
-Current thread 0x00007f (most recent call first):
-  File "<string>", line 1 in <module>
-"""
-
-
-def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module of the smoke tests, imported as it is there: from its own folder."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return importlib.import_module(name)
+from tests.unit.smoke_scripts import CRASH, ENGINE, LINKER, SCRIPTS, script
 
 
 def test_what_a_case_said_is_not_what_torch_remarks_at_exit(monkeypatch):
@@ -96,36 +29,6 @@ def test_what_a_case_said_is_not_what_torch_remarks_at_exit(monkeypatch):
         "25 of 25 tensors changed"
     )
     assert script("run", monkeypatch).last_line(remark) == ""
-
-
-@pytest.mark.parametrize(
-    ("log", "cause"),
-    [
-        (
-            IMPORT_CHAIN,
-            "ImportError: cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params' (trl/trainer/grpo_trainer.py:75)",  # noqa: E501
-        ),
-        (ENGINE, "ValueError: No memory for the cache blocks. (vllm/a.py:9)"),
-        (LINKER, "/usr/bin/ld: cannot find -lcuda: No such file or directory"),
-        (HEADERS, "main.c:2:10: fatal error: Python.h: No such file or directory"),
-        (SURVIVED, "KeyError: 'getpwuid(): uid not found: 12345' (torch/a.py:3)"),
-        (CRASH, "Fatal Python error: Segmentation fault"),
-        ("\x1b[31merror: numpy 2.0 is locked, 1.26 is installed\x1b[0m\nmore\n",
-         "error: numpy 2.0 is locked, 1.26 is installed"),
-        ("all is well\n\n", "all is well"),
-        ("", ""),
-    ],
-)  # fmt: skip
-def test_the_first_error_is_the_cause(log, cause, monkeypatch):
-    assert script("smoke_log", monkeypatch).first_error(log) == cause
-
-
-def test_a_traceback_without_an_end_is_no_crash(monkeypatch):
-    first_error = script("smoke_log", monkeypatch).first_error
-    assert "frame" in first_error(
-        'Traceback (most recent call last):\n  File "a.py", line 1\n frame'
-    )
-    assert first_error("Traceback (most recent call last):") == "Traceback (most recent call last):"
 
 
 def test_names_of_an_import_log_are_told_apart(monkeypatch):
@@ -186,6 +89,10 @@ def test_status_and_log_give_the_verdict(monkeypatch):
         run.verdict(-11, CRASH, 1)[1] == "killed by SIGSEGV: Fatal Python error: Segmentation fault"
     )
     assert run.verdict(None, "step 1\n", 60)[1] == "not done after 60 s; last said: step 1"
+    waiting = f"{ENGINE}INFO waiting for the engine\n"
+    assert (
+        "not done after 60 s; its log has: ValueError: No mem" in run.verdict(None, waiting, 60)[1]
+    )
 
 
 def test_a_long_log_keeps_both_ends(monkeypatch):
@@ -338,4 +245,24 @@ def test_people_see_what_failed_and_was_skipped(capsys, monkeypatch):
     said = " ".join(capsys.readouterr().err.split())
     assert "1 passed, 1 failed, 1 skipped" in said
     assert "import vllm" in said
-    assert "import torch" not in said
+    assert "import torch" in said
+    assert "2.0" in said
+
+
+def test_people_see_the_end_of_a_failed_cases_log_and_all_of_it_with_v(capsys, monkeypatch):
+    log = "\n".join(f"line {number}." for number in range(100))
+    failed = Case(name="nccl", outcome="failed", seconds=3, message="no peers", log=log)
+    quick = [Case(name=f"import p{number}", outcome="passed", seconds=0.1) for number in range(9)]
+    report = Report(target="small", arch="x86_64", tier="gpu", cases=(failed, *quick))
+    monkeypatch.setattr(console, "verbosity", 0)
+    smoke.show(report)
+    said = capsys.readouterr().err
+    assert "line 99." in said
+    assert "line 69." not in said
+    assert "9 more, under 1 s each" in said
+    assert "import p3" not in said
+    monkeypatch.setattr(console, "verbosity", 1)
+    smoke.show(report)
+    said = capsys.readouterr().err
+    assert "line 0." in said
+    assert "import p3" in said

@@ -7,7 +7,7 @@ import inspect
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +34,8 @@ HANDED = {
     },
     "smoke": {
         "arch": "--arch", "tier": "--tier", "through": "--through", "stranger": "--stranger",
-        "model": "--model", "patience": "--patience", "record": "--record",
+        "model": "--model", "patience": "--patience", "record": "--record", "jobs": "--jobs",
+        "share": "--share", "only": "--only",
     },
 }  # fmt: skip
 NAMED = {"form": "format", "origin": "from"}  # what options are called that Python names otherwise
@@ -334,13 +335,16 @@ def _tell(
 
 
 def _reports(verb: str, one: Ended) -> list[Report]:
-    """The reports of a task; one of its own if it wrote none."""
+    """The reports of a task, and one of its own if they do not say why it failed, or are none."""
+    from imgbuild import smoke as tests
+
+    told: list[Report] = []
     if verb == "smoke" and one.status is not None:
-        try:
-            return list(msgspec.json.decode(one.answer, type=list[Tested]))
-        except msgspec.DecodeError:
-            pass
+        with suppress(msgspec.DecodeError):
+            told += msgspec.json.decode(one.answer, type=list[Tested])
+    if told and (one.good or not all(map(tests.succeeded, told))):
+        return told
     outcome = "passed" if one.good else "failed"
     message = "" if one.good else one.message
     case = Case(name=f"{verb} on slurm", outcome=outcome, seconds=0, message=message, log=one.log)
-    return [Report(target=one.target, arch="", tier=verb, cases=(case,))]
+    return [*told, Report(target=one.target, arch="", tier=verb, cases=(case,))]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -14,11 +14,13 @@ import typer
 from imgbuild.cli import options, prove
 from imgbuild.cli.image import LayoutFolder, one_arch, same_image
 from imgbuild.console import console
-from imgbuild.errors import InputError
+from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
+from imgbuild.tested import How
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild import smoke as smoke_tests
+    from imgbuild.pipeline import Session
     from imgbuild.store import Store
     from imgbuild.tested import Tested
 
@@ -136,12 +138,35 @@ Patience = Annotated[
 ]
 
 
-class _How(TypedDict):
-    """What all ways of running the tests take."""
-
-    store: Store
-    patience: float
-    model: Path | None
+Jobs = Annotated[
+    int,
+    typer.Option(
+        "--jobs",
+        metavar="N",
+        min=1,
+        help="Cases at a time: they import at once, and take turns at the GPU.",
+        rich_help_panel=options.WORK,
+    ),
+]
+Share = Annotated[
+    int,
+    typer.Option(
+        "--share",
+        metavar="N",
+        min=1,
+        help="Of these, cases that use the gpu tier's GPUs at once: one of 80 GB has room for all.",
+        rich_help_panel=options.WORK,
+    ),
+]
+Only = Annotated[
+    str,
+    typer.Option(
+        "--only",
+        metavar="PATTERNS",
+        help="Cases by the shell patterns of their names, such as nccl|vllm*.",
+        rich_help_panel=options.WORK,
+    ),
+]
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,8 +174,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     tiers: tuple[smoke_tests.Tier, ...]
     through: Place | None
-    patience: float
-    model: Path | None
+    how: How
     stranger: bool
     sif: Path | None
     record: bool
@@ -170,6 +194,9 @@ def smoke(
     junit: JUnit = None,
     record: Record = False,
     patience: Patience = 1.0,
+    jobs: Jobs = 1,
+    share: Share = 1,
+    only: Only = "*",
     matrix: options.MatrixFile = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -200,6 +227,9 @@ def smoke(
     if sif is not None and (layout is not None or through not in (None, Place.APPTAINER)):
         message = f"--sif {sif}: a SIF is tested through apptainer, and needs no layout"
         raise InputError(message, hint="leave --layout and --through out")
+    if record and (model is not None or only != "*"):
+        message = "--record: a proof is of a whole tier, with the tests' own models"
+        raise InputError(message, hint="leave --model and --only out")
     if record and (sif is not None or through is Place.HERE):
         message = "--record: neither a SIF nor the active environment says which image it is of"
         raise InputError(message, hint="test the image's layout; --through apptainer makes its SIF")
@@ -207,17 +237,20 @@ def smoke(
     asked = _Asked(
         tiers=_tiers(tier, through),
         through=through,
-        patience=patience,
-        model=_model(model),
+        how=How(
+            patience=patience, model=_model(model), jobs=jobs, share=min(share, jobs), only=only
+        ),
         stranger=stranger,
         sif=sif,
         record=record,
     )
-    reports = _smoke(wanted, matrix, layout, arch, asked, everything=everything)
+    reports, failures = _smoke(wanted, matrix, layout, arch, asked, everything=everything)
     if junit is not None:
         write_bytes(junit, junits.document(reports))
     words = [f"{each.target} {each.arch} {each.tier} {tests.verdict(each)}" for each in reports]
     options.answer(reports, words, json=json)
+    if failures:
+        raise typer.Exit(SomeFailed(failures).exit_code)
     if not all(tests.succeeded(report) for report in reports):
         raise typer.Exit(1)
 
@@ -251,49 +284,96 @@ def _smoke(
     asked: _Asked,
     *,
     everything: bool,
-) -> list[Tested]:
-    """A report for each target and tier, each shown as soon as it is there."""
-    from imgbuild import lock, pipeline, proofs, smoke_sif, testimony
+) -> tuple[list[Tested], dict[str, ImgbuildError]]:
+    """A report for each target and tier, each shown as soon as it is there.
+
+    One that could not be tested has a report that says so, and what stopped it, as what was not
+    recorded, is given by target as well. If nothing at all was tested, that is raised.
+    """
+    from imgbuild import pipeline
     from imgbuild import smoke as tests
-    from imgbuild.sif import container
     from imgbuild.store import Store
 
     session = pipeline.open_session(matrix, pipeline.Options())
     store = Store.open()
-    reports = []
     selected = session.select(wanted, everything=everything, arches=[])
     same_image(selected, layout or asked.sif)
+    reports: list[Tested] = []
+    failed: dict[str, ImgbuildError] = {}
+    stopped: list[Tested] = []
     for item in selected:
-        images = session.project.images
-        how = _How(store=store, patience=asked.patience, model=asked.model)
-        if asked.through is Place.HERE:
-            locked = lock.read_lock(images, item.name)
-            found = tests.smoke_here(locked, _here(arch), asked.tiers, **how)
-        elif asked.sif is not None:
-            locked = lock.read_lock(images, item.name)
-            own = container.arch_of(asked.sif)
-            found = smoke_sif.smoke_file(locked, asked.sif, own, asked.tiers, **how)
-        else:
-            built = pipeline.built_layout(session, item.name, layout)
-            locked = lock.read_lock(images, item.name)
-            only = one_arch(built, arch)
-            if asked.record:
-                config = built.image(only).config.digest
-                proofs.require_sealed(session.project, locked, only, config, str(built.path))
-            if asked.through is Place.APPTAINER:
-                found = smoke_sif.smoke_sif(locked, built, only, asked.tiers, **how)
-            else:
-                through = asked.through.value if asked.through else None
-                found = tests.smoke(
-                    locked, built, only, asked.tiers, through=through, stranger=asked.stranger,
-                    **how,
-                )  # fmt: skip
-        for report in found:
-            tests.show(report)
-        if asked.record:
-            prove.tell(proofs.prove(session.project, testimony.of_reports(found), store))
-        reports += found
-    return reports
+        left: list[str] = list(asked.tiers)
+        try:
+            for report in _tested(session, item.name, layout, arch, asked, store):
+                tests.show(report)
+                reports.append(report)
+                left.remove(report.tier)
+                if asked.record and (wrong := _record(session, report, store)):
+                    failed[item.name] = wrong
+        except Interrupted:
+            raise
+        except ImgbuildError as error:
+            failed[item.name] = error
+            stopped.append(_stopped(item.name, (left or asked.tiers)[0], error))
+    if failed and not reports:
+        raise next(iter(failed.values())) if len(failed) == 1 else SomeFailed(failed)
+    for each in failed.values():
+        console.error(each.message, hint=each.hint)
+    return [*reports, *stopped], failed
+
+
+def _stopped(target: str, tier: str, error: ImgbuildError) -> Tested:
+    """The report of a tier that could not be run."""
+    from imgbuild.report import Case
+    from imgbuild.tested import Tested
+
+    case = Case(name="smoke tests", outcome="failed", seconds=0, message=error.message)
+    return Tested(target=target, arch="", tier=tier, cases=(case,))
+
+
+def _tested(
+    session: Session,
+    name: str,
+    layout: Path | None,
+    arch: Sequence[Arch] | None,
+    asked: _Asked,
+    store: Store,
+) -> Iterator[Tested]:
+    """The reports of a target's tiers, as they come."""
+    from imgbuild import lock, pipeline, proofs, smoke_sif
+    from imgbuild import smoke as tests
+    from imgbuild.sif import container
+
+    images = session.project.images
+    if asked.through is Place.HERE:
+        locked = lock.read_lock(images, name)
+        return tests.smoke_here(locked, _here(arch), asked.tiers, store=store, how=asked.how)
+    if asked.sif is not None:
+        locked, own = lock.read_lock(images, name), container.arch_of(asked.sif)
+        return smoke_sif.smoke_file(locked, asked.sif, own, asked.tiers, store=store, how=asked.how)
+    built = pipeline.built_layout(session, name, layout)
+    locked = lock.read_lock(images, name)
+    only = one_arch(built, arch)
+    if asked.record:
+        config = built.image(only).config.digest
+        proofs.require_sealed(session.project, locked, only, config, str(built.path))
+    if asked.through is Place.APPTAINER:
+        return smoke_sif.smoke_sif(locked, built, only, asked.tiers, store=store, how=asked.how)
+    return tests.smoke(
+        locked, built, only, asked.tiers, through=asked.through and asked.through.value,
+        store=store, how=asked.how, stranger=asked.stranger,
+    )  # fmt: skip
+
+
+def _record(session: Session, report: Tested, store: Store) -> ImgbuildError | None:
+    """Put the run into its ledger; what was wrong if it is no proof."""
+    from imgbuild import proofs, testimony
+
+    try:
+        prove.tell(proofs.prove(session.project, testimony.of_reports([report]), store))
+    except InputError as error:
+        return error
+    return None
 
 
 def _here(arches: Sequence[Arch] | None) -> Arch:
