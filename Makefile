@@ -14,8 +14,9 @@ IMGBUILD := $(BIN)/imgbuild
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder \
 	--durations 40 --durations-min 5
 
-SHOW := import torch, vllm, trl, tensordict; \
-	print("\n".join(f"{m.__name__} {m.__version__}" for m in (torch, vllm, trl, tensordict)))
+SHOW := import importlib, importlib.metadata; there = importlib.metadata.packages_distributions(); \
+	wanted = [n for n in ("torch", "vllm", "sglang", "trl", "verl", "tensordict") if n in there]; \
+	print("\n".join(f"{n} {importlib.import_module(n).__version__}" for n in wanted))
 
 .PHONY: image test fast lint format constraints benchmark reproduce dist tool clean help
 

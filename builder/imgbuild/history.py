@@ -69,7 +69,7 @@ def past(project: Project, count: int, refs: Sequence[str]) -> Past:
     ends: list[int] = []
     behind: list[str] = []
     for ref in refs:
-        commits[_git(project, "rev-parse", "--verify", f"{ref}^{{commit}}").strip()] = None
+        commits[_commit(project, ref)] = None
         listed = _git(
             project, "log", f"--max-count={count}", "--format=%H", ref, "--", LOCKS, SEALS
         )
@@ -137,9 +137,30 @@ def _git(project: Project, *words: str, empty: int = 0) -> str:
     return done.stdout
 
 
+def _commit(project: Project, revision: str) -> str:
+    """The commit that `revision` names; InputError if there is none, or no repository."""
+    git = run.find("git", remedy=REMEDY)
+    words = [git, "rev-parse", "--verify", "--quiet", "--end-of-options"]
+    known = run.run([*words, f"{revision}^{{commit}}"], cwd=project.root, check=False)
+    if known.status == 0:
+        return known.stdout.strip()
+    inside = run.run([git, "rev-parse", "--git-dir"], cwd=project.root, check=False)
+    if inside.status != 0:
+        said = inside.stderr.strip().splitlines()
+        message = f"{project.root} is in no git repository that can be read"
+        raise InputError(
+            ": ".join((message, *said[:1])), hint="this needs a checkout with its history"
+        )
+    message = f"{revision} is no revision of the repository at {project.root}"
+    hint = (
+        "name a commit, a branch or a tag; a shallow clone lacks older ones: git fetch --unshallow"
+    )
+    raise InputError(message, hint=hint)
+
+
 def digests_at(project: Project, revision: str) -> dict[str, Digest]:
     """The digest of each target that was sealed at `revision`; InputError if it is unknown."""
-    commit = _git(project, "rev-parse", "--verify", f"{revision}^{{commit}}").strip()
+    commit = _commit(project, revision)
     found: dict[str, Digest] = {}
     for line in _git(project, "ls-tree", "-r", commit, "--", "images").splitlines():
         about, _, path = line.partition("\t")
@@ -154,24 +175,10 @@ def digests_at(project: Project, revision: str) -> dict[str, Digest]:
 def sealed_at(project: Project, target: str, revision: str) -> tuple[Lock, Seal] | None:
     """Lock and seal of `target` at `revision`, None if it had none; InputError if it is unknown."""
     git = run.find("git", remedy=REMEDY)
-    known = run.run(
-        [git, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"],
-        cwd=project.root,
-        check=False,
-    )
-    if known.status != 0:
-        inside = run.run([git, "rev-parse", "--git-dir"], cwd=project.root, check=False)
-        if inside.status != 0:
-            message = f"{project.root} is in no git repository that can be read"
-            said = inside.stderr.strip().splitlines()
-            raise InputError(
-                ": ".join((message, *said[:1])), hint="--diff needs a checkout with its history"
-            )
-        message = f"{revision} is no revision of the repository at {project.root}"
-        raise InputError(message, hint="name a commit, a branch or a tag")
+    commit = _commit(project, revision)
     files = []
     for name in (LOCK, SEAL):
-        place = f"{known.stdout.strip()}:./images/{target}/{name}"
+        place = f"{commit}:./images/{target}/{name}"
         shown = run.run([git, "show", place], cwd=project.root, check=False)
         if shown.status != 0:
             return None

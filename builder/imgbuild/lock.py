@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from imgbuild import codec, drift
-from imgbuild.errors import InputError, LockStale
+from imgbuild.errors import InputError, LockStale, Problem
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target, User
 from imgbuild.resolution import Locked, Resolution
@@ -186,13 +186,24 @@ def lock_path(images: Path, target: str) -> Path:
 
 
 def read_lock(images: Path, target: str) -> Lock:
-    """Read the lock of `target`; LockStale if there is none or its format is another."""
+    """Read the lock of `target`; LockStale if there is none or its format is another.
+
+    InputError if it is damaged, or the lock of another target.
+    """
     path = lock_path(images, target)
     remedy = f"make it with: imgbuild lock --target {target}"
     if not path.exists():
         message = f"{path}: no lock for target {target}"
         raise LockStale(message, hint=remedy)
-    return decode_lock(path.read_bytes(), str(path), hint=damaged(target), remedy=remedy)
+    found = decode_lock(path.read_bytes(), str(path), hint=damaged(target), remedy=remedy)
+    if found.target != target:
+        other = Problem(
+            file=str(path), path="target", message="it is another target's", value=found.target,
+            expected=target,
+        )  # fmt: skip
+        message = f"{path} is the lock of another target"
+        raise InputError(message, problems=(other,), hint=damaged(target))
+    return found
 
 
 def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:

@@ -89,10 +89,26 @@ def find(root: Path, text: str | None = None, *, only: bool = False) -> Named | 
             message = "--mirror-only needs a mirror, and none is set"
             raise InputError(message, hint="name it: --mirror HOST/REPOSITORY, or mirror use")
         return None
-    parse_repository(found.setting.mirror)
+    repository(found.setting.mirror, str(found.place or found.origin.value))
     if only:
         setting = msgspec.structs.replace(found.setting, only=True)
         found = msgspec.structs.replace(found, setting=setting)
+    return found
+
+
+def repository(text: str, place: str) -> Repository:
+    """The mirror that `text` names; InputError, with the `place` where it stands, if it does not.
+
+    It is HOST/REPOSITORY: a name without a host would be one of Docker's own registry.
+    """
+    try:
+        found = parse_repository(text)
+    except InputError as error:
+        message = f"{place}: {error.message}"
+        raise InputError(message, hint=error.hint) from error
+    if text.partition("/")[0] != found.host:
+        message = f"{place}: {text!r} names no registry's host"
+        raise InputError(message, hint="name it as HOST/REPOSITORY: registry.example/rl/inputs")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Findings: one shape for audit, smoke and diagnose."""
+"""Findings: one shape for audit, smoke tests and doctor."""
 
 from __future__ import annotations
 

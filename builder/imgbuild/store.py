@@ -46,14 +46,14 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, place: str) -> int:
     """A size in bytes from "500M", "20G", "20GB" (powers of 1000) or "20Gi", "20GiB" (of 1024).
 
-    InputError if it is none of these.
+    InputError if it is none of these; `place` is the option or variable where it stands.
     """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
     if found is None or (found[3] and not found[2]):
-        message = f"not a size: {text!r}"
+        message = f"{place} {text!r} is no size"
         raise InputError(message, hint="write bytes or a unit: 500M, 20G, 20GiB")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2]])
 
@@ -71,7 +71,7 @@ def default_root() -> Path:
 def size_limit() -> int | None:
     """The cap on the cache from $IMGBUILD_CACHE_SIZE, in bytes; None if there is none."""
     text = os.environ.get("IMGBUILD_CACHE_SIZE", "")
-    return parse_size(text) if text else None
+    return parse_size(text, "IMGBUILD_CACHE_SIZE") if text else None
 
 
 class Store:

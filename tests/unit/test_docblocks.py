@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import itertools
 import re
 import shlex
@@ -302,3 +303,13 @@ def test_talk_may_stand_around_an_error() -> None:
 
 def test_places_are_below_the_repository() -> None:
     assert all(Path(block.place.rpartition(":")[0]).suffix == ".md" for block in BLOCKS)
+
+
+def test_the_table_of_sizes_is_that_of_the_seals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that is made anew moves sums, too: tools/sharing.py says the lines."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    sharing = importlib.import_module("sharing")
+    text = (ROOT / "docs/benchmarks.md").read_text("utf-8").splitlines()
+    assert [
+        line for line in sharing.table(sharing.images(ROOT / "images")) if line not in text
+    ] == []

@@ -168,6 +168,9 @@ def test_libraries_say_what_machine_they_are_for(tmp_path):
     both = msgspec.structs.replace(locked, arch=dict.fromkeys(Arch, locked.arch[Arch.X86_64]))
     with pytest.raises(InputError, match=rf"a\.so is for {own}, not for {other}"):
         kernels.take(both, other, (folder, folder), ["9.0"], tmp_path / "out")
+    text = cache(tmp_path / "killed", a=b"")
+    with pytest.raises(InputError, match=r"a\.so is no library for x86_64 or arm64"):
+        kernels.take(locked, Arch.X86_64, (text, text), ["9.0"], tmp_path / "out")
     mixed = cache(tmp_path / "text", a=data, b=b"no library")
     libraries = kernels.compiled(mixed).values()
     with pytest.raises(InputError, match="do not say that they are for x86_64 or arm64"):

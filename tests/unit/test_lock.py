@@ -44,6 +44,15 @@ def test_another_format_is_refused_before_it_is_read(tmp_path):
         lock.read_lock(tmp_path, "small")
 
 
+def test_the_lock_of_another_target_is_refused(tmp_path):
+    path = lock.lock_path(tmp_path, "large")
+    codec.write(path, samples.lock())
+    with pytest.raises(InputError, match="is the lock of another target") as caught:
+        lock.read_lock(tmp_path, "large")
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.value, problem.expected) == (str(path), "small", "large")
+
+
 def test_a_broken_lock_names_the_file(tmp_path):
     path = lock.lock_path(tmp_path, "small")
     damages: tuple[object, ...] = ({"format": 1, "target": 5}, {"format": "one"}, [])

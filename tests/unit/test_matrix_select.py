@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.errors import NothingSelected, WorldImpossible
+from imgbuild.errors import InputError, NothingSelected, WorldImpossible
 from imgbuild.matrix.load import load, loads
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import select
@@ -80,7 +80,7 @@ def test_no_name_at_all(matrix: Matrix) -> None:
 
 
 def test_all_and_a_name_contradict(matrix: Matrix) -> None:
-    with pytest.raises(NothingSelected, match="both given"):
+    with pytest.raises(InputError, match="both given"):
         chosen(matrix, "gh200", everything=True)
 
 

@@ -59,6 +59,9 @@ def test_use_writes_the_setting_of_the_project_or_of_the_user(world, command):
     assert json.loads(mirror.user_file().read_text()) == {
         "mirror": PLACE, "only": True, "plain_http": True
     }  # fmt: skip
+    nowhere = command("mirror", "use", "nonsense")
+    assert nowhere.status == 2
+    assert "'nonsense' names no registry's host" in " ".join(nowhere.stderr.split())
     assert "no mirror is set there" in command("mirror", "use", "--off").stderr
     assert not (world.folder / "mirror.json").exists()
     assert mirror.user_file().exists()

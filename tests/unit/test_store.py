@@ -210,13 +210,13 @@ def test_a_disk_without_locks_says_so() -> None:
     [("0", 0), ("500M", 500_000_000), ("20 GB", 20_000_000_000), ("1.5k", 1500), ("2GiB", 2 << 30)],
 )
 def test_sizes(text: str, size: int) -> None:
-    assert parse_size(text) == size
+    assert parse_size(text, "--max-size") == size
 
 
 @pytest.mark.parametrize("text", ["", "many", "-1", "5X", "1i", "1e9", "1.G"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="not a size"):
-        parse_size(text)
+    with pytest.raises(InputError, match=r"--max-size '.*' is no size"):
+        parse_size(text, "--max-size")
 
 
 # -- after a power cut: another boot

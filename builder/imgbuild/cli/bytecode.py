@@ -51,7 +51,7 @@ def bytecode(
 
         imgbuild bytecode cu130-vllm
 
-        imgbuild bytecode cu130-vllm --import torch --import vllm --import trl
+        imgbuild bytecode cu130-vllm --import vllm.entrypoints.llm --import trl.trainer.grpo_trainer
     """
     from imgbuild import bytecode as compiling
     from imgbuild import lock, pipeline

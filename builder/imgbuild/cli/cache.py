@@ -162,7 +162,7 @@ def prune(
     from imgbuild.store import Store, parse_size, size_limit
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    limit = size_limit() if max_size is None else parse_size(max_size)
+    limit = size_limit() if max_size is None else parse_size(max_size, "--max-size")
     if limit is None:
         message = "prune needs a size to keep"
         raise InputError(message, hint="--max-size 20G, or set IMGBUILD_CACHE_SIZE")

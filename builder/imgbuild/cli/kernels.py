@@ -110,6 +110,9 @@ def kernels(
     target = single(session.select([name], everything=False, arches=[]))
     locked = lock.read_lock(session.project.images, target)
     out = output or session.project.root / "wheels"
+    if len(set(arch or [])) > 1:
+        message = f"--arch {' --arch '.join(arch or [])}: a wheel is for one architecture"
+        raise InputError(message, hint="name one of them")
     if triton:
         _refuse_beside("--triton", {"--gpu": gpu, "--module": module, "--layout": layout})
         _triton(session.matrix.targets[target], locked, arch, _two(caches), out, json=json)

@@ -103,6 +103,9 @@ def matrix(
     project = find(matrix)
     read = extend.load(project.matrix)
     wanted = options.wanted(names, target)
+    if into is not None and (wanted or arch or cuda or state):
+        message = f"--into {into}: its table has all targets, and some were asked for"
+        raise InputError(message, hint="leave names, --arch, --cuda and --state out")
     selected = select(read, wanted, everything=everything or not wanted, arches=arch or [])
     rows = []
     for row in table.rows(read, extend.shown(read, selected)):

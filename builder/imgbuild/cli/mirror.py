@@ -158,7 +158,6 @@ def use(
         imgbuild mirror use --off
     """
     from imgbuild import codec, mirror, project
-    from imgbuild.registry.reference import parse_repository
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     if off == (place is not None):
@@ -170,7 +169,7 @@ def use(
         console.info(f"{path}: no mirror is set there")
         options.answer(None, [], json=json)
         return
-    repository = parse_repository(place)
+    repository = mirror.repository(place, "mirror use")
     plain = repository.host in (plain_http or [])
     setting = mirror.Setting(mirror=str(repository), only=only, plain_http=plain)
     codec.write(path, setting)

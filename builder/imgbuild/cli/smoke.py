@@ -92,7 +92,8 @@ Model = Annotated[
     typer.Option(
         "--model",
         metavar="FOLDER",
-        help="A real model for the gpu tiers; by default a tiny one with random weights.",
+        help="A real model for the gpu tiers' cases of vLLM, its servers and SGLang; by default a"
+        " tiny one with random weights.",
         rich_help_panel=options.WORK,
         show_default=False,
     ),

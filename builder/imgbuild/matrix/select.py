@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from imgbuild.console import console
-from imgbuild.errors import NothingSelected, WorldImpossible
+from imgbuild.errors import InputError, NothingSelected, WorldImpossible
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.matrix.near import like
 from imgbuild.matrix.walk import nearest
@@ -61,7 +61,7 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
         return set(names)
     if everything:
         message = f"--all and {' '.join(patterns)} were both given"
-        raise NothingSelected(message, hint="give one of them")
+        raise InputError(message, hint="give one of them")
     if not patterns:
         message = "no target was named"
         raise NothingSelected(message, hint=f"name one of {', '.join(names)}, or give --all")

@@ -51,11 +51,15 @@ def of_project(project: Project, target: str) -> Known:
 
 
 def of_folder(path: Path) -> Known:
-    """The lock in the file `path`, with what lies beside it, as `oras pull` of an artifact leaves.
+    """The lock in the file or folder `path`, with what lies beside it, as `oras pull` leaves.
 
-    InputError if there is none. In the folder of a project's target it is that target's.
+    InputError if there is none, or `path` has another name: what goes with it has fixed names, too.
+    In the folder of a project's target it is that target's.
     """
     folder = path if path.is_dir() else path.parent
+    if not (folder / LOCK).is_file() or (path != folder and path.name != LOCK):
+        message = f"{path} is no {LOCK}, nor a folder that holds one"
+        raise InputError(message, hint=f"name the {LOCK} that lies beside its digests.json")
     matrix = folder.parent.parent / "matrix.yaml"
     if matrix.is_file() and folder.parent.name == "images":
         return of_project(Project(matrix=matrix), folder.name)
