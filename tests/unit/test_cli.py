@@ -266,7 +266,7 @@ def test_outside_a_project(
         (["run", "cu1*", "true"], "several targets match"),
         (["run", TARGET, "true"], f"{TARGET} is not built"),
         (["run", TARGET, "--layout", "elsewhere"], "elsewhere"),
-        (["cache", "prune", "--max-size", "big"], "not a size: 'big'"),
+        (["cache", "prune", "--max-size", "big"], "--max-size 'big' is no size"),
         (["cache", "nope"], "'nope'"),
     ],
 )

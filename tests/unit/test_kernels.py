@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import platform
+import struct
 import zipfile
 from pathlib import Path
 
@@ -29,13 +30,20 @@ def lock(mode: str = "jit") -> Lock:
     return samples.lock(samples.wheel("flashinfer-python", "0.6.12"), of=source)
 
 
+def elf(machine: int = 62) -> bytes:
+    """The header of a library without sections; 62 is x86_64."""
+    numbers = (3, machine, 1, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0)
+    return b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", *numbers)
+
+
 def cache(folder: Path, gpus: str = "90a", **libraries: bytes) -> Path:
-    """A cache of FlashInfer with these libraries, its objects and its own folder of locks."""
+    """A cache of FlashInfer with libraries of these bytes, objects and its own folder of locks."""
     for name, data in {"tmp": None, **libraries}.items():
         place = folder / ".cache/flashinfer/0.6.12" / gpus / "cached_ops" / name
         place.mkdir(parents=True)
         if data is not None:
-            (place / f"{name}.so").write_bytes(data)
+            whole = data if data.startswith(b"\x7fELF") else elf() + data
+            (place / f"{name}.so").write_bytes(whole)
             (place / "x.cuda.o").write_bytes(b"object")
     return folder
 
@@ -45,7 +53,7 @@ def test_the_wheel_is_what_flashinfer_looks_into(tmp_path):
     other = cache(tmp_path / "other", sampling=b"S", page=b"P2")
     made = kernels.take(lock(), Arch.X86_64, (one, other), ["9.0"], tmp_path / "out")
     told = {each.name: each.differs for each in made.kernels}
-    assert told == {"page": ("the file: 1",), "sampling": ()}
+    assert told == {"page": ("outside of sections",), "sampling": ()}
     assert made.version.startswith("0.6.12+k")
     assert made.file == f"flashinfer_jit_cache-{made.version}-py3-none-manylinux_2_36_x86_64.whl"
     wheel = tmp_path / "out" / made.file
@@ -61,8 +69,8 @@ def test_the_wheel_is_what_flashinfer_looks_into(tmp_path):
     spec.loader.exec_module(package)
     assert package.__version__ == made.version
     found = Path(package.get_jit_cache_dir())
-    assert (found / "page/page.so").read_bytes() == b"P1"  # the first of the two
-    assert (found / "sampling/sampling.so").read_bytes() == b"S"
+    assert (found / "page/page.so").read_bytes() == elf() + b"P1"  # the first of the two
+    assert (found / "sampling/sampling.so").read_bytes() == elf() + b"S"
     [provider] = package.get_jit_cache_providers()  # what FlashInfer 0.7 asks for
     assert (provider.version, Path(provider.jit_cache_dir)) == (made.version, found)
     assert provider.distribution == kernels.PACKAGE
@@ -83,7 +91,7 @@ def test_a_cache_of_other_gpus_or_none_is_refused(tmp_path, monkeypatch):
         kernels.take(lock(), Arch.X86_64, (folder, folder), ["8.0"], tmp_path / "out")
     copied = tmp_path / "mine/cached_ops/a"
     copied.mkdir(parents=True)
-    (copied / "a.so").write_bytes(b"A")
+    (copied / "a.so").write_bytes(elf())
     with pytest.raises(InputError, match="its folder names no GPUs, such as 90a"):
         kernels.take(lock(), Arch.X86_64, (copied.parents[1],) * 2, ["9.0"], tmp_path / "out")
     monkeypatch.chdir(folder / ".cache/flashinfer/0.6.12/90a")
@@ -169,9 +177,11 @@ def test_libraries_say_what_machine_they_are_for(tmp_path):
     with pytest.raises(InputError, match=rf"a\.so is for {own}, not for {other}"):
         kernels.take(both, other, (folder, folder), ["9.0"], tmp_path / "out")
     text = cache(tmp_path / "killed", a=b"")
+    kernels.compiled(text)["a"].write_bytes(b"")  # its run was ended while it was linked
     with pytest.raises(InputError, match=r"a\.so is no library for x86_64 or arm64"):
         kernels.take(locked, Arch.X86_64, (text, text), ["9.0"], tmp_path / "out")
-    mixed = cache(tmp_path / "text", a=data, b=b"no library")
+    mixed = cache(tmp_path / "text", a=data, b=b"")
+    kernels.compiled(mixed)["b"].write_bytes(b"no library")
     libraries = kernels.compiled(mixed).values()
     with pytest.raises(InputError, match="do not say that they are for x86_64 or arm64"):
         kernels.machine(mixed, libraries)
