@@ -268,6 +268,11 @@ def test_outside_a_project(
         (["run", TARGET, "--layout", "elsewhere"], "elsewhere"),
         (["cache", "prune", "--max-size", "big"], "--max-size 'big' is no size"),
         (["cache", "nope"], "'nope'"),
+        (["lock", TARGET, "--check", "--again"], "--again is given beside --check"),
+        (["audit", TARGET, "--python", "3.11"], "--python 3.11: a locked target has its own"),
+        (["slurm", TARGET, "--check", "--", "train.py"], "--check runs tests of its own, not"),
+        (["digest", TARGET, "--all"], "were both given"),
+        (["matrix", TARGET, "--into", "README.md"], "its table has all targets, and some were"),
     ],
 )
 def test_a_wrong_command_line(imgbuild: Command, arguments: list[str], told: str) -> None:

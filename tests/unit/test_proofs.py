@@ -234,6 +234,9 @@ def test_the_active_environment_and_a_sif_prove_nothing(world: World, imgbuild: 
         done = imgbuild("smoke", TARGET, "--record", *words)
         assert done.status == 2
         assert "a proof is of a whole tier" in " ".join(done.stderr.split())
+    done = imgbuild("smoke", TARGET, "--only", "nccl")
+    assert done.status == 2
+    assert "--only nccl: no tier is named" in " ".join(done.stderr.split())
 
 
 def test_an_image_that_is_not_the_sealed_one_is_not_tested_at_all(world: World) -> None:

@@ -136,6 +136,9 @@ def audit(
         each = (arch or [])[0]
         reports = [_audit_pins(requirements, python or "", each, checks, matrix, offline=offline)]
     else:
+        if python is not None:
+            message = f"--python {python}: a locked target has its own"
+            raise InputError(message, hint="leave it out, or name pins with --requirements")
         reports = _audit_targets(
             wanted, arch or [], checks, matrix, everything=everything, keep=keep, offline=offline
         )

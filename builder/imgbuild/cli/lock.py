@@ -85,6 +85,9 @@ def lock(
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     _refuse(diff, check=check)
+    if again and (check or diff is not None):
+        message = f"--again is given beside {'--check' if check else '--diff'}, which locks nothing"
+        raise InputError(message, hint="leave one of them out")
     how = pipeline.Options(jobs=options.processes(jobs), offline=offline)
     session = pipeline.open_session(matrix, how)
     chosen = session.select(options.wanted(names, target), everything=everything, arches=[])

@@ -233,6 +233,9 @@ def slurm(
     if shared and not check:
         message = "--shared goes with --check"
         raise InputError(message, hint="add --check, or leave it out")
+    if check and _words(command):
+        message = f"--check runs tests of its own, not {' '.join(_words(command))}"
+        raise InputError(message, hint="leave the command out, or --check")
     found = projects.find(matrix)
     asked = Allocation(
         nodes=nodes, gpus=gpus, cpus=cpus, memory=memory, time=time, account=account,

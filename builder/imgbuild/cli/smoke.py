@@ -164,7 +164,7 @@ Only = Annotated[
     typer.Option(
         "--only",
         metavar="PATTERNS",
-        help="Cases by the shell patterns of their names, such as nccl|vllm*.",
+        help="Cases of the named --tier by shell patterns of their names, such as nccl|vllm*.",
         rich_help_panel=options.WORK,
     ),
 ]
@@ -234,6 +234,9 @@ def smoke(
     if record and (sif is not None or through is Place.HERE):
         message = "--record: neither a SIF nor the active environment says which image it is of"
         raise InputError(message, hint="test the image's layout; --through apptainer makes its SIF")
+    if only != "*" and not tier:
+        message = f"--only {only}: no tier is named, and each has cases of its own"
+        raise InputError(message, hint="name it: --tier static, cpu, gpu or multi-gpu")
     through = Place.APPTAINER if sif is not None else through
     asked = _Asked(
         tiers=_tiers(tier, through),
