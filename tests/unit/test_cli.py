@@ -270,7 +270,7 @@ def test_outside_a_project(
         (["cache", "nope"], "'nope'"),
         (["lock", TARGET, "--check", "--again"], "--again is given beside --check"),
         (["audit", TARGET, "--python", "3.11"], "--python 3.11: a locked target has its own"),
-        (["slurm", TARGET, "--check", "--", "train.py"], "--check runs tests of its own, not"),
+        (["slurm", TARGET, "train.py", "--check"], "--check runs tests of its own, not"),
         (["digest", TARGET, "--all"], "were both given"),
         (["matrix", TARGET, "--into", "README.md"], "its table has all targets, and some were"),
     ],
