@@ -158,8 +158,9 @@ def served(folder: Path) -> tuple[list[str], str]:
                "--max_model_len", str(smoke_stack.LENGTH), "--enforce_eager", "True"]  # fmt: skip
     server = f"http://127.0.0.1:{port}"
     health = smoke_stack.trl_health(server)
-    with smoke_gpu.server(command, health, 400, {"CUDA_VISIBLE_DEVICES": "0"}):
-        os.environ["CUDA_VISIBLE_DEVICES"] = "1"
+    first, second = smoke_gpu.names()[:2]
+    with smoke_gpu.server(command, health, 400, {"CUDA_VISIBLE_DEVICES": first}):
+        os.environ["CUDA_VISIBLE_DEVICES"] = second
         # TRL 1.9 tells vLLM's communicator the trainer's device, and accelerate gives it a number
         # only where a launcher numbered the process: "this nccl communicator is created to work on
         # cuda, but the input tensor is on cuda:0".

@@ -325,8 +325,8 @@ def verdict(status: int | None, log: str, limit: float) -> tuple[str, str]:
         return "skipped", last_line(log)
     if status is None:
         why = cause(log)
-        words = f"its log has: {why}" if why else f"last said: {last_line(log)}"
-        return "failed", f"not done after {limit:.0f} s; {words}"
+        words = f"; its log has: {why}" if why else ""
+        return "failed", f"not done after {limit:.0f} s; last said: {last_line(log)}{words}"
     if status < 0:
         why = first_error(log)
         name = signal.Signals(-status).name

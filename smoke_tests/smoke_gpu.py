@@ -100,14 +100,20 @@ def _taken(path: str, *, wait: bool) -> Any:
     return stream
 
 
+def names() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES takes them one by one."""
+    found = visible()
+    if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
+        return found
+    return [str(number) for number in range(len(found))]
+
+
 def _use(place: int) -> None:
     """Of several GPUs take the one of this place, where places are shared."""
-    count = len(visible())
-    if sharing() > 1 and count > 1:
-        named = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names = visible() if named is not None else [str(number) for number in range(count)]
-        os.environ["CUDA_VISIBLE_DEVICES"] = names[place % count]
-        print(f"its GPU: {names[place % count]}")
+    found = names()
+    if sharing() > 1 and len(found) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = found[place % len(found)]
+        print(f"its GPU: {found[place % len(found)]}")
 
 
 def age() -> float:

@@ -19,7 +19,9 @@ from typing import NamedTuple
 TRACEBACK = "Traceback (most recent call last):"
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
 NOWHERE = re.compile(r"^<|/importlib/__init__\.py$")  # frames that say nothing of the cause
-EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
+EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::(?: (?P<text>.*))?)?$")
+# torchrun's word for a child that failed: the child said why.
+WRAPPER = re.compile(r"(?:^|\.)ChildFailedError\b")
 COMPILER = re.compile(
     r"^(?:\S+?:\d+(?::\d+)?: (?:fatal )?error: "  # gcc, clang
     r"|(?:\S*/)?(?:[\w-]+-)?(?:ld|collect2|gcc|cc|g\+\+|c\+\+|nvcc|ptxas|as)(?:[.-][\w.]+)?: .*"
@@ -39,7 +41,9 @@ CHAINED = re.compile(
 SURVIVED = re.compile(r"\b(?:WARN|WARNING|INFO|DEBUG)\b")  # before a traceback, on its line
 WARNED = re.compile(r"\bWARN(?:ING)?\b")  # on the line before one that has nothing before it
 GROUP = "Exception Group Traceback"  # its exceptions follow, each with a traceback of its own
-OPEN = re.compile(r":$|\b\d+ validation errors? for \S+$")  # the next line says what it is
+OPEN = re.compile(r":$|\b\d+ validation errors? for \S+$")  # what follows says what it is
+FIELD = re.compile(r"[\w.\[\]]+")  # pydantic names a field on a line of its own
+FOLLOWING = 4  # lines
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 LONGEST = 600
 
@@ -55,19 +59,25 @@ class Found(NamedTuple):
 
 def first_error(log: str) -> str:
     """The line of `log` that names the cause; its last line if it holds no error; "" if empty."""
-    last = next((line.strip() for line in reversed(_lines(log)) if line.strip()), "")
-    return cause(log) or last[:LONGEST]
+    lines = _lines(log)
+    survived = next((chain.message for chain in _chains(lines)), "")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return cause(log) or (survived or last)[:LONGEST]
 
 
 def cause(log: str) -> str:
-    """The line of `log` that names the cause; "" if it holds no error."""
+    """The line of `log` that names the cause; "" if it holds no error but survived ones."""
     lines = _lines(log)
     chains = _chains(lines)
-    for chain in chains:
-        if not _survived(lines, chain):
+    survived = [chain for chain in chains if _survived(lines, chain)]
+    others = [chain for chain in chains if chain not in survived]
+    for chain in others:
+        if not WRAPPER.search(chain.message):
             return chain.message[:LONGEST]
     weak = next((line.strip() for line in lines if ERROR_LINE.match(line)), "")
-    return (weak or (chains[0].message if chains else ""))[:LONGEST]
+    # What failed in a child may stand behind a warning that has nothing to do with it.
+    found = [chain.message for chain in (*survived[-1:], *others)] if others else [""]
+    return (weak or found[0])[:LONGEST]
 
 
 def _lines(log: str) -> list[str]:
@@ -88,6 +98,8 @@ def _chains(lines: list[str]) -> list[Found]:
                 chains.pop()
             chains.append(found)
             number = found.end
+        elif GROUP in line and not any(TRACEBACK in text for text in lines[number + 1 :]):
+            chains.append(_group(lines, number))
         elif COMPILER.match(line) or FATAL.match(line):
             chains.append(Found(line.strip(), number, number, traceback=False))
         number += 1
@@ -116,12 +128,33 @@ def _traceback(lines: list[str], start: int) -> Found:
             place = f" ({_short(frame['file'])}:{frame['line']})"
         exception = EXCEPTION.match(text)
         if exception:
-            more = lines[number + 1][column:] if number + 1 < len(lines) else ""
-            said, end = exception[0], number
-            if OPEN.search(said) and more[:1].isspace() and more.strip():
-                said, end = f"{said} {more.strip()}", number + 1
+            said, end = _said(lines, number, column, exception)
             return Found(said + place, start, end, traceback=True)
     return Found(lines[number][column:].strip() + place, start, number, traceback=True)
+
+
+def _group(lines: list[str], start: int) -> Found:
+    """The last exception that a group tells of, none of which has a traceback of its own."""
+    told = [text.strip(" |+-") for text in lines[start + 1 :]]
+    found = [text for text in told if (match := EXCEPTION.match(text)) and match["text"]]
+    return Found((found or ["an exception group"])[-1], start, len(lines), traceback=False)
+
+
+def _said(lines: list[str], number: int, column: int, exception: re.Match[str]) -> tuple[str, int]:
+    """An exception, with the lines that follow where its own says nothing; and its last line."""
+    said, end = exception[0], number
+    indented = bool(exception["text"]) and not said[-1:].isalnum()
+    for after in range(number + 1, min(number + FOLLOWING, len(lines))):
+        text = lines[after][column:]
+        field = end > number and FIELD.fullmatch(lines[end][column:])
+        if not (field or (end == number and OPEN.search(said))) or TRACEBACK in text:
+            break
+        if not re.search(r"\w", text):  # a ruler
+            continue
+        if indented and not text[:1].isspace():
+            break
+        said, end = f"{said} {text.strip()}", after
+    return said, end
 
 
 def _short(path: str) -> str:

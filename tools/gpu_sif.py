@@ -260,8 +260,6 @@ def in_container(
     if options.model is not None:
         binds[f"{place}/model"] = options.model.resolve()
     more = ["--bind", f"{options.out}:{place}/out"]
-    for name, value in gpu_proof.passed_on().items():
-        more += ["--env", f"{name}={value}"]
     settings = apptainer.Running(
         binds=binds,
         work=work,
@@ -270,6 +268,9 @@ def in_container(
         user=STRANGER,
         options=(*way, *more),
     )
+    # As imgbuild.apptainer.run does; --env would cut "0,1" into two variables.
+    for name, value in gpu_proof.passed_on().items():
+        os.environ[f"APPTAINERENV_{name}"] = value
     return apptainer.command_line(apptainer.require(), options.sif, command, settings)
 
 

@@ -19,6 +19,7 @@ from imgbuild.sandbox import Bind
 
 DEVICES = Path("/dev")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+GPU = re.compile(r"\d+|(GPU|MIG)-.+")  # a number or an id; Slurm also says NoDevFiles
 LIBRARY = "libcuda.so.1"
 OWN = ("libcuda.", "libcudadebugger.", "libnvidia-", "libnvcuvid.", "libnvoptix.")
 PLACES = ("/usr/local/nvidia/lib64", "/run/opengl-driver/lib", "/usr/lib/wsl/lib")
@@ -40,10 +41,12 @@ def chosen() -> dict[str, str]:
 
 
 def gpus() -> int:
-    """How many GPUs of NVIDIA's may be used here: those that are chosen, else those in /dev."""
-    for value in chosen().values():
-        return sum(bool(name.strip()) and name.strip() != "-1" for name in value.split(","))
-    return sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in DEVICES.glob("nvidia*"))
+    """How many GPUs of NVIDIA's may be used here: those in /dev, of them those that are chosen."""
+    found = sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in DEVICES.glob("nvidia*"))
+    value = os.environ.get(VISIBLE)
+    if value is None:
+        return found
+    return min(found, sum(bool(GPU.fullmatch(name.strip())) for name in value.split(",")))
 
 
 def shown(scratch: Path) -> Shown:

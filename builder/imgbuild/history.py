@@ -140,7 +140,7 @@ def _git(project: Project, *words: str, empty: int = 0) -> str:
 def _commit(project: Project, revision: str) -> str:
     """The commit that `revision` names; InputError if there is none, or no repository."""
     git = run.find("git", remedy=REMEDY)
-    words = [git, "rev-parse", "--verify", "--quiet", "--end-of-options"]
+    words = [git, "rev-parse", "--verify", "--quiet"]
     known = run.run([*words, f"{revision}^{{commit}}"], cwd=project.root, check=False)
     if known.status == 0:
         return known.stdout.strip()

@@ -14,12 +14,14 @@ from typing import Literal
 
 import msgspec
 
+from imgbuild.errors import ImgbuildError
 from imgbuild.report import Case, Report
 from imgbuild.run import Result
 
 Through = Literal["docker", "podman", "apptainer", "root", "here"]
 # What smoke_tests/gpu_device.py says of the GPUs and of the driver: the word of the image's inside,
 # so that an engine on another machine is no matter.
+STOPPED = "smoke tests"  # the one case of a tier that could not be run
 GATES = ("device", "devices")
 GPU = re.compile(r"(.+) sm_\d+ \d+ MiB")
 RELEASE = re.compile(r"^the driver is (\d[\d.]*)", re.MULTILINE)
@@ -87,6 +89,19 @@ def ran(
         only=how.only,
         model=how.model.name if how.model else "",
     )
+
+
+def stopped(target: str, tier: str, error: ImgbuildError) -> Tested:
+    """The report of a tier that could not be run at all, and why."""
+    case = Case(
+        name=STOPPED, outcome="failed", seconds=0, message=error.message, log=error.hint or ""
+    )
+    return Tested(target=target, arch="", tier=tier, cases=(case,))
+
+
+def is_run(report: Tested) -> bool:
+    """Whether this is the report of a run, and not of one that was stopped before it began."""
+    return [case.name for case in report.cases] != [STOPPED]
 
 
 def stamp(moment: datetime.datetime) -> str:

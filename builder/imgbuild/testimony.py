@@ -20,7 +20,7 @@ from imgbuild.errors import InputError
 from imgbuild.ledger import Moment
 from imgbuild.project import Project
 from imgbuild.report import Case, Tier, counts, passed
-from imgbuild.tested import Tested
+from imgbuild.tested import Tested, is_run
 from imgbuild.values import Arch, Digest
 
 MACHINE, REPORT = "machine.json", "report.json"  # of tools/gpu_proof.py
@@ -99,9 +99,10 @@ def claims(path: Path, project: Project) -> tuple[Claim, ...]:
         hint = "name an out/ folder of tools/gpu_proof.py, or what `imgbuild smoke --json` wrote"
         raise InputError(message, hint=hint)
     found = codec.read(answer, tuple[Tested, ...], what="answer of imgbuild smoke", hint=AGAIN)
-    if not found:
-        refuse(str(answer), "it has no report")
-    return of_reports(found, str(answer), _below(answer, project))
+    ran = tuple(filter(is_run, found))
+    if not ran:
+        refuse(str(answer), "it has no report of a run")
+    return of_reports(ran, str(answer), _below(answer, project))
 
 
 def of_reports(reports: Sequence[Tested], place: str = "", kept: str = "") -> tuple[Claim, ...]:

@@ -40,7 +40,10 @@ def test_gpus_are_counted_by_their_files(tmp_path, monkeypatch):
     assert driver.gpus() == 2
 
 
-@pytest.mark.parametrize(("value", "count"), [("3", 1), ("0,1", 2), ("", 0), ("-1", 0)])
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [("3", 1), ("0,1", 2), ("", 0), ("-1", 0), ("NoDevFiles", 0), ("GPU-1a2b", 1)],
+)
 def test_gpus_that_are_allotted_are_counted(value, count, tmp_path, monkeypatch):
     """A node's files are there for all of its GPUs; Slurm names those of this job."""
     for number in range(8):
@@ -49,6 +52,8 @@ def test_gpus_that_are_allotted_are_counted(value, count, tmp_path, monkeypatch)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     assert driver.gpus() == count
     assert driver.chosen() == {"CUDA_VISIBLE_DEVICES": value}
+    monkeypatch.setattr(driver, "DEVICES", tmp_path / "none")
+    assert driver.gpus() == 0
 
 
 @pytest.mark.parametrize(

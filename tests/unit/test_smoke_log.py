@@ -69,6 +69,44 @@ pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
   Value error, User-specified max_model_len (256) is greater than 128 [type=value_error]
     For further information visit https://errors.pydantic.dev
 """
+FIELD = """\
+Traceback (most recent call last):
+  File "/x/site-packages/vllm/config/model.py", line 9, in create
+pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
+max_model_len
+  Input should be a valid integer [type=int_type]
+    For further information visit https://errors.pydantic.dev
+"""
+EMPTY = """\
+Traceback (most recent call last):
+  File "/x/site-packages/torch/a.py", line 1, in run
+RuntimeError:
+the operator is not there
+Traceback (most recent call last):
+  File "/x/main.py", line 2, in <module>
+ValueError: it failed
+"""
+CHILD = """\
+WARNING 06-20 10:00:00 [x.py:1] this is deprecated
+Traceback (most recent call last):
+  File "/x/train.py", line 1, in <module>
+RuntimeError: CUDA error: an illegal memory access was encountered
+CUDA kernel errors might be asynchronously reported at some other API call.
+
+Traceback (most recent call last):
+  File "/x/site-packages/torch/distributed/launcher/api.py", line 277, in launch_agent
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+/x/train.py FAILED
+"""
+ALONE = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "/x/site-packages/anyio/a.py", line 7, in __aexit__
+  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | KeyError: 'weights'
+    +------------------------------------
+"""
 STATE = """\
 Traceback (most recent call last):
   File "/x/site-packages/torch/nn/modules/module.py", line 2, in load_state_dict
@@ -110,6 +148,10 @@ ValueError: no blocks
         (VALIDATION, "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig Value error, User-specified max_model_len (256) is greater than 128 [type=value_error] (vllm/config/model.py:9)"),  # noqa: E501
         (STATE, "RuntimeError: Error(s) in loading state_dict for Qwen3: size mismatch for lm_head.weight (torch/nn/modules/module.py:2)"),  # noqa: E501
         (TOGETHER, "KeyError: 'weights' (trl/serve.py:4)"),
+        (FIELD, "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig max_model_len Input should be a valid integer [type=int_type] (vllm/config/model.py:9)"),  # noqa: E501
+        (EMPTY, "RuntimeError: the operator is not there (torch/a.py:1)"),
+        (CHILD, "RuntimeError: CUDA error: an illegal memory access was encountered (/x/train.py:1)"),  # noqa: E501
+        (ALONE, "KeyError: 'weights'"),
         (PROSE, "ValueError: no blocks (/x/train.py:1)"),
         ("nvcc fatal   : Unsupported gpu architecture 'compute_121'\nstatus 1\n",
          "nvcc fatal   : Unsupported gpu architecture 'compute_121'"),

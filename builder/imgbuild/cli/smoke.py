@@ -15,7 +15,7 @@ from imgbuild.cli import options, prove
 from imgbuild.cli.image import LayoutFolder, one_arch, same_image
 from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
-from imgbuild.tested import How
+from imgbuild.tested import How, stopped
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
@@ -248,9 +248,12 @@ def smoke(
         sif=sif,
         record=record,
     )
-    reports, failures = _smoke(wanted, matrix, layout, arch, asked, everything=everything)
-    if junit is not None:
-        write_bytes(junit, junits.document(reports))
+    reports: list[Tested] = []
+    try:
+        failures = _smoke(reports, wanted, matrix, layout, arch, asked, everything=everything)
+    finally:  # what is known, also where the user stops it
+        if junit is not None and reports:
+            write_bytes(junit, junits.document(reports))
     words = [f"{each.target} {each.arch} {each.tier} {tests.verdict(each)}" for each in reports]
     options.answer(reports, words, json=json)
     if failures:
@@ -281,6 +284,7 @@ def _model(folder: Path | None) -> Path | None:
 
 
 def _smoke(
+    reports: list[Tested],
     wanted: list[str],
     matrix: Path | None,
     layout: Path | None,
@@ -288,11 +292,11 @@ def _smoke(
     asked: _Asked,
     *,
     everything: bool,
-) -> tuple[list[Tested], dict[str, ImgbuildError]]:
-    """A report for each target and tier, each shown as soon as it is there.
+) -> dict[str, ImgbuildError]:
+    """Add to `reports` that of each target and tier, each shown as soon as it is there.
 
-    One that could not be tested has a report that says so, and what stopped it, as what was not
-    recorded, is given by target as well. If nothing at all was tested, that is raised.
+    One that could not be tested has a report that says so. By target: what stopped a test, or the
+    record of one. If nothing at all was tested, that is raised.
     """
     from imgbuild import pipeline
     from imgbuild import smoke as tests
@@ -302,9 +306,8 @@ def _smoke(
     store = Store.open()
     selected = session.select(wanted, everything=everything, arches=[])
     same_image(selected, layout or asked.sif)
-    reports: list[Tested] = []
     failed: dict[str, ImgbuildError] = {}
-    stopped: list[Tested] = []
+    lacking: list[Tested] = []
     for item in selected:
         left: list[str] = list(asked.tiers)
         try:
@@ -318,21 +321,15 @@ def _smoke(
             raise
         except ImgbuildError as error:
             failed[item.name] = error
-            stopped.append(_stopped(item.name, (left or asked.tiers)[0], error))
+            lacking += [stopped(item.name, each, error) for each in left]
     if failed and not reports:
         raise next(iter(failed.values())) if len(failed) == 1 else SomeFailed(failed)
     for each in failed.values():
         console.error(each.message, hint=each.hint)
-    return [*reports, *stopped], failed
-
-
-def _stopped(target: str, tier: str, error: ImgbuildError) -> Tested:
-    """The report of a tier that could not be run."""
-    from imgbuild.report import Case
-    from imgbuild.tested import Tested
-
-    case = Case(name="smoke tests", outcome="failed", seconds=0, message=error.message)
-    return Tested(target=target, arch="", tier=tier, cases=(case,))
+        for problem in each.problems if isinstance(each, InputError) else ():
+            console.info(f"  {problem}")
+    reports += lacking
+    return failed
 
 
 def _tested(
@@ -375,7 +372,9 @@ def _record(session: Session, report: Tested, store: Store) -> ImgbuildError | N
 
     try:
         prove.tell(proofs.prove(session.project, testimony.of_reports([report]), store))
-    except InputError as error:
+    except Interrupted:
+        raise
+    except ImgbuildError as error:
         return error
     return None
 
