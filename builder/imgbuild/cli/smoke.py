@@ -222,21 +222,7 @@ def smoke(
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     wanted = options.wanted(names, target)
-    if stranger and through is Place.HERE:
-        message = "--stranger: the active environment is no image, and its user is you"
-        raise InputError(message, hint="leave --stranger out, or test an image")
-    if sif is not None and (layout is not None or through not in (None, Place.APPTAINER)):
-        message = f"--sif {sif}: a SIF is tested through apptainer, and needs no layout"
-        raise InputError(message, hint="leave --layout and --through out")
-    if record and (model is not None or only != "*"):
-        message = "--record: a proof is of a whole tier, with the tests' own models"
-        raise InputError(message, hint="leave --model and --only out")
-    if record and (sif is not None or through is Place.HERE):
-        message = "--record: neither a SIF nor the active environment says which image it is of"
-        raise InputError(message, hint="test the image's layout; --through apptainer makes its SIF")
-    if only != "*" and not tier:
-        message = f"--only {only}: no tier is named, and each has cases of its own"
-        raise InputError(message, hint="name it: --tier static, cpu, gpu or multi-gpu")
+    _refuse(sif, layout, through, tier, model, only, stranger=stranger, record=record)
     through = Place.APPTAINER if sif is not None else through
     asked = _Asked(
         tiers=_tiers(tier, through),
@@ -260,6 +246,28 @@ def smoke(
         raise typer.Exit(SomeFailed(failures).exit_code)
     if not all(tests.succeeded(report) for report in reports):
         raise typer.Exit(1)
+
+
+def _refuse(
+    sif: Path | None, layout: Path | None, through: Place | None, tier: list[Tier] | None,
+    model: Path | None, only: str, *, stranger: bool, record: bool,
+) -> None:  # fmt: skip
+    """InputError for options that do not go together."""
+    if stranger and through is Place.HERE:
+        message = "--stranger: the active environment is no image, and its user is you"
+        raise InputError(message, hint="leave --stranger out, or test an image")
+    if sif is not None and (layout is not None or through not in (None, Place.APPTAINER)):
+        message = f"--sif {sif}: a SIF is tested through apptainer, and needs no layout"
+        raise InputError(message, hint="leave --layout and --through out")
+    if record and (model is not None or only != "*"):
+        message = "--record: a proof is of a whole tier, with the tests' own models"
+        raise InputError(message, hint="leave --model and --only out")
+    if record and (sif is not None or through is Place.HERE):
+        message = "--record: neither a SIF nor the active environment says which image it is of"
+        raise InputError(message, hint="test the image's layout; --through apptainer makes its SIF")
+    if only != "*" and not tier:
+        message = f"--only {only}: no tier is named, and each has cases of its own"
+        raise InputError(message, hint="name it: --tier static, cpu, gpu or multi-gpu")
 
 
 def _tiers(named: Sequence[Tier] | None, through: Place | None) -> tuple[smoke_tests.Tier, ...]:
