@@ -34,7 +34,7 @@ def test_outside_a_repository_this_is_said(project: Project) -> None:
     with pytest.raises(InputError, match="is in no git repository") as caught:
         history.sealed_at(project, TARGET, "main")
     assert str(project.root) in caught.value.message
-    assert caught.value.hint == "--diff needs a checkout with its history"
+    assert caught.value.hint == "this needs a checkout with its history"
 
 
 def test_a_revision_has_a_lock_none_or_a_damaged_one(project: Project) -> None:
@@ -146,7 +146,7 @@ def test_a_branch_behind_its_upstream_is_told(project: Project, tmp_path: Path) 
 def test_an_unknown_revision_is_refused(project: Project) -> None:
     git(project.root, "init", "--quiet")
     locked_as(project, "1.0")
-    with pytest.raises(InputError, match="git cannot read the history"):
+    with pytest.raises(InputError, match="absent is no revision of the repository"):
         history.past(project, 1, ["absent"])
 
 
