@@ -42,13 +42,17 @@ def require() -> str:
 
 def run(program: str, image: Path, command: Sequence[str], settings: Running) -> processes.Result:
     """Run `command` through the entry point of `image`; its status is not judged."""
-    # --env would cut "0,1" into two variables.
-    env = {f"APPTAINERENV_{name}": value for name, value in settings.env.items()}
-    return processes.run(command_line(program, image, command, settings), env=env, check=False)
+    words = command_line(program, image, command, settings)
+    return processes.run(words, env=environment(settings), check=False)
+
+
+def environment(settings: Running) -> dict[str, str]:
+    """By which Apptainer is told the variables of `settings`; --env would cut "0,1" in two."""
+    return {f"APPTAINERENV_{name}": value for name, value in settings.env.items()}
 
 
 def command_line(program: str, image: Path, command: Sequence[str], settings: Running) -> list[str]:
-    """What `run` runs."""
+    """What `run` runs, in `environment`."""
     # Without --no-eval a SIF that Apptainer made itself has a shell expand the command's words.
     words = [program, "--quiet", "run", "--containall", "--no-eval", "--no-privs"]
     words += ["--workdir", str(settings.work), "--pwd", settings.workdir]

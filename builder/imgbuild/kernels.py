@@ -180,8 +180,8 @@ def require_machine(path: Path, arch: Arch) -> None:
     """InputError if a file is no library, or one for another architecture."""
     found = machine_of(path)
     if found != arch:
-        kind = f"for {found}" if found else "no library for x86_64 or arm64"
-        message = f"{path} is {kind}, not for {arch}" if found else f"{path} is {kind}"
+        kind = f"for {found}, not for {arch}" if found else "no library for x86_64 or arm64"
+        message = f"{path} is {kind}"
         raise InputError(message, hint=f"name the cache of a machine of {arch}, or --arch")
 
 

@@ -21,10 +21,10 @@ from imgbuild.run import Result
 Through = Literal["docker", "podman", "apptainer", "root", "here"]
 # What smoke_tests/gpu_device.py says of the GPUs and of the driver: the word of the image's inside,
 # so that an engine on another machine is no matter.
-STOPPED = "smoke tests"  # the one case of a tier that could not be run
 GATES = ("device", "devices")
 GPU = re.compile(r"(.+) sm_\d+ \d+ MiB")
 RELEASE = re.compile(r"^the driver is (\d[\d.]*)", re.MULTILINE)
+STOPPED = "smoke tests"  # the one case of a tier that could not be run
 
 
 class How(msgspec.Struct, frozen=True, kw_only=True):
