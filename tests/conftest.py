@@ -33,6 +33,7 @@ UNIT = Path(__file__).parent / "unit"
 INTEGRATION = Path(__file__).parent / "integration"
 UNIT_SECONDS = 60
 REMEDY = "move it to tests/integration"
+LINES = 40  # of a failure, told when it happens; the summary has all
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "")
 PROCESSES = ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn")
 NETWORK = ("socket.connect", "socket.sendto", "socket.sendmsg")
@@ -75,8 +76,25 @@ GUARD = Guard()
 sys.addaudithook(GUARD)
 
 
+class Aloud:
+    """Tells a failure when it happens: a run that is killed has no summary."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self.terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.terminal.write_sep("-", f"{report.nodeid} failed ({report.when})", red=True)
+            for line in report.longreprtext.splitlines()[-LINES:]:
+                self.terminal.write_line(line)
+
+
+@pytest.hookimpl(trylast=True)  # the terminal's own comes first
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[ROOM] = set()
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None:  # a process that others share the work with has none
+        config.pluginmanager.register(Aloud(terminal))
 
 
 @pytest.hookimpl(optionalhook=True)

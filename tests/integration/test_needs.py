@@ -99,3 +99,12 @@ def test_room_is_counted_in_whole_gigabytes_that_are_there(tmp_path):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == "29\n"
+
+
+def test_a_failure_is_told_when_it_happens(outcome):
+    """What a run that is killed halfway has said: its summary never comes."""
+    text, _ = outcome("1")
+    told, _, summary = text.partition(" FAILURES ")
+    assert "test_cases.py::test_tool failed (call)" in told
+    assert "skipping is not allowed here: no-such-tool is not installed" in told
+    assert summary
