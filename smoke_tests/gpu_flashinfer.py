@@ -2,10 +2,13 @@
 
 The mode is the lock's: in `prebuilt` no kernel may be compiled, in `jit` those that no wheel
 brought are, by the image's own nvcc. An image that has it `off` has told vLLM to leave it alone.
+What a wheel of kernels (`flashinfer-jit-cache`) holds for this GPU may be compiled in no mode:
+FlashInfer does not say when it misses such a wheel.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -86,6 +89,25 @@ def compiled() -> set[Path]:
     return set((base / ".cache/flashinfer").rglob("*.so"))
 
 
+def carried(gpu: str) -> set[str]:
+    """The names of the kernels for `gpu` ("sm90") in the image's wheel of kernels, if it has one.
+
+    One that does not tell its GPUs, as before FlashInfer 0.7, is taken to be for this one.
+    """
+    try:
+        wheel = importlib.import_module("flashinfer_jit_cache")
+    except ImportError:
+        return set()
+    if hasattr(wheel, "get_jit_cache_providers"):
+        told = [
+            (one.jit_cache_dir, one.cuda_architectures) for one in wheel.get_jit_cache_providers()
+        ]
+    else:
+        told = [(wheel.get_jit_cache_dir(), [gpu])]
+    mine = [folder for folder, gpus in told if gpu in (name.rstrip("af") for name in gpus)]
+    return {path.stem for folder in mine for path in Path(folder).rglob("*.so")}
+
+
 def main() -> None:
     """All three, in this image's mode; kernels that have to be compiled are so at once."""
     mode = expectation()["flashinfer"]
@@ -105,8 +127,17 @@ def main() -> None:
             pool.submit(attention, "decode"),
         ]
         problems = [problem for part in parts for problem in part.result()]
+    made = sorted(compiled() - there)
     if mode == "prebuilt":  # nothing else compiles in such an image: this is all new
-        problems += [f"{path} was compiled" for path in sorted(compiled() - there)]
+        problems += [f"{path} was compiled" for path in made]
+    else:
+        major, minor = torch.cuda.get_device_capability()
+        brought = carried(f"sm{major}{minor}")
+        problems += [
+            f"{path} was compiled, and lies in the image's flashinfer-jit-cache"
+            for path in made
+            if path.stem in brought
+        ]
     finish(problems, f"flashinfer {flashinfer.__version__}, {mode}: as they should")
 
 

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import platform
 import struct
+import sys
 import zipfile
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from imgbuild.matrix.model import Flashinfer
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel import archive as wheels
 from tests import samples
+from tests.unit.smoke_scripts import script
 
 
 def lock(mode: str = "jit") -> Lock:
@@ -76,6 +78,23 @@ def test_the_wheel_is_what_flashinfer_looks_into(tmp_path):
     assert provider.distribution == kernels.PACKAGE
     assert (provider.cuda_architectures, provider.modules) == (("sm90a",), ("page", "sampling"))
     assert [path.name for path in sorted((tmp_path / "out").iterdir())] == [made.file]
+
+
+def test_the_gpu_tier_knows_which_kernels_the_image_brings(tmp_path, monkeypatch):
+    """What of them is compiled all the same was missed by FlashInfer: the case fails."""
+    case = script("gpu_flashinfer", monkeypatch)
+    assert case.carried("sm90") == set()
+    two = [cache(tmp_path / name, sampling=b"S", page=b"P") for name in ("one", "other")]
+    made = kernels.take(lock(), Arch.X86_64, (two[0], two[1]), ["9.0"], tmp_path)
+    with zipfile.ZipFile(tmp_path / made.file) as archive:
+        archive.extractall(tmp_path / "site")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.delitem(sys.modules, "flashinfer_jit_cache", raising=False)
+    assert case.carried("sm90") == {"sampling", "page"}
+    assert case.carried("sm80") == set()
+    monkeypatch.delattr(sys.modules["flashinfer_jit_cache"], "get_jit_cache_providers")
+    assert case.carried("sm80") == {"sampling", "page"}  # a wheel from before FlashInfer 0.7
+    monkeypatch.delitem(sys.modules, "flashinfer_jit_cache")
 
 
 def test_one_library_is_for_several_gpus():
