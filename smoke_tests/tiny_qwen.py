@@ -8,6 +8,7 @@ from typing import Any
 
 END, PAD = "<|im_end|>", "<|endoftext|>"
 POSITIONS = 1024  # the longest sequence
+DRAWN = 1_048_583  # a prime: no two rows of a tensor are the same
 LINES = [
     "Count to three: one, two, three.",
     "What is the capital of France? Paris is the capital of France.",
@@ -66,11 +67,13 @@ def make_model(tokenizer: Any, seed: int = 0) -> Any:
 
 
 def make_half_billion(tokenizer: Any, seed: int = 0) -> Any:
-    """The shape of Qwen2.5-0.5B with random weights in float32."""
+    """The shape of Qwen2.5-0.5B with random weights in bf16: to be saved, and loaded from there.
+
+    The library would draw each of 494 million numbers, twice, on one processor.
+    """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=151_936,
         hidden_size=896,
@@ -86,7 +89,31 @@ def make_half_billion(tokenizer: Any, seed: int = 0) -> Any:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return Qwen2ForCausalLM(config).float()
+    with torch.device("meta"):
+        model = Qwen2ForCausalLM(config)
+    model = model.to(torch.bfloat16).to_empty(device="cpu")
+    model.tie_weights()  # each was given memory of its own
+    fill(model, config.initializer_range, torch.Generator().manual_seed(seed))
+    return model
+
+
+def fill(model: Any, spread: float, chance: Any) -> None:
+    """Give `model` weights as at the start of a training: normal ones, norms of one, no biases.
+
+    A million numbers are drawn, and repeated from a place of its own in each tensor.
+    """
+    import torch
+
+    drawn = torch.randn(DRAWN, generator=chance) * spread
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if tensor.ndim == 1:
+                tensor.fill_(0.0 if name.endswith("bias") else 1.0)
+                continue
+            begin = int(torch.randint(DRAWN, (1,), generator=chance))
+            turned = drawn.roll(-begin).to(tensor.dtype)
+            times = -(-tensor.numel() // DRAWN)
+            tensor.copy_(turned.repeat(times)[: tensor.numel()].view_as(tensor))
 
 
 def sharpen(model: Any, count: int, factor: float, below: int) -> Any:

@@ -102,11 +102,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> turns.Tur
     return turns.Turns(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not needs.long():
+        config.hook.pytest_deselected(items=[one for one in items if _is_long(one)])
+        items[:] = [one for one in items if not _is_long(one)]
     for item in items:
         if item.path.is_relative_to(UNIT) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(UNIT_SECONDS))
     items.sort(key=_turn)
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return item.get_closest_marker("long") is not None
 
 
 def _turn(item: pytest.Item) -> tuple[bool, bool, float]:

@@ -177,6 +177,7 @@ def test_an_interrupted_run_goes_on_with_what_it_learned(stack, monkeypatch, tmp
     assert not any("transformers" in entry.needs for once in small.kept for entry in once)
 
 
+@pytest.mark.long
 @pytest.mark.network
 @pytest.mark.timeout(1800)
 def test_an_old_vllm_without_a_cut_off_gets_what_its_code_can_live_with(tmp_path):

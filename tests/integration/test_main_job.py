@@ -15,7 +15,7 @@ import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -24,7 +24,7 @@ from imgbuild import assemble, pipeline, sealing, sources
 from imgbuild import lock as locks
 from imgbuild import seal as seals
 from imgbuild.oci import layout
-from imgbuild.oci.unpack import Reader
+from imgbuild.oci.unpack import Reader, inflated
 from imgbuild.plan import plan
 from imgbuild.resolution import Wheel
 from imgbuild.values import Arch, digest_of, sha256
@@ -114,14 +114,12 @@ def test_no_file_is_in_two_layers(built):
 
     A layer depends on its own wheels alone, so it cannot leave out what another one has.
     """
-    import gzip
-
     found = layout.read(built)
     owners: dict[str, int] = {}
     twice = []
     for number, layer in enumerate(found.image(Arch.X86_64).layers):
-        with gzip.open(found.blob(layer.digest)) as stream:
-            reader = Reader(cast("BinaryIO", stream), layer.digest)
+        with inflated(found.blob(layer.digest)) as stream:
+            reader = Reader(stream, layer.digest)
             paths = [entry.path for entry in reader if entry.type != FOLDER]
         twice += [path for path in paths if owners.setdefault(path, number) != number]
     assert set(twice) == {"opt/venv/lib/python3.11/site-packages/nvidia/__init__.py"}

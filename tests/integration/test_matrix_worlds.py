@@ -1,8 +1,8 @@
 """Every x86_64 target within reach is locked, follows from the matrix, and its code is clean.
 
-By default that is asked of some, one for each stack; a target's job in CI asks it when its digest
-changes. Within reach is what the default index alone has; what needs another index, or a wheel that
-users bring, is locked where that is to be had.
+By default that is asked of two; a target's job in CI asks it when its digest changes. Within reach
+is what the default index alone has; what needs another index, or a wheel that users bring, is
+locked where that is to be had.
 
 The locks are the repository's own. Code and METADATA are read from the index by ranges; shared
 objects, which only whole wheels tell, were audited when the target was sealed, and their floors
@@ -20,7 +20,6 @@ from imgbuild.matrix.load import load
 from imgbuild.report import Severity
 from imgbuild.store import Store
 from imgbuild.values import Arch
-from tests import needs
 from tests.sourcecode import ROOT
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(1800)]
@@ -35,7 +34,7 @@ REACHED = [
 ]
 SEALED = [name for name in PROJECT.sealed() if Arch.X86_64 in MATRIX.targets[name].arch]
 TARGETS = list(dict.fromkeys((*REACHED, *SEALED)))
-STACKS = ["cu124-vllm", "cu128-unsloth", "cu128-verl0.6", "cu130-vllm", "cu130-sglang"]
+ALWAYS = ("cu124-vllm", "cu130-vllm")
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +44,15 @@ def inputs():
 
 def test_there_are_targets_to_look_at():
     assert {"cu124-vllm", "cu130-vllm", "cu130-trl"} < set(REACHED)
-    assert set(STACKS) < set(TARGETS)
+    assert set(ALWAYS) < set(TARGETS)
     outside = {name for name, target in MATRIX.targets.items() if target.indexes}
     assert outside.isdisjoint(REACHED)
 
 
-@pytest.mark.parametrize("name", TARGETS if needs.long() else STACKS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.long) for name in TARGETS],
+)
 def test_a_target_is_locked_and_its_code_is_clean(name, inputs):
     lock, sealed = sealing.read_current(PROJECT, MATRIX, name)
     assert sealed.arch[Arch.X86_64].floors is not None

@@ -25,6 +25,10 @@ def test_disk():
 def test_plain():
     pytest.skip("some reason")
 
+@pytest.mark.long
+def test_long():
+    raise AssertionError
+
 @pytest.mark.skipif(True, reason="another reason")
 def test_marked():
     pass
@@ -45,6 +49,7 @@ def outcome(tmp_path):
                 **os.environ,
                 "IMGBUILD_NO_SKIP": strict,
                 "IMGBUILD_SMALL_DISK": small,
+                "IMGBUILD_LONG": "",
                 "TMPDIR": str(folder),
                 "COLUMNS": "200",
             },
@@ -63,19 +68,20 @@ def test_what_is_missing_is_said_with_its_remedy(outcome):
     assert "4 skipped" in text
     assert "no-such-tool is not installed; apt-get install its-package" in text
     assert "GB needed; make room" in text
+    assert "1 deselected" in text
 
 
 def test_every_skip_is_a_failure_where_none_is_allowed(outcome):
     text, status = outcome("1")
     assert status == 1
-    assert "2 failed, 2 errors" in text
+    assert "2 failed, 1 deselected, 2 errors" in text
     assert "skipping is not allowed here: no-such-tool is not installed" in text
 
 
 def test_a_disk_that_is_known_to_be_small_skips_what_it_cannot_hold_and_nothing_else(outcome):
     text, status = outcome("1", "1")
     assert status == 1
-    assert "2 failed, 1 skipped, 1 error" in text
+    assert "2 failed, 1 skipped, 1 deselected, 1 error" in text
     assert "GB needed; make room" in text
     assert "1 test found no room and did not run" in text
 
@@ -83,7 +89,7 @@ def test_a_disk_that_is_known_to_be_small_skips_what_it_cannot_hold_and_nothing_
 def test_the_name_of_a_folder_says_nothing_of_its_room(outcome, tmp_path):
     folder = tmp_path / "somebody's"
     folder.mkdir()
-    assert "2 failed, 1 skipped, 1 error" in outcome("1", "1", folder)[0]
+    assert "2 failed, 1 skipped, 1 deselected, 1 error" in outcome("1", "1", folder)[0]
 
 
 def test_room_is_counted_in_whole_gigabytes_that_are_there(tmp_path):
