@@ -84,6 +84,7 @@ class Aloud:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
+            self.terminal.ensure_newline()
             self.terminal.write_sep("-", f"{report.nodeid} failed ({report.when})", red=True)
             for line in report.longreprtext.splitlines()[-LINES:]:
                 self.terminal.write_line(line)

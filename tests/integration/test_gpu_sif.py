@@ -4,47 +4,28 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from imgbuild import codec, lock
+from imgbuild import lock
 from imgbuild.oci import layout
 from imgbuild.sif import convert
 from imgbuild.values import Arch
-from tests import needs, smallworld
+from tests import carrying, needs
+from tests.carrying import REPOSITORY, places, tool
 
 pytestmark = [pytest.mark.engine, pytest.mark.apptainer, pytest.mark.timeout(600)]
-REPOSITORY = Path(__file__).parents[2]
-
-
-def tool(name: str, *words: object) -> subprocess.CompletedProcess[str]:
-    """A script of tools/ with these words."""
-    command = [sys.executable, "-B", str(REPOSITORY / "tools" / name), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module", name="place")
 def _place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a built target, its parts, and what gpu_sif_pack puts beside them."""
-    needs.root()
-    needs.tool("zstd")
     needs.tool("mksquashfs", "squashfs-tools")
     folder = tmp_path_factory.mktemp("gpu-sif")
-    folder.chmod(0o755)
-    (folder / "wheels").mkdir()
-    wheels = smallworld.good(folder / "wheels")
-    built = smallworld.make_layout(folder, wheels)
-    (folder / "build").mkdir()
-    built.path.rename(folder / "build/small")
-    locked = lock.lock_path(folder / "images", "small")
-    locked.parent.mkdir(parents=True)
-    codec.write(locked, smallworld.make_lock_of(wheels))
-    places = ("--layouts", folder / "build", "--images", folder / "images")
-    packed = tool("gpu_pack.py", folder / "carry", "small", *places, "--level", 1)
-    assert packed.returncode == 0, packed.stderr
-    packed = tool("gpu_sif_pack.py", "small", folder / "carry/sif", *places)
+    carrying.build(folder)
+    carrying.pack(folder)
+    packed = tool("gpu_sif_pack.py", "small", folder / "carry/sif", *places(folder))
     assert packed.returncode == 0, packed.stderr
     return folder
 

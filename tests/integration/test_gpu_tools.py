@@ -8,57 +8,33 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from imgbuild import codec, lock
-from imgbuild.oci import layout
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.unpack import unpack
 from imgbuild.values import Arch
-from tests import needs, smallworld
+from tests import carrying, needs, smallworld
+from tests.carrying import REPOSITORY, places, tool
 
 pytestmark = pytest.mark.engine
-REPOSITORY = Path(__file__).parents[2]
 LOAD = 2_000_000
-
-
-def tool(name: str, *words: object) -> subprocess.CompletedProcess[str]:
-    """A script of tools/ with these words."""
-    command = [sys.executable, "-B", str(REPOSITORY / "tools" / name), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module", name="place")
 def _place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    needs.root()
-    needs.tool("zstd")
-    folder = tmp_path_factory.mktemp("gpu")
-    folder.chmod(0o755)
-    return folder
+    return tmp_path_factory.mktemp("gpu")
 
 
 @pytest.fixture(scope="module", name="built")
 def _built(place: Path) -> Layout:
-    (place / "wheels").mkdir()
-    wheels = smallworld.good(place / "wheels")
-    built = smallworld.make_layout(place, wheels)
-    (place / "build").mkdir()
-    built.path.rename(place / "build" / "small")
-    locked = lock.lock_path(place / "images", "small")
-    locked.parent.mkdir(parents=True)
-    codec.write(locked, smallworld.make_lock_of(wheels))
-    return layout.read(place / "build" / "small")
+    return carrying.build(place)
 
 
 @pytest.fixture(scope="module", name="packed")
 def _packed(place: Path, built: Layout) -> Path:
-    folders = ("--layouts", place / "build", "--images", place / "images")
-    done = tool("gpu_pack.py", place / "carry", "small", *folders, "--level", 1, "--load", LOAD)
-    assert done.returncode == 0, done.stderr
-    return place / "carry"
+    return carrying.pack(place, "--load", LOAD)
 
 
 @pytest.fixture(scope="module", name="root")
@@ -94,8 +70,7 @@ def test_loads_are_small_and_shared(place, built, packed):
     assert [layer["diff_id"] for layer in image["layers"]] == list(
         built.image(Arch.X86_64).diff_ids
     )
-    folders = ("--layouts", place / "build", "--images", place / "images")
-    again = tool("gpu_pack.py", packed, "small", *folders, "--load", LOAD)
+    again = tool("gpu_pack.py", packed, "small", *places(place), "--load", LOAD)
     assert again.returncode == 0, again.stderr
     assert sorted((packed / "loads").iterdir()) == loads
 
@@ -130,9 +105,8 @@ def test_files_that_are_there_need_no_carrying(place, root, tmp_path):
     own.write_bytes(largest.read_bytes())
     listed = tmp_path / "beside"
     listed.write_text(f"{hashlib.sha256(own.read_bytes()).hexdigest()}  {own}\n")
-    folders = ("--layouts", place / "build", "--images", place / "images")
-    words = ("--level", 1, "--load", LOAD, "--beside", listed)
-    done = tool("gpu_pack.py", tmp_path / "carry", "small", *folders, *words)
+    words = (*places(place), "--level", 1, "--load", LOAD, "--beside", listed)
+    done = tool("gpu_pack.py", tmp_path / "carry", "small", *words)
     assert done.returncode == 0, done.stderr
     image = json.loads((tmp_path / "carry/images/small.json").read_text())
     assert any(layer["beside"] for layer in image["layers"])

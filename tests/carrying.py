@@ -1,0 +1,52 @@
+"""A small target, built and locked, and packed by tools/gpu_pack.py for a GPU machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from imgbuild import codec, lock
+from imgbuild.oci import layout
+from imgbuild.oci.layout import Layout
+from tests import needs, smallworld
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def tool(name: str, *words: object) -> subprocess.CompletedProcess[str]:
+    """A script of tools/ with these words."""
+    return subprocess.run(command(name, *words), capture_output=True, text=True, check=False)
+
+
+def command(name: str, *words: object) -> list[str]:
+    """The command line of a script of tools/."""
+    return [sys.executable, "-B", str(REPOSITORY / "tools" / name), *map(str, words)]
+
+
+def build(folder: Path) -> Layout:
+    """The target `small` in `folder`, which every user may enter: build/small, images/small."""
+    needs.root()
+    needs.tool("zstd")
+    folder.chmod(0o755)
+    (folder / "wheels").mkdir()
+    wheels = smallworld.good(folder / "wheels")
+    built = smallworld.make_layout(folder, wheels)
+    (folder / "build").mkdir()
+    built.path.rename(folder / "build/small")
+    locked = lock.lock_path(folder / "images", "small")
+    locked.parent.mkdir(parents=True)
+    codec.write(locked, smallworld.make_lock_of(wheels))
+    return layout.read(folder / "build/small")
+
+
+def places(folder: Path) -> tuple[object, ...]:
+    """The options that say where the target of `folder` lies."""
+    return ("--layouts", folder / "build", "--images", folder / "images")
+
+
+def pack(folder: Path, *words: object) -> Path:
+    """The carried folder of the target of `folder`: carry/images, carry/loads."""
+    done = tool("gpu_pack.py", folder / "carry", "small", *places(folder), "--level", 1, *words)
+    assert done.returncode == 0, done.stderr
+    return folder / "carry"
