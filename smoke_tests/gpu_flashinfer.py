@@ -2,8 +2,8 @@
 
 The mode is the lock's: in `prebuilt` no kernel may be compiled, in `jit` those that no wheel
 brought are, by the image's own nvcc. An image that has it `off` has told vLLM to leave it alone.
-What a wheel of kernels (`flashinfer-jit-cache`) holds for this GPU may be compiled in no mode:
-FlashInfer does not say when it misses such a wheel.
+What a wheel of kernels (`flashinfer-jit-cache`) holds for these GPUs may be compiled in no mode:
+FlashInfer does not say when it misses such a wheel. What lay in the cache before is not judged.
 """
 
 from __future__ import annotations
@@ -89,23 +89,36 @@ def compiled() -> set[Path]:
     return set((base / ".cache/flashinfer").rglob("*.so"))
 
 
-def carried(gpu: str) -> set[str]:
-    """The names of the kernels for `gpu` ("sm90") in the image's wheel of kernels, if it has one.
+def carried(gpus: set[str]) -> set[str]:
+    """The names of the kernels for `gpus` ("sm90"), all of them, in the image's wheel of kernels.
 
-    One that does not tell its GPUs, as before FlashInfer 0.7, is taken to be for this one.
+    Since 0.7 FlashInfer takes those of a wheel that tells that it is for every GPU which it sees;
+    on GPUs that run kernels of another kind, as 8.9 does those of 8.0, nothing is said here. Before
+    0.7 a wheel does not tell, and is taken to be for these.
     """
     try:
         wheel = importlib.import_module("flashinfer_jit_cache")
     except ImportError:
         return set()
-    if hasattr(wheel, "get_jit_cache_providers"):
-        told = [
-            (one.jit_cache_dir, one.cuda_architectures) for one in wheel.get_jit_cache_providers()
-        ]
-    else:
-        told = [(wheel.get_jit_cache_dir(), [gpu])]
-    mine = [folder for folder, gpus in told if gpu in (name.rstrip("af") for name in gpus)]
-    return {path.stem for folder in mine for path in Path(folder).rglob("*.so")}
+    if not hasattr(wheel, "get_jit_cache_providers"):
+        return {path.stem for path in Path(wheel.get_jit_cache_dir()).rglob("*.so")}
+    return {
+        name
+        for one in wheel.get_jit_cache_providers()
+        if gpus <= {each.rstrip("af") for each in one.cuda_architectures}
+        for name in one.modules
+    }
+
+
+def uncalled_for(mode: str, made: list[Path], brought: set[str]) -> list[str]:
+    """Which of the libraries that were `made` should not have been, in this image's mode."""
+    if mode == "prebuilt":  # nothing else compiles in such an image: these are all new
+        return [f"{path} was compiled" for path in made]
+    return [
+        f"{path} was compiled, and lies in the image's flashinfer-jit-cache"
+        for path in made
+        if path.stem in brought
+    ]
 
 
 def main() -> None:
@@ -127,17 +140,9 @@ def main() -> None:
             pool.submit(attention, "decode"),
         ]
         problems = [problem for part in parts for problem in part.result()]
-    made = sorted(compiled() - there)
-    if mode == "prebuilt":  # nothing else compiles in such an image: this is all new
-        problems += [f"{path} was compiled" for path in made]
-    else:
-        major, minor = torch.cuda.get_device_capability()
-        brought = carried(f"sm{major}{minor}")
-        problems += [
-            f"{path} was compiled, and lies in the image's flashinfer-jit-cache"
-            for path in made
-            if path.stem in brought
-        ]
+    devices = map(torch.cuda.get_device_capability, range(torch.cuda.device_count()))
+    brought = carried({f"sm{major}{minor}" for major, minor in devices})
+    problems += uncalled_for(mode, sorted(compiled() - there), brought)
     finish(problems, f"flashinfer {flashinfer.__version__}, {mode}: as they should")
 
 

@@ -69,8 +69,9 @@ def make_model(tokenizer: Any, seed: int = 0) -> Any:
 def make_half_billion(tokenizer: Any, seed: int = 2) -> Any:
     """The shape of Qwen2.5-0.5B with random weights in bf16: to be saved, and loaded from there.
 
-    The library would draw each of 494 million numbers on one processor. With `seed` 2 no two logits
-    that decide lie close together, once gpu_vllm has sharpened it; with 0, 1 and 3 up to 9 of 256.
+    The library would draw each of 494 million numbers on one processor. The model itself computes
+    nothing: what is not saved of it, it does not have. With `seed` 2 the first two logits are apart
+    at all positions that gpu_vllm looks at; with 0, 1 and 3 they lie too close at up to 9 of 256.
     """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM

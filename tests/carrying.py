@@ -16,19 +16,15 @@ REPOSITORY = Path(__file__).parents[1]
 
 def tool(name: str, *words: object) -> subprocess.CompletedProcess[str]:
     """A script of tools/ with these words."""
-    return subprocess.run(command(name, *words), capture_output=True, text=True, check=False)
-
-
-def command(name: str, *words: object) -> list[str]:
-    """The command line of a script of tools/."""
-    return [sys.executable, "-B", str(REPOSITORY / "tools" / name), *map(str, words)]
+    command = [sys.executable, "-B", str(REPOSITORY / "tools" / name), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def build(folder: Path) -> Layout:
-    """The target `small` in `folder`, which every user may enter: build/small, images/small."""
+    """Build the target `small` below `folder`: build/small, its lock in images/small."""
     needs.root()
     needs.tool("zstd")
-    folder.chmod(0o755)
+    folder.chmod(0o755)  # the smoke tests' user enters it
     (folder / "wheels").mkdir()
     wheels = smallworld.good(folder / "wheels")
     built = smallworld.make_layout(folder, wheels)

@@ -33,7 +33,7 @@ UNIT = Path(__file__).parent / "unit"
 INTEGRATION = Path(__file__).parent / "integration"
 UNIT_SECONDS = 60
 REMEDY = "move it to tests/integration"
-LINES = 40  # of a failure, told when it happens; the summary has all
+LINES, WIDTH = 40, 400  # of a failure, told when it happens; the summary has all
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "")
 PROCESSES = ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn")
 NETWORK = ("socket.connect", "socket.sendto", "socket.sendmsg")
@@ -76,7 +76,7 @@ GUARD = Guard()
 sys.addaudithook(GUARD)
 
 
-class Aloud:
+class AtOnce:
     """Tells a failure when it happens: a run that is killed has no summary."""
 
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
@@ -87,7 +87,7 @@ class Aloud:
             self.terminal.ensure_newline()
             self.terminal.write_sep("-", f"{report.nodeid} failed ({report.when})", red=True)
             for line in report.longreprtext.splitlines()[-LINES:]:
-                self.terminal.write_line(line)
+                self.terminal.write_line(line[:WIDTH])
 
 
 @pytest.hookimpl(trylast=True)  # the terminal's own comes first
@@ -95,7 +95,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[ROOM] = set()
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None:  # a process that others share the work with has none
-        config.pluginmanager.register(Aloud(terminal))
+        config.pluginmanager.register(AtOnce(terminal))
+
+
+def pytest_report_header() -> str | None:
+    return None if needs.long() else "long tests: left out; IMGBUILD_LONG=1 runs them"
 
 
 @pytest.hookimpl(optionalhook=True)

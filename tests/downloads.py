@@ -1,4 +1,4 @@
-"""Wheels from the default index of this machine's uv."""
+"""Wheels from the default index of this machine's uv, and what committed locks name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from uv import find_uv_bin
+
+from imgbuild import lock as locks
+from imgbuild.assemble import input_hashes
+from imgbuild.fetch import Http
+from imgbuild.inputs import Inputs
+from imgbuild.lock import Lock
+from imgbuild.matrix.load import load
+from imgbuild.plan import plan
+from imgbuild.store import Store
+from imgbuild.values import Arch, Sha256
+from tests import needs
+
+ROOT = Path(__file__).parents[1]
 
 
 def index_words() -> list[str]:
@@ -26,3 +39,21 @@ def wheels(folder: Path, packages: Iterable[str], *options: str) -> list[Path]:
     words = ["--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
     subprocess.run([*pip, *index_words(), *options, *words, *packages], check=True)
     return sorted(folder.glob("*.whl"))
+
+
+def locked(target: str) -> tuple[Lock, Store, dict[Sha256, Path]]:
+    """A committed lock, this user's cache, and in it the inputs of the x86_64 image by their hash.
+
+    What the cache lacks is fetched into it, as `imgbuild build` does. Keep the store: as long as it
+    lives, other processes that prune the cache spare these files.
+    """
+    lock, store = locks.read_lock(ROOT / "images", target), Store.open()
+    layers = plan(lock, Arch.X86_64).layers
+    due = frozenset[Sha256]().union(*(input_hashes(layer.recipe) for layer in layers))
+    sizes = {wheel.sha256: wheel.size for wheel in lock.arch[Arch.X86_64].wheels}
+    if absent := [key for key in due if store.file(key) is None]:
+        needs.network()
+        needs.disk(4 + sum(sizes.get(key, 0) for key in absent) / 1e9)
+        Inputs(load(ROOT / "matrix.yaml"), store, Http(), offline=False).fetch(lock, layers)
+    found = {key: store.file(key) for key in due}
+    return lock, store, {key: path for key, path in found.items() if path is not None}

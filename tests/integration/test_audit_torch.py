@@ -8,6 +8,7 @@ wheels for another torch die of.
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,11 @@ pytestmark = [pytest.mark.network, pytest.mark.disk(3), pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
-def torch() -> tuple[Wheel, Path]:
-    """The locked wheel of torch 2.6.0 in this user's cache; only the first run downloads it."""
+def torch() -> Iterator[tuple[Wheel, Path]]:
+    """The locked wheel of torch 2.6.0 in this user's cache; only the first run downloads it.
+
+    As long as the store lives here, no process that prunes the cache removes it.
+    """
     lock = locks.read_lock(ROOT / "images", TARGET)
     (wheel,) = (one for one in lock.arch[Arch.X86_64].wheels if one.package == "torch")
     assert wheel.version == "2.6.0"
@@ -55,7 +59,8 @@ def torch() -> tuple[Wheel, Path]:
         sources.fetch(lock, {wheel.sha256}, load(ROOT / "matrix.yaml"), store, Http())
     path = store.file(wheel.sha256)
     assert path is not None
-    return wheel, path
+    yield wheel, path
+    assert path.exists()
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from imgbuild.oci.unpack import Reader, inflated
 from imgbuild.plan import plan
 from imgbuild.resolution import Wheel
 from imgbuild.values import Arch, digest_of, sha256
-from tests import damaged, needs, ordinary, ownregistry, squashed
+from tests import damaged, downloads, needs, ordinary, ownregistry, squashed
 from tests.ownregistry import OwnRegistry
 
 ROOT = Path(__file__).parents[2]
@@ -240,14 +240,16 @@ def test_another_user_with_another_surrounding_gets_the_same_digest(user_folder,
 
     Downloads are shared with this user's cache, since no byte of a layer may come from elsewhere.
     """
-    from imgbuild.store import Store
-
     needs.disk(5)
+    _, store, inputs = downloads.locked(TARGET)  # while `store` lives, nobody prunes them
     nobody = pwd.getpwnam("nobody")
     work, cache = user_folder / "ünusual folder", user_folder / "cache"
     shutil.copytree(ROOT / "images", work / "images")
     shutil.copy(ROOT / "matrix.yaml", work)
-    shutil.copytree(Store.open().root / "files", cache / "files", copy_function=os.link)
+    for path in inputs.values():
+        own = cache / path.relative_to(store.root)
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.hardlink_to(path)
     for path in (work, cache, *work.rglob("*"), *(p for p in cache.rglob("*") if p.is_dir())):
         os.chown(path, nobody.pw_uid, nobody.pw_gid)
     python = ordinary.python(user_folder)

@@ -38,9 +38,11 @@ def test_marked():
 @pytest.fixture
 def outcome(tmp_path):
     """The text and the status of a pytest that runs CASES under this project's settings."""
-    (tmp_path / "test_cases.py").write_text(CASES)
 
-    def run(strict: str, small: str = "", folder: Path = tmp_path) -> tuple[str, int]:
+    def run(
+        strict: str, small: str = "", folder: Path = tmp_path, long: str = "", more: str = ""
+    ) -> tuple[str, int]:
+        (tmp_path / "test_cases.py").write_text(CASES + more)
         command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-rA"]
         done = subprocess.run(
             [*command, "-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path)],
@@ -49,7 +51,7 @@ def outcome(tmp_path):
                 **os.environ,
                 "IMGBUILD_NO_SKIP": strict,
                 "IMGBUILD_SMALL_DISK": small,
-                "IMGBUILD_LONG": "",
+                "IMGBUILD_LONG": long,
                 "TMPDIR": str(folder),
                 "COLUMNS": "200",
             },
@@ -109,8 +111,15 @@ def test_room_is_counted_in_whole_gigabytes_that_are_there(tmp_path):
 
 def test_a_failure_is_told_when_it_happens(outcome):
     """What a run that is killed halfway has said: its summary never comes."""
-    text, _ = outcome("1")
-    told, _, summary = text.partition(" FAILURES ")
-    assert "test_cases.py::test_tool failed (call)" in told
-    assert "skipping is not allowed here: no-such-tool is not installed" in told
-    assert summary
+    text, status = outcome("1", more="def test_zz():\n    import os\n    os._exit(9)\n")
+    assert status == 9
+    assert "test_cases.py::test_tool failed (call)" in text
+    assert "skipping is not allowed here: no-such-tool is not installed" in text
+
+
+def test_long_tests_run_where_they_are_asked_for(outcome):
+    text, status = outcome("", long="1")
+    assert status == 1
+    assert "test_cases.py::test_long failed (call)" in text
+    assert "deselected" not in text
+    assert "IMGBUILD_LONG=1 runs them" in outcome("")[0]

@@ -8,14 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import codec
-from imgbuild.assemble import input_hashes
-from imgbuild.fetch import Http
-from imgbuild.inputs import Inputs
-from imgbuild.lock import Lock
-from imgbuild.matrix.load import load
-from imgbuild.plan import plan
-from imgbuild.store import Store
 from imgbuild.values import Arch
 from tests import downloads, needs, oracle
 from tests.wheels import LINK, PROGRAM, make
@@ -107,34 +99,16 @@ def test_every_wheel_of_the_lock(tmp_path: Path) -> None:
     """
     if oracle.PYTHON != "3.11":
         needs.missing("the wheels are for Python 3.11", "run the tests with python3.11")
-    wheels = _given() or _locked(tmp_path)
-    assert oracle.compare(wheels, tmp_path) == []
+    given = _given()
+    if not given:
+        lock, store, inputs = downloads.locked(TARGET)  # while `store` lives, so do they
+        for wheel in lock.arch[Arch.X86_64].wheels:
+            given.append(tmp_path / wheel.file)
+            given[-1].symlink_to(inputs[wheel.sha256])
+        assert store.leases()
+    assert oracle.compare(given, tmp_path) == []
 
 
 def _given() -> list[Path]:
     folder = os.environ.get("IMGBUILD_WHEELS")
     return sorted(Path(folder).glob("*.whl")) if folder else []
-
-
-def _locked(folder: Path) -> list[Path]:
-    """Links to the cached wheels of the lock, under their own names."""
-    path = ROOT / "images" / TARGET / "lock.json"
-    if not path.exists():
-        needs.missing(f"there is no {path}", f"imgbuild lock --target {TARGET}")
-    lock, store = codec.read(path, Lock), Store.open()
-    wheels = lock.arch[Arch.X86_64].wheels
-    absent = {wheel.sha256: wheel.size for wheel in wheels if store.file(wheel.sha256) is None}
-    if absent:
-        needs.network()
-        needs.disk(4 + sum(absent.values()) / 1e9)
-        inputs = Inputs(load(ROOT / "matrix.yaml"), store, Http(), offline=False)
-        layers = plan(lock, Arch.X86_64).layers
-        inputs.fetch(lock, [each for each in layers if absent.keys() & input_hashes(each.recipe)])
-    links = []
-    for wheel in wheels:
-        stored = store.file(wheel.sha256)
-        assert stored is not None, wheel.file
-        links.append(folder / wheel.file)
-        links[-1].symlink_to(stored)
-    assert links
-    return links

@@ -83,18 +83,32 @@ def test_the_wheel_is_what_flashinfer_looks_into(tmp_path):
 def test_the_gpu_tier_knows_which_kernels_the_image_brings(tmp_path, monkeypatch):
     """What of them is compiled all the same was missed by FlashInfer: the case fails."""
     case = script("gpu_flashinfer", monkeypatch)
-    assert case.carried("sm90") == set()
-    two = [cache(tmp_path / name, sampling=b"S", page=b"P") for name in ("one", "other")]
-    made = kernels.take(lock(), Arch.X86_64, (two[0], two[1]), ["9.0"], tmp_path)
+    monkeypatch.setitem(sys.modules, "flashinfer_jit_cache", None)  # is not there, now or later
+    assert case.carried({"sm90"}) == set()
+    one, other = (cache(tmp_path / name, sampling=b"S", page=b"P") for name in ("one", "other"))
+    made = kernels.take(lock(), Arch.X86_64, (one, other), ["9.0"], tmp_path)
     with zipfile.ZipFile(tmp_path / made.file) as archive:
         archive.extractall(tmp_path / "site")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    monkeypatch.delitem(sys.modules, "flashinfer_jit_cache", raising=False)
-    assert case.carried("sm90") == {"sampling", "page"}
-    assert case.carried("sm80") == set()
+    del sys.modules["flashinfer_jit_cache"]
+    assert case.carried({"sm90"}) == {"sampling", "page"}
+    assert case.carried({"sm80"}) == set()
+    assert case.carried({"sm80", "sm90"}) == set()  # as FlashInfer takes none of them there
     monkeypatch.delattr(sys.modules["flashinfer_jit_cache"], "get_jit_cache_providers")
-    assert case.carried("sm80") == {"sampling", "page"}  # a wheel from before FlashInfer 0.7
-    monkeypatch.delitem(sys.modules, "flashinfer_jit_cache")
+    assert case.carried({"sm80"}) == {"sampling", "page"}  # a wheel from before FlashInfer 0.7
+
+
+@pytest.mark.parametrize(
+    ("mode", "due"),
+    [
+        ("jit", ["/c/page.so was compiled, and lies in the image's flashinfer-jit-cache"]),
+        ("prebuilt", ["/c/own.so was compiled", "/c/page.so was compiled"]),
+    ],
+)
+def test_the_gpu_tier_tells_what_was_compiled_without_need(mode, due, monkeypatch):
+    case = script("gpu_flashinfer", monkeypatch)
+    made = [Path("/c/own.so"), Path("/c/page.so")]
+    assert case.uncalled_for(mode, made, {"page", "sampling"}) == due
 
 
 def test_one_library_is_for_several_gpus():
