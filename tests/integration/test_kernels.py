@@ -54,6 +54,7 @@ def test_an_image_without_a_compiler_tells_so(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 @pytest.mark.network
 @pytest.mark.disk(26)
 @pytest.mark.timeout(2400)

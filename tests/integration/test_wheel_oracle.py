@@ -90,6 +90,7 @@ def test_real_wheels_of_tricky_shape(tmp_path: Path) -> None:
     assert oracle.compare(wheels, tmp_path) == []
 
 
+@pytest.mark.long
 @pytest.mark.disk(4)
 @pytest.mark.timeout(1800)
 def test_every_wheel_of_the_lock(tmp_path: Path) -> None:
