@@ -1,8 +1,8 @@
 """Every x86_64 target within reach is locked, follows from the matrix, and its code is clean.
 
-By default that is asked of one; a target's job in CI asks it when its digest changes. Within reach
-is what the default index alone has; what needs another index, or a wheel that users bring, is
-locked where that is to be had.
+A target's job in CI asks that when its digest changes, and test_lock_from_empty.py of one target.
+Within reach is what the default index alone has; what needs another index, or a wheel that users
+bring, is locked where that is to be had.
 
 The locks are the repository's own. Code and METADATA are read from the index by ranges; shared
 objects, which only whole wheels tell, were audited when the target was sealed, and their floors
@@ -22,7 +22,7 @@ from imgbuild.store import Store
 from imgbuild.values import Arch
 from tests.sourcecode import ROOT
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.network, pytest.mark.timeout(1800)]
 
 PROJECT = project.find(ROOT)
 MATRIX = load(PROJECT.matrix)
@@ -34,7 +34,6 @@ REACHED = [
 ]
 SEALED = [name for name in PROJECT.sealed() if Arch.X86_64 in MATRIX.targets[name].arch]
 TARGETS = list(dict.fromkeys((*REACHED, *SEALED)))
-ALWAYS = "cu124-vllm"
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +43,11 @@ def inputs():
 
 def test_there_are_targets_to_look_at():
     assert {"cu124-vllm", "cu130-vllm", "cu130-trl"} < set(REACHED)
-    assert ALWAYS in TARGETS
     outside = {name for name, target in MATRIX.targets.items() if target.indexes}
     assert outside.isdisjoint(REACHED)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name == ALWAYS else pytest.mark.long) for name in TARGETS],
-)
+@pytest.mark.parametrize("name", TARGETS)
 def test_a_target_is_locked_and_its_code_is_clean(name, inputs):
     lock, sealed = sealing.read_current(PROJECT, MATRIX, name)
     assert sealed.arch[Arch.X86_64].floors is not None
