@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from imgbuild import codec, junit, smoke
+from imgbuild import codec, junit, lock, smoke
 from imgbuild.console import console
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.report import Case, Report
@@ -149,6 +149,21 @@ def test_allowed_failures_carry_reasons():
         assert entry["error"], entry
         assert entry.keys() <= {"package", "versions", "name", "error", "log", "needs", "reason"}
         assert entry.get("needs", "driver") == "driver"
+
+
+def test_the_driver_is_missed_by_every_vllm_that_is_locked():
+    """By each for itself: a vLLM without kernels, such as those of these tests, misses nothing."""
+    entries = json.loads((SCRIPTS / "allowed.json").read_text())["imports"]
+    (vllm,) = (each for each in entries if (each["package"], each["name"]) == ("vllm", "vllm.*"))
+    locked = {
+        wheel.version
+        for path in (SCRIPTS.parent / "images").glob("*/lock.json")
+        for resolution in lock.read_lock(path.parents[1], path.parent.name).arch.values()
+        for wheel in resolution.wheels
+        if wheel.package == "vllm"
+    }
+    assert locked
+    assert set(vllm["versions"]) == locked
 
 
 def test_the_tests_import_nothing_of_imgbuild():
