@@ -18,7 +18,7 @@ from imgbuild.oci import layout
 from imgbuild.oci.unpack import unpack
 from imgbuild.store import Store
 from imgbuild.values import Arch, sha256
-from tests import images, smallproject
+from tests import images, samples, smallproject
 from tests.localindex import LocalIndex, wheel_bytes
 from tests.servers import Site, serve
 from tests.smallproject import Project
@@ -277,7 +277,7 @@ def test_kernels_are_a_locked_input_of_a_variant(project: Project, tmp_path: Pat
     for folder in runs:  # as two runs on a GPU machine leave them
         place = folder / ".cache/flashinfer/0.6.12/90a/cached_ops/sampling"
         place.mkdir(parents=True)
-        (place / "sampling.so").write_bytes(b"compiled")
+        (place / "sampling.so").write_bytes(samples.elf())
     words = [word for folder in runs for word in ("--from", str(folder))]
     done = project.run("kernels", "jit", "--gpu", "9.0", *words, "--json")
     made = json.loads(done.stdout)
@@ -296,7 +296,7 @@ def test_kernels_are_a_locked_input_of_a_variant(project: Project, tmp_path: Pat
     layers = [built.blob(layer.digest) for layer in built.image(Arch.X86_64).layers]
     unpack(layers, tmp_path / "root")
     site = tmp_path / "root/opt/venv/lib/python3.11/site-packages/flashinfer_jit_cache"
-    assert (site / "jit_cache/sampling/sampling.so").read_bytes() == b"compiled"
+    assert (site / "jit_cache/sampling/sampling.so").read_bytes() == samples.elf()
     # Others by the same name are not the lock's.
     assert project.cache is not None
     Store.open(project.cache).drop_file(made["sha256"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import platform
-import struct
 import sys
 import zipfile
 from pathlib import Path
@@ -22,6 +21,7 @@ from imgbuild.matrix.model import Flashinfer
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel import archive as wheels
 from tests import samples
+from tests.samples import elf
 from tests.unit.smoke_scripts import script
 
 
@@ -30,12 +30,6 @@ def lock(mode: str = "jit") -> Lock:
     chosen = Flashinfer(mode=mode, reason="tested")  # type: ignore[arg-type]
     source = samples.matrix(flashinfer=chosen, cuda="13.0", pins={"flashinfer-python": "0.6.12"})
     return samples.lock(samples.wheel("flashinfer-python", "0.6.12"), of=source)
-
-
-def elf(machine: int = 62) -> bytes:
-    """The header of a library without sections; 62 is x86_64."""
-    numbers = (3, machine, 1, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0)
-    return b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", *numbers)
 
 
 def cache(folder: Path, gpus: str = "90a", **libraries: bytes) -> Path:
