@@ -30,7 +30,9 @@ jq --version
 python -c 'import einx, einops, torch; print(einx.__name__, torch.__version__)'
 """
 
-pytestmark = [pytest.mark.network, pytest.mark.disk(25), pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.long, pytest.mark.network, pytest.mark.disk(25), pytest.mark.timeout(1800),
+]  # fmt: skip
 
 
 def imgbuild(folder: Path, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:

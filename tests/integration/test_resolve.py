@@ -57,6 +57,7 @@ def matrix() -> Matrix:
     return load(ROOT / "matrix.yaml")
 
 
+@pytest.mark.long
 def test_cu124_is_the_proven_world_and_twice_the_same(store, tmp_path):
     found = ask(matrix(), "cu124-vllm", Arch.X86_64, store)
     versions = {wheel.package: wheel.version for wheel in found}
@@ -104,6 +105,7 @@ def debian(store):
         yield root
 
 
+@pytest.mark.long
 @pytest.mark.engine
 @pytest.mark.parametrize("arch", list(Arch))
 def test_cu130_is_of_one_cuda_release_and_has_verl(arch, store, debian):
