@@ -56,6 +56,18 @@ def names(images: list[Any], runs: list[Any]) -> list[str]:
     return [task.name for task in DRIVE.beginning(images, runs)]
 
 
+def test_the_plan_of_the_docs_makes_sense(options, tmp_path):
+    text = (ROOT / "docs/smoke.md").read_text("utf-8")
+    options.plan.write_text(text.partition("```json\n")[2].partition("```")[0])
+    image = tmp_path / "carry/images/cu130-vllm.json"
+    image.parent.mkdir(parents=True)
+    image.touch()
+    images, runs = DRIVE.read_plan(options)
+    assert [image.name for image in images] == ["cu130-vllm"]
+    assert [run.name for run in runs] == ["first", "second"]
+    assert "gpu_drive.py" in text
+
+
 def test_images_are_put_together_first(options):
     images, runs = planned(options, {})
     assert names(images, runs) == ["one", "two"]
