@@ -55,5 +55,4 @@ def locked(target: str) -> tuple[Lock, Store, dict[Sha256, Path]]:
         needs.network()
         needs.disk(4 + sum(sizes.get(key, 0) for key in absent) / 1e9)
         Inputs(load(ROOT / "matrix.yaml"), store, Http(), offline=False).fetch(lock, layers)
-    found = {key: store.file(key) for key in due}
-    return lock, store, {key: path for key, path in found.items() if path is not None}
+    return lock, store, {key: path for key in due if (path := store.file(key))}

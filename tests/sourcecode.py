@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "builder" / "imgbuild"
@@ -63,3 +66,14 @@ def calls(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 yield ast.unparse(node.func), node.lineno
             except RecursionError:  # a chain of calls that is no name
                 continue
+
+
+def module_of(path: Path) -> ModuleType:
+    """A script, which is no part of a package, as a module of a name that nothing else has."""
+    spec = importlib.util.spec_from_file_location(f"script {path}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module

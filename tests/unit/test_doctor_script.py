@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import json
 import os
 import resource
@@ -12,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.sourcecode import module_of
 
 SCRIPT = Path(__file__).parents[2] / "smoke_tests/doctor.py"
 EVERY = ("HOME", "TMPDIR", "RAY_TMPDIR", "HF_HUB_OFFLINE", "SLURM_CPUS_PER_TASK", "HTTPS_PROXY",
@@ -22,11 +23,7 @@ EVERY = ("HOME", "TMPDIR", "RAY_TMPDIR", "HF_HUB_OFFLINE", "SLURM_CPUS_PER_TASK"
 def _doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The script as a module, in an environment that has nothing wrong."""
     monkeypatch.syspath_prepend(SCRIPT.parent)
-    spec = importlib.util.spec_from_file_location("cluster_doctor", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = module_of(SCRIPT)
     for name in (*EVERY, *module.WRITTEN):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -289,11 +286,7 @@ def test_checks_are_made_at_once(doctor, monkeypatch):
 
 @pytest.mark.parametrize("world", [1, 8, 64, 181, 192, 256, 4096])
 def test_sums_of_the_all_reduce_are_exact_however_they_are_added(world):
-    spec = importlib.util.spec_from_file_location("reduce", SCRIPT.with_name("check_reduce.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = module_of(SCRIPT.with_name("check_reduce.py"))
     share = world * (world + 1) // 2
     assert 2 <= module.modulus(share) <= 1024
     assert (module.modulus(share) - 1) * share <= 2**24

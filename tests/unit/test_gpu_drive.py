@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.sourcecode import module_of
 
 ROOT = Path(__file__).parents[2]
 WORKS, ENDED = "works", "ended"
 
 
-def _load() -> ModuleType:
-    """tools/gpu_drive.py, which is a script and no part of a package."""
-    spec = importlib.util.spec_from_file_location("gpu_drive", ROOT / "tools/gpu_drive.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-DRIVE = _load()
+DRIVE = module_of(ROOT / "tools/gpu_drive.py")
 
 
 @pytest.fixture(name="options")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import platform
 import sys
 import zipfile
@@ -22,6 +21,7 @@ from imgbuild.values import Arch, sha256
 from imgbuild.wheel import archive as wheels
 from tests import samples
 from tests.samples import elf
+from tests.sourcecode import module_of
 from tests.unit.smoke_scripts import script
 
 
@@ -57,12 +57,7 @@ def test_the_wheel_is_what_flashinfer_looks_into(tmp_path):
     wheels.verify(wheels.read(wheel))  # as when it is locked
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
-    place = tmp_path / "site/flashinfer_jit_cache/__init__.py"
-    spec = importlib.util.spec_from_file_location("flashinfer_jit_cache", place)
-    assert spec is not None
-    assert spec.loader is not None
-    package = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(package)
+    package = module_of(tmp_path / "site/flashinfer_jit_cache/__init__.py")
     assert package.__version__ == made.version
     found = Path(package.get_jit_cache_dir())
     assert (found / "page/page.so").read_bytes() == elf() + b"P1"  # the first of the two

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,25 +12,14 @@ import typer.main
 
 from imgbuild.cli.app import app
 from imgbuild.errors import ImgbuildError
+from tests.sourcecode import module_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs/reference"
 REMEDY = "run tools/reference.py"
 
 
-def _load() -> ModuleType:
-    """tools/reference.py, which is a script and no part of a package."""
-    path = ROOT / "tools/reference.py"
-    spec = importlib.util.spec_from_file_location("reference", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-REFERENCE = _load()
+REFERENCE = module_of(ROOT / "tools/reference.py")
 PAGES: dict[str, str] = REFERENCE.pages()
 VERBS: dict[str, Any] = dict(REFERENCE.verbs(typer.main.get_command(app)))
 
