@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).resolve().parent
+OPTIONS = pytest.StashKey[Any]()
 sys.path.insert(0, str(HERE))
 
 
@@ -19,6 +20,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--expect", help="JSON: what the image must hold")
     group.addoption("--model", help="folder of a real model, for the gpu tiers")
     group.addoption("--patience", default="1", help="multiplies time limits")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Without what the image must hold nothing can be tested, and nothing passes."""
+    import run
+
+    config = session.config
+    if not config.getoption("--expect"):
+        message = "name what the image must hold: --expect FILE (see README.md)"
+        raise pytest.UsageError(message)
+    words = [f"--{name}={config.getoption(name)}" for name in ("tier", "expect", "patience")]
+    model = config.getoption("--model")
+    try:
+        options = run.read_options([*words, *([f"--model={model}"] if model else [])])
+    except SystemExit:
+        message = "the options are not what run.py takes: it says why above"
+        raise pytest.UsageError(message) from None
+    config.stash[OPTIONS] = options
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -32,10 +51,4 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session", name="options")
 def _options(pytestconfig: pytest.Config) -> Any:
-    import run
-
-    if not pytestconfig.getoption("--expect"):
-        pytest.skip("name what the image must hold: --expect FILE (see README.md)")
-    words = [f"--{name}={pytestconfig.getoption(name)}" for name in ("tier", "expect", "patience")]
-    model = pytestconfig.getoption("--model")
-    return run.read_options([*words, *([f"--model={model}"] if model else [])])
+    return pytestconfig.stash[OPTIONS]

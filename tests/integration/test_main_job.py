@@ -213,6 +213,7 @@ def test_without_gcc_the_compilers_case_fails(loaded, tmp_path):
     assert {outcome for outcome, _ in found.values()} == {"failed"}
     assert found["compiler"][1].startswith("FileNotFoundError: [Errno 2] No such file")
     assert "'cc'" in found["compiler"][1]
+    assert "'gcc'" in found["triton launcher"][1]
 
 
 @pytest.mark.engine

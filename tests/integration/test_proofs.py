@@ -102,6 +102,22 @@ def test_a_tier_that_cannot_run_takes_no_report_along(project: Project, tmp_path
     assert junit.read_text().count("<testsuite ") == 2
 
 
+def test_a_tier_that_cannot_run_has_a_report_though_it_is_the_only_one(
+    project: Project, tmp_path: Path
+) -> None:
+    if driver.libraries() is not None:
+        pytest.skip("this machine has a driver: run it where there is none")
+    junit = tmp_path / "report.xml"
+    words = ("--through", "root", "--tier", "gpu")
+    done = project.run("smoke", TARGET, *words, "--json", "--junit", str(junit), status=1)
+    (stopped,) = json.loads(done.stdout)
+    assert [case["outcome"] for case in stopped["cases"]] == ["failed"]
+    assert "has no libcuda.so.1" in stopped["cases"][0]["message"]
+    assert junit.read_text().count("<testsuite ") == 1
+    alone = project.run("smoke", TARGET, *words, status=1)
+    assert (alone.stdout, done.stderr) == ("", alone.stderr)
+
+
 def test_a_target_that_is_not_built_takes_no_report_along(project: Project) -> None:
     layout = project.folder / "build" / OTHER
     layout.rename(layout.with_name("aside"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -128,6 +129,23 @@ def test_no_gpu_is_never_a_pass(tier, tmp_path):
     assert json.loads((tmp_path / "report.json").read_text()) == report
 
 
+def test_no_gpu_is_never_a_pass_under_pytest_either(tmp_path):
+    run(tmp_path, "gpu")  # which writes what the image must hold
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(SCRIPTS), "--tier=gpu"]
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    done, unnamed, unread = (
+        subprocess.run(
+            [*command, *words], cwd=SCRIPTS, env=env, capture_output=True, text=True, check=False
+        )
+        for words in ([f"--expect={tmp_path}/expect.json"], [], ["--expect=absent.json"])
+    )
+    assert done.returncode == 1
+    assert re.search(r"1 failed, \d+ skipped in", done.stdout)
+    assert "test_case[device]" in done.stdout
+    assert (unnamed.returncode, "--expect FILE" in unnamed.stderr) == (4, True)
+    assert (unread.returncode, "absent.json: " in unread.stderr) == (4, True)
+
+
 def test_a_case_without_its_gate_fails_as_well(tmp_path):
     only = "--only=cuda|[!cd]*"
     cases = run(tmp_path, "gpu", only, "--jobs=2", packages={"torch": "1", "vllm": "1"})["cases"]
@@ -189,6 +207,7 @@ def test_as_many_as_may_are_in_at_once(tmp_path):
 def test_places_are_spread_over_the_gpus(tmp_path, named):
     script = """\
 import os
+import re
 import smoke_gpu
 smoke_gpu.visible = lambda: (os.environ.get("CUDA_VISIBLE_DEVICES") or "nvidia0,nvidia1").split(",")
 for place in range(4):

@@ -68,7 +68,10 @@ def test_an_image_without_vllm_passes_its_smoke_tests(built):
 
 
 def test_with_an_nvcc_of_another_cuda_its_case_fails(built, tmp_path):
-    """As `pip install -U nvidia-cuda-nvcc` leaves it: FlashInfer and DeepSpeed call this nvcc."""
+    """As `pip install -U nvidia-cuda-nvcc` leaves it.
+
+    DeepSpeed calls this nvcc, and in other images FlashInfer does: the case is the same.
+    """
     wheels = damaged.download(
         tmp_path / "wheels", [f"{name}=={OTHER}" for name in ("nvidia-cuda-nvcc", "nvidia-nvvm")]
     )

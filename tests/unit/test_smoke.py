@@ -151,19 +151,24 @@ def test_allowed_failures_carry_reasons():
         assert entry.get("needs", "driver") == "driver"
 
 
-def test_the_driver_is_missed_by_every_vllm_that_is_locked():
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [("vllm", "vllm.*"), ("unsloth", "unsloth*"), ("unsloth-zoo", "unsloth_zoo*")],
+)
+def test_the_driver_is_missed_by_every_version_that_is_locked(package, name):
     """By each for itself: a vLLM without kernels, such as those of these tests, misses nothing."""
     entries = json.loads((SCRIPTS / "allowed.json").read_text())["imports"]
-    (vllm,) = (each for each in entries if (each["package"], each["name"]) == ("vllm", "vllm.*"))
+    mine = [each for each in entries if (each["package"], each["name"]) == (package, name)]
     locked = {
         wheel.version
         for path in (SCRIPTS.parent / "images").glob("*/lock.json")
         for resolution in lock.read_lock(path.parents[1], path.parent.name).arch.values()
         for wheel in resolution.wheels
-        if wheel.package == "vllm"
+        if wheel.package == package
     }
     assert locked
-    assert set(vllm["versions"]) == locked
+    assert {version for each in mine for version in each["versions"]} == locked
+    assert {each["needs"] for each in mine} == {"driver"}
 
 
 def test_the_tests_import_nothing_of_imgbuild():
