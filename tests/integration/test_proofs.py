@@ -115,7 +115,7 @@ def test_a_tier_that_cannot_run_has_a_report_though_it_is_the_only_one(
     assert "has no libcuda.so.1" in stopped["cases"][0]["message"]
     assert junit.read_text().count("<testsuite ") == 1
     alone = project.run("smoke", TARGET, *words, status=1)
-    assert (alone.stdout, done.stderr) == ("", alone.stderr)
+    assert (alone.stdout, alone.stderr.splitlines()[-2:]) == ("", done.stderr.splitlines()[-2:])
 
 
 def test_a_target_that_is_not_built_takes_no_report_along(project: Project) -> None:
