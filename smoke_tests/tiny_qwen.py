@@ -37,7 +37,13 @@ def make_tokenizer() -> Any:
         show_progress=False,
     )
     tokenizer.train_from_iterator(LINES, trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=PAD)
+    # As Qwen's own: without the names it gives token_type_ids, which TRL 0.23 hands to generate.
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=PAD,
+        model_input_names=["input_ids", "attention_mask"],
+    )
     fast.chat_template = CHAT
     fast.padding_side = "left"
     return fast
