@@ -179,7 +179,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     stranger: bool
     sif: Path | None
     record: bool
-    documents: bool  # somebody waits for JSON or JUnit, whatever happens
+    document: bool  # JUnit is written whatever happens
 
 
 def smoke(
@@ -234,7 +234,7 @@ def smoke(
         stranger=stranger,
         sif=sif,
         record=record,
-        documents=json or junit is not None,
+        document=junit is not None,
     )
     reports: list[Tested] = []
     try:
@@ -306,7 +306,7 @@ def _smoke(
     """Add to `reports` that of each target and tier, each shown as soon as it is there.
 
     One that could not be tested has a report that says so. By target: what stopped a test, or the
-    record of one. If nothing at all was tested and no document is asked for, that is raised.
+    record of one. If nothing at all was tested and no JUnit is asked for, that is raised.
     """
     from imgbuild import pipeline
     from imgbuild import smoke as tests
@@ -332,7 +332,7 @@ def _smoke(
         except ImgbuildError as error:
             failed[item.name] = error
             lacking += [stopped(item.name, each, error) for each in left]
-    if failed and not reports and not asked.documents:
+    if failed and not reports and not asked.document:
         raise next(iter(failed.values())) if len(failed) == 1 else SomeFailed(failed)
     for each in failed.values():
         console.error(each.message, hint=each.hint)
