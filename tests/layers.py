@@ -19,7 +19,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (
         "oci.documents",
         "audit.facts",
     ),
-    ("console", "steps", "run", "disk", "threads"),
+    ("console", "steps", "run", "disk", "threads", "system.*"),
     (
         "credentials",
         "fetch_headers",

@@ -40,6 +40,7 @@ from imgbuild.report import Finding, Report
 from imgbuild.resolution import Deb, Locked, Resolution, Wheel
 from imgbuild.selection import Rules
 from imgbuild.store import Store
+from imgbuild.system.code_digest import code_digest
 from imgbuild.values import Arch, Sha256, sha256
 from imgbuild.wheel.tags import Tags
 
@@ -86,7 +87,7 @@ def audit_lock(
     terms = judge.narrowed(terms_of(lock, inputs.matrix, learned), resolution.versions)
     if lock.extends is not None:
         terms = msgspec.structs.replace(terms, added=lock.extends.arch[arch].wheels)
-    known = [judge.code(), arch, lock.base, resolution, terms, tuple(checks)]
+    known = [code_digest(__name__), arch, lock.base, resolution, terms, tuple(checks)]
     key = sha256(codec.compact(known))
     kept = inputs.store.fact(KEPT, key)
     report = unpack(kept, Report) if kept is not None else None

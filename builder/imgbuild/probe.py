@@ -1,8 +1,7 @@
-"""Does a clash persist at other versions? Boundaries, found by reading little of few wheels.
+"""Versions between which an incompatibility appears or disappears.
 
-Comes in: the evidence of a finding, and the versions that an index has. Goes out: the versions on
-both sides of the boundary nearest to the one that was seen. A wheel is not downloaded for it: its
-directory and the asked modules travel, and what was learned of a version is kept in the store.
+A wheel is not downloaded for it: its directory and the modules that are asked about are read by
+range, and what was found for a version is kept in the store.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TypeVar
 import msgspec
 from packaging.version import Version
 
-from imgbuild.audit import judge, names, policy, registries
+from imgbuild.audit import names, policy, registries
 from imgbuild.audit.facts import Call, Function, ModuleFacts
 from imgbuild.audit.library import Library
 from imgbuild.audit.world import World, open_world
@@ -28,6 +27,7 @@ from imgbuild.report import Evidence, Relation
 from imgbuild.resolution import Wheel
 from imgbuild.selection import best, same_version, unwanted
 from imgbuild.store import Store
+from imgbuild.system.code_digest import code_digest
 
 T = TypeVar("T")
 ANSWERS = "audit-probe"
@@ -133,7 +133,7 @@ class Shelf:
 
     def remembered(self, key: Sequence[object], ask: Callable[[], T], form: type[T]) -> T:
         """What `ask` answers about immutable files; kept under `key` and the code that answers."""
-        name = compact([judge.code(), *key]).decode()
+        name = compact([code_digest(__name__), *key]).decode()
         kept = self.store.fact(ANSWERS, name)
         if kept is not None:
             return msgspec.json.decode(kept, type=form)

@@ -1,15 +1,12 @@
 """The judgement: order, waivers, and the code that it is of."""
 
-import shutil
-import sys
-from importlib import resources
 from pathlib import Path
 
 import msgspec
 import pytest
 
 import imgbuild
-from imgbuild.audit import judge, reading
+from imgbuild.audit import judge
 from imgbuild.audit.findings import ordered
 from imgbuild.audit.judge import Terms
 from imgbuild.constraints import Constraint
@@ -113,30 +110,6 @@ def test_what_was_learned_of_others_is_left_out(world, other):
     assert judge.narrowed(Terms(constraints=(missing,)), versions).constraints == (missing,)
     found = audit(world, Terms(constraints=(LEARNED, missing)))
     assert audited.subjects(found.findings) == ["x", "b<3", "c"]
-
-
-def test_a_kept_report_is_of_the_code_that_judged(tmp_path):
-    """Every file that a judgement rests on is a part of the name under which it is kept."""
-    root = tmp_path / "imgbuild"
-    shutil.copytree(PACKAGE, root, ignore=shutil.ignore_patterns("__pycache__", "debian"))
-    before = judge.code_of(root)
-    names = [*judge.BESIDE, "audit/imports.py", "audit/facts.py", "data/audit/rules.yaml"]
-    for name in names:
-        path = root / name
-        text = path.read_bytes()
-        path.write_bytes(text + b"\n")
-        assert judge.code_of(root) != before, name
-        path.write_bytes(text)
-    assert judge.code_of(root) == before
-
-
-def test_what_another_python_reads_is_kept_apart():
-    """What is new in the syntax of one release is broken to those before it."""
-    root, here, later = resources.files("imgbuild"), sys.version_info[:2], (3, 99)
-    assert judge.code() == judge.code_of(root, here) != judge.code_of(root, later)
-    folder = root.joinpath("audit")
-    found = reading.readers_of(folder, here)
-    assert reading.readers() == found != reading.readers_of(folder, later)
 
 
 def test_findings_from_the_past_are_judged_with_all_others(world):

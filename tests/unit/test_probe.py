@@ -5,7 +5,6 @@ import datetime
 import pytest
 
 from imgbuild import probe
-from imgbuild.audit import judge
 from imgbuild.audit.library import Library
 from imgbuild.errors import FetchFailed
 from imgbuild.fetch import Http
@@ -155,7 +154,7 @@ def test_an_answer_is_of_the_code_that_gave_it(tmp_path, monkeypatch):
         assert lacks(shelf, wanted, release) is True
         monkeypatch.setitem(probe._ASKS, Relation.NAME, lambda world, subject: False)
         assert lacks(shelf, wanted, release) is True  # as it was answered before
-        monkeypatch.setattr(judge, "code", lambda: "another release")
+        monkeypatch.setattr(probe, "code_digest", lambda module: f"another {module}")
         assert lacks(shelf, wanted, release) is False
 
 

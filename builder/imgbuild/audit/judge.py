@@ -1,18 +1,14 @@
 """The judgement: all checks of a world, and waivers.
 
 Comes in: a world and the terms of its target. Goes out: a Report: findings in a fixed order, each
-once. `code` names what it follows from beside the world and the terms, for who keeps it.
+once.
 """
 
 from __future__ import annotations
 
-import hashlib
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache
-from importlib import resources
 from typing import TYPE_CHECKING, get_args
 
 import msgspec
@@ -27,21 +23,9 @@ from imgbuild.report import Finding, Report, Severity
 from imgbuild.values import normalize
 
 if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
-
     from imgbuild.audit.closure import MainPath
 
 CHECKS: tuple[str, ...] = get_args(Check)
-# What the checks judge by beside their own folders.
-BESIDE = (
-    "constraints.py",
-    "cuda.py",
-    "past.py",
-    "probe.py",
-    "selection.py",
-    "values.py",
-    "wheel/tags.py",
-)
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,25 +195,3 @@ def narrowed(terms: Terms, versions: Mapping[str, str]) -> Terms:
     """`terms` with the constraints that speak of these packages: no other counts for them."""
     kept = tuple(one for one in terms.constraints if one.concerns(versions))
     return msgspec.structs.replace(terms, constraints=kept)
-
-
-@lru_cache(maxsize=1)
-def code() -> str:
-    """A name for what this release's checks find: it changes with their code and their data."""
-    return code_of(resources.files("imgbuild"))
-
-
-def code_of(root: Traversable, python: tuple[int, ...] = sys.version_info[:2]) -> str:
-    """The same for a copy of this package in the folder `root`.
-
-    It changes with the Python that reads too: an older one takes newer syntax for broken.
-    """
-    folders = (root.joinpath("audit"), root.joinpath("data", "audit"))
-    items = [item for folder in folders for item in folder.iterdir()]
-    items += [root.joinpath(*name.split("/")) for name in BESIDE]
-    digest = hashlib.sha256(f"{python[0]}.{python[1]}\0".encode())
-    for item in sorted(items, key=lambda item: (item.name, str(item))):
-        if item.name.endswith((".py", ".yaml")):
-            data = item.read_bytes()
-            digest.update(f"{item.name} {len(data)}\0".encode() + data)
-    return digest.hexdigest()

@@ -7,27 +7,21 @@ to pay for it.
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import re
 import signal
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from email.parser import HeaderParser
-from functools import lru_cache, partial
-from importlib import resources
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from imgbuild.audit.content import Content, LocalContent
 from imgbuild.audit.facts import FACTS_FORMAT, ElfFacts, ModuleFacts
 from imgbuild.errors import IntegrityError
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
+from imgbuild.system.code_digest import code_digest
 
 WORTH = 4 << 20  # bytes of source from which on more processes are worth their start
 RUNNING = 256 << 10  # and from which on those that run already are worth their messages
@@ -38,25 +32,9 @@ _DATA = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 
 
-@lru_cache(maxsize=1)
 def readers() -> str:
-    """A name for what the readers of this release find: it changes with any line of theirs.
-
-    Facts are kept under it beside FACTS_FORMAT, so that none outlives the code that read it.
-    """
-    return readers_of(resources.files("imgbuild.audit"))
-
-
-def readers_of(folder: Traversable, python: tuple[int, ...] = sys.version_info[:2]) -> str:
-    """The same for a copy of the readers in `folder`, run by another Python.
-
-    An older Python takes newer syntax for broken: what it read is kept apart.
-    """
-    digest = hashlib.sha256(f"{python[0]}.{python[1]}\0".encode())
-    for item in sorted(folder.iterdir(), key=lambda item: item.name):
-        if re.fullmatch(r"(facts|reading|content|syntax\w*|windows|elf|fatbin)\.py", item.name):
-            digest.update(item.read_bytes())
-    return f"{FACTS_FORMAT} {digest.hexdigest()[:16]}"
+    """The part of a key under which facts are kept that changes with the code that reads them."""
+    return f"{FACTS_FORMAT} {code_digest(__name__)[:16]}"
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):

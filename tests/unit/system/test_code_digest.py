@@ -1,0 +1,69 @@
+"""What is kept on disk is found again by the same code alone."""
+
+import shutil
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+import imgbuild
+from imgbuild.system.code_digest import closure, code_digest, digest_in
+from tests.sourcecode import modules, own_imports
+
+PACKAGE = Path(imgbuild.__file__).parent
+AUDIT = "imgbuild.auditing"
+HERE = (3, 11)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    root = tmp_path_factory.mktemp("code") / "imgbuild"
+    ignored = shutil.ignore_patterns("__pycache__", "smoke_tests", "templates")
+    shutil.copytree(PACKAGE, root, ignore=ignored)
+    return root
+
+
+def test_the_closure_is_what_the_syntax_trees_import():
+    known = modules()
+    expected, waiting = set(), [AUDIT.partition(".")[2]]
+    while waiting:
+        name = waiting.pop()
+        if name not in expected:
+            expected.add(name)
+            waiting += own_imports(name, known)
+    found = {name for name in closure(PACKAGE, AUDIT) if name.endswith(".py")}
+    named = {name.removesuffix(".py").removesuffix("__init__").strip("/") for name in found}
+    # A package's own `__init__` is imported with each of its modules; only the root's has code.
+    assert {name.replace("/", ".") for name in named} >= expected
+    assert all(known[name.replace("/", ".")].body == [] for name in named - {
+        each.replace(".", "/") for each in expected
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["auditing.py", "report.py", "audit/imports.py", "audit/facts.py", "data/audit/rules.yaml"],
+)
+def test_each_file_of_the_closure_counts(copy, name):
+    before = digest_in(copy, AUDIT, HERE)
+    text = (copy / name).read_bytes()
+    (copy / name).write_bytes(text + b"\n")
+    assert digest_in(copy, AUDIT, HERE) != before
+    (copy / name).write_bytes(text)
+    assert digest_in(copy, AUDIT, HERE) == before
+
+
+def test_other_code_does_not_count(copy):
+    before = digest_in(copy, AUDIT, HERE)
+    (copy / "cli" / "build.py").write_text("")
+    assert digest_in(copy, AUDIT, HERE) == before
+
+
+def test_the_version_of_python_counts():
+    root = resources.files("imgbuild")
+    assert digest_in(root, AUDIT, (3, 99)) != digest_in(root, AUDIT, HERE)
+
+
+def test_a_module_has_one_digest():
+    assert code_digest(AUDIT) == code_digest(AUDIT) != code_digest("imgbuild.audit.reading")
+    assert len(code_digest(AUDIT)) == 64
