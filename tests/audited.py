@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import msgspec
 
-from imgbuild.audit.library import Library
-from imgbuild.audit.world import World, open_world
+from imgbuild.audit.packages.library import Library
+from imgbuild.audit.packages.package_set import World, open_world
+from imgbuild.cache.store import Store
+from imgbuild.lock.resolution import Wheel
 from imgbuild.report import Finding
-from imgbuild.resolution import Wheel
-from imgbuild.store import Store
 from imgbuild.values import Arch
 from tests import wheels
 

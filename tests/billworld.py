@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from imgbuild import seal as seals
-from imgbuild.lock import Lock, make_lock
+from imgbuild.attest.sbom.packages import Package, Packages
+from imgbuild.lock.lock import Lock, make_lock
+from imgbuild.lock.resolution import Built, Deb, Locked, Resolution, Wheel
 from imgbuild.oci.layer import LayerRecord
-from imgbuild.plan import plan
-from imgbuild.resolution import Built, Deb, Locked, Resolution, Wheel
-from imgbuild.sbom.packages import Package, Packages
-from imgbuild.seal import Seal
+from imgbuild.plan import seal as seals
+from imgbuild.plan.plan import plan
+from imgbuild.plan.seal import Seal
 from imgbuild.values import Arch, sha256
 from tests import samples
 

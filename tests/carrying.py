@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from imgbuild import codec, lock
+from imgbuild import codec
+from imgbuild.lock import lock
 from imgbuild.oci import layout
 from imgbuild.oci.layout import Layout
 from tests import needs, smallworld

@@ -20,23 +20,24 @@ from typing import Literal
 import msgspec
 import yaml
 
-from imgbuild import auditing
-from imgbuild.audit import closure, corners, judge, policy
-from imgbuild.audit.content import Member, RemoteContent, open_content
-from imgbuild.audit.elf import read_elf
-from imgbuild.audit.facts import ElfFacts
+from imgbuild.audit import judge
+from imgbuild.audit.binaries.elf import read_elf
 from imgbuild.audit.judge import Terms
-from imgbuild.audit.library import Book, Library
-from imgbuild.audit.pinned import pick
-from imgbuild.audit.policy import Entry
-from imgbuild.audit.world import World
-from imgbuild.fetch import Http
-from imgbuild.indexes import Indexes, Place
-from imgbuild.remote import Blocks
+from imgbuild.audit.main_path import closure, corners, policy
+from imgbuild.audit.main_path.policy import Entry
+from imgbuild.audit.packages.content import Member, RemoteContent, open_content
+from imgbuild.audit.packages.library import Book, Library
+from imgbuild.audit.packages.package_set import World
+from imgbuild.audit.packages.pinned import pick
+from imgbuild.audit.source.facts import ElfFacts
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.remote_wheel import Blocks
+from imgbuild.lock.resolution import Wheel
+from imgbuild.pipeline import audit_lock
 from imgbuild.report import Finding, Relation, Severity
-from imgbuild.resolution import Wheel
-from imgbuild.store import Store
-from imgbuild.uv import default_index
+from imgbuild.solve.uv import default_index
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel.tags import Tags
 from tests import wheels
@@ -200,7 +201,7 @@ class Laboratory:
         # Corners hold notes alone: they are looked into where a note is what is expected.
         look = corners.survey if record.level is Severity.NOTE else closure.main_path
         path = look(world, rules)
-        report = auditing.audit_with_past(
+        report = audit_lock.audit_with_past(
             world,
             path,
             Terms(cuda=record.cuda),

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import smoke
-from imgbuild.lock import Lock
+from imgbuild.lock.lock import Lock
 from imgbuild.report import Tier
-from imgbuild.tested import How
+from imgbuild.smoke import run
+from imgbuild.smoke.result import How
 from imgbuild.values import Arch
 from tests import downloads
 
@@ -45,13 +45,13 @@ class Container:
 
     def cases(self, lock: Lock, tier: Tier, only: str, scratch: Path) -> dict[str, tuple[str, str]]:
         """Outcome and message of each case, as the image's own user."""
-        expect = scratch / smoke.EXPECT
-        expect.write_bytes(msgspec.json.encode(smoke.expectation(lock, Arch.X86_64)))
-        self.put(SCRIPTS, smoke.PLACE)
-        self.put(expect, f"{smoke.PLACE}/{smoke.EXPECT}")
-        self.damage(f"chmod -R a+rX {smoke.PLACE}")
+        expect = scratch / run.EXPECT
+        expect.write_bytes(msgspec.json.encode(run.expectation(lock, Arch.X86_64)))
+        self.put(SCRIPTS, run.PLACE)
+        self.put(expect, f"{run.PLACE}/{run.EXPECT}")
+        self.damage(f"chmod -R a+rX {run.PLACE}")
         how = How(patience=4, only=only)
-        command = smoke.command_line(lock.settings.prefix, tier, how)
+        command = run.command_line(lock.settings.prefix, tier, how)
         done = subprocess.run(
             [self.docker, "exec", self.name, *command],
             capture_output=True,

@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from imgbuild.resolution import Deb
+from imgbuild.lock.resolution import Deb
 from imgbuild.values import sha256
 
 TIME = 1_600_000_000

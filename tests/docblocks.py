@@ -8,8 +8,8 @@ Comes in: Markdown files. Goes out: every fenced block with its language, its pl
     <!-- run by: PATH -->                  what runs it already
     <!-- not run: REASON -->               one of `REASONS`
 
-Blocks in the language `text` hold no commands and need no mark. tests/unit/test_docblocks.py holds
-the docs to it, tests/integration/test_docs.py runs them.
+Blocks in the language `text` hold no commands and need no mark. They are checked by
+tests/unit/helpers/test_docblocks.py and run by tests/integration/test_docs.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REASONS = (
     "needs GitHub",
     "takes hours",
     "downloads gigabytes",
-    "read by the command line itself in tests/unit/test_cli_verbs.py",
+    "read by the command line itself in tests/unit/cli/test_verbs.py",
 )
 MARK = re.compile(r"<!-- (?P<kind>run by|run|not run): (?P<said>[^\n]+?) -->\s*")
 RUN = re.compile(r"(?P<world>[a-z]+)(?:, (?P<verb>writes|adds to) (?P<file>\S+))?")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
-from imgbuild import lock as locks
-from imgbuild.assemble import input_hashes
-from imgbuild.fetch import Http
-from imgbuild.inputs import Inputs
-from imgbuild.lock import Lock
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.assemble.layers import input_hashes
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
 from imgbuild.matrix.load import load
-from imgbuild.plan import plan
-from imgbuild.store import Store
+from imgbuild.plan.plan import plan
 from imgbuild.values import Arch, Sha256
 from tests import needs
 

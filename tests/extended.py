@@ -11,14 +11,15 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import codec, extend
-from imgbuild import seal as seals
-from imgbuild.extend import Extended
-from imgbuild.lock import Lock
+from imgbuild import codec
+from imgbuild.lock import published as extend
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.published import Extended
+from imgbuild.lock.resolution import Deb, Resolution, Wheel
 from imgbuild.matrix.model import Drop
 from imgbuild.oci.layer import LayerRecord
-from imgbuild.plan import Plan, plan
-from imgbuild.resolution import Deb, Resolution, Wheel
+from imgbuild.plan import seal as seals
+from imgbuild.plan.plan import Plan, plan
 from imgbuild.values import Arch, Digest, sha256
 from tests import samples
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from imgbuild.oci import image, layout
+from imgbuild.oci import layout
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.tar import Kind, Member
-from imgbuild.plan import Config, Layer, Plan, VenvRecipe
+from imgbuild.plan import documents
+from imgbuild.plan.plan import Config, Layer, Plan, VenvRecipe
 from imgbuild.values import Arch
 from tests import needs
 
@@ -83,10 +84,10 @@ def picture(layers: Sequence[MADE], arch: Arch = Arch.X86_64) -> layout.Image:
     """The image of `layers`, bottom first."""
     records = [record for record, _ in layers]
     names = [f"layer-{number}" for number in range(len(layers))]
-    config = image.config(plan(arch, names), [record.diff_id for record in records])
+    config = documents.config(plan(arch, names), [record.diff_id for record in records])
     return layout.Image(
         config=config,
-        manifest=image.manifest(config, records),
+        manifest=documents.manifest(config, records),
         layers={record.digest: path for record, path in layers},
     )
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from imgbuild import lock as locks
-from imgbuild import plan as plans
-from imgbuild import seal as seals
-from imgbuild.lock import Lock
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Built, Locked, Resolution, Wheel
 from imgbuild.matrix.model import Drop, Link, Matrix, Variable, Wanted
 from imgbuild.oci.layer import LayerRecord
-from imgbuild.resolution import Built, Locked, Resolution, Wheel
-from imgbuild.seal import Seal
+from imgbuild.plan import plan as plans
+from imgbuild.plan import seal as seals
+from imgbuild.plan.seal import Seal
 from imgbuild.values import Arch, sha256
 from tests import samples
 

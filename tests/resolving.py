@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from imgbuild import resolve
-from imgbuild.fetch import Http
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.lock.resolution import Built, Wheel
 from imgbuild.matrix.model import Matrix
-from imgbuild.resolution import Built, Wheel
-from imgbuild.store import Store
+from imgbuild.solve import solve
 from imgbuild.values import Arch
 
 
@@ -23,8 +23,8 @@ def resolve_wheels(
     http: Http,
 ) -> tuple[tuple[Wheel, ...], tuple[Built, ...]]:
     """The wheels of target `name` on `arch` and `python` ("3.11.2"); those made from sdists."""
-    world = resolve.open_world(matrix, name, arch, python, root, store, http)
-    resolve.refuse_pins(matrix, world)
-    chosen = resolve.ask(world, store)
-    resolve.tell(world, chosen)
-    return resolve.lock_chosen(world, chosen, http)
+    world = solve.open_world(matrix, name, arch, python, root, store, http)
+    solve.refuse_pins(matrix, world)
+    chosen = solve.ask(world, store)
+    solve.tell(world, chosen)
+    return solve.lock_chosen(world, chosen, http)

@@ -9,7 +9,9 @@ import struct
 import zipfile
 from pathlib import Path
 
-from imgbuild.lock import Lock, make_lock
+from imgbuild.cache.store import Store
+from imgbuild.lock.lock import Lock, make_lock
+from imgbuild.lock.resolution import Deb, Resolution, Wheel
 from imgbuild.matrix.model import (
     DebianBase,
     Flashinfer,
@@ -22,8 +24,6 @@ from imgbuild.matrix.model import (
     Variable,
     Wanted,
 )
-from imgbuild.resolution import Deb, Resolution, Wheel
-from imgbuild.store import Store
 from imgbuild.values import Arch
 
 REASON = "because the test says so"

@@ -7,13 +7,13 @@ import datetime
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from imgbuild.audit.library import Library
-from imgbuild.fetch import Http
-from imgbuild.gateway import Catalogue
-from imgbuild.indexes import Indexes, Place
-from imgbuild.probe import Shelf
-from imgbuild.selection import Rules
-from imgbuild.store import Store
+from imgbuild.audit.packages.library import Library
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.index.candidates import Rules
+from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.server import Catalogue
+from imgbuild.learn.boundaries import Shelf
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 from tests.localindex import LocalIndex

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import skeleton
-from imgbuild.lock import Lock, make_lock
+from imgbuild.assemble import skeleton
+from imgbuild.lock.lock import Lock, make_lock
+from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.matrix.model import Matrix
-from imgbuild.oci import image, layout
+from imgbuild.oci import layout
 from imgbuild.oci.tar import Kind, Member
-from imgbuild.plan import Config, FilesRecipe, Layer, Plan, VenvRecipe
-from imgbuild.resolution import Resolution, Wheel
+from imgbuild.plan import documents
+from imgbuild.plan.plan import Config, FilesRecipe, Layer, Plan, VenvRecipe
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel import install
 from tests import images, needs, samples, wheels
@@ -125,10 +126,10 @@ def make_layout(folder: Path, files: Iterable[Path]) -> layout.Layout:
         images.layer(blobs, skeleton.files_members(own)),
     ]
     records = [record for record, _ in made]
-    config = image.config(_plan(len(made)), [record.diff_id for record in records])
+    config = documents.config(_plan(len(made)), [record.diff_id for record in records])
     picture = layout.Image(
         config=config,
-        manifest=image.manifest(config, records),
+        manifest=documents.manifest(config, records),
         layers={record.digest: path for record, path in made},
     )
     layout.write(folder / "layout", {Arch.X86_64: picture}, "small")

@@ -18,10 +18,10 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from imgbuild.lock import Lock, read_lock
-from imgbuild.resolution import Locked
-from imgbuild.seal import read_seal
-from imgbuild.store import Store
+from imgbuild.cache.store import Store
+from imgbuild.lock.lock import Lock, read_lock
+from imgbuild.lock.resolution import Locked
+from imgbuild.plan.seal import read_seal
 from imgbuild.values import Arch
 
 import measuring

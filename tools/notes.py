@@ -18,9 +18,10 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import auditing, engine, pipeline, runner
-from imgbuild.console import console
+from imgbuild.container import engine, run_in_image
+from imgbuild.pipeline import audit_lock, targets
 from imgbuild.report import Evidence, Finding, Severity
+from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 SEED = 3
@@ -45,16 +46,16 @@ def draw(findings: Sequence[Finding], number: int, seed: int) -> list[Finding]:
 
 
 def tried(
-    session: pipeline.Session, target: str, arch: Arch, notes: Sequence[Finding], through: str
+    session: targets.Session, target: str, arch: Arch, notes: Sequence[Finding], through: str
 ) -> list[Verdict]:
     """What Python inside the image says of each note."""
     evidence = [one.evidence for one in notes if isinstance(one.evidence, Evidence)]
     asked = [{"relation": str(one.relation), "subject": one.subject} for one in evidence]
     files = [one.file for one in evidence]
     asked = [{**question, "file": file} for question, file in zip(asked, files, strict=True)]
-    layout = pipeline.built_layout(session, target, None)
+    layout = targets.built_layout(session, target, None)
     code = PROBE.read_text(encoding="utf-8")
-    done = runner.run(
+    done = run_in_image.run(
         layout,
         arch,
         target,
@@ -92,8 +93,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--through", choices=("docker", "podman", "root"), default="root")
     given = parser.parse_args()
-    session = pipeline.open_session(None, pipeline.Options())
-    report = auditing.audit_target(
+    session = targets.open_session(None, targets.Options())
+    report = audit_lock.audit_target(
         session.project, session.matrix, given.target, given.arch, session.inputs()
     )
     notes = draw(report.findings, given.number, given.seed)

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from imgbuild.console import console  # noqa: E402 - tests are beside the tools, not installed
+from imgbuild.system.console import console  # noqa: E402 - tests are beside the tools, not installed
 from tests.combinations import HALVES, Combination, Outcome, audit_all, load  # noqa: E402
 
 

@@ -85,10 +85,10 @@ Every verb has `--json` (the result as data on stdout, nothing else there), `--q
 and errors alone), `--verbose` and `--help`; they are left out below. Exit statuses are those of
 the [errors](errors.md); `imgbuild run` ends with the command's own.
 
-The examples are not run: most want an image, a registry or hours. `tests/unit/test_cli_verbs.py`
+The examples are not run: most want an image, a registry or hours. `tests/unit/cli/test_verbs.py`
 reads each as the command line does, so that verbs, options and values are those that there are.
 """
-EXAMPLE = "<!-- not run: read by the command line itself in tests/unit/test_cli_verbs.py -->"
+EXAMPLE = "<!-- not run: read by the command line itself in tests/unit/cli/test_verbs.py -->"
 SHARED = {"--json", "--quiet", "--verbose", "--help"}
 
 

@@ -19,12 +19,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from imgbuild import codec, listing
-from imgbuild.console import console
+from imgbuild import codec
+from imgbuild.plan.seal import Seal, SealedImage
+from imgbuild.publish import listing
 from imgbuild.registry.client import Client
 from imgbuild.registry.image import read
 from imgbuild.registry.reference import Reference, parse_repository
-from imgbuild.seal import Seal, SealedImage
+from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from imgbuild.audit.facts import Floors
+from imgbuild.audit.source.facts import Floors
 
 Tier = Literal["static", "cpu", "gpu", "multi-gpu"]  # of smoke tests, in the order of their needs
 OUTCOMES = ("passed", "failed", "skipped")  # of a case

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.audit.content import LocalContent
-from imgbuild.audit.reading import RUNNING, WORTH, Crew, Request, find_modules, read_modules
+from imgbuild.audit.packages.content import LocalContent
+from imgbuild.audit.packages.reading import (
+    RUNNING,
+    WORTH,
+    Crew,
+    Request,
+    find_modules,
+    read_modules,
+)
 from tests import audited
 
 LINE = "def f{0}(a, b={0}):\n    return g(a, key=b)\n"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import uv
-from imgbuild.audit.library import Library
-from imgbuild.audit.world import World, open_world
-from imgbuild.fetch import Http
-from imgbuild.indexes import SIMPLE, read_page
-from imgbuild.resolution import Wheel
-from imgbuild.store import Store
+from imgbuild.audit.packages.library import Library
+from imgbuild.audit.packages.package_set import World, open_world
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.index.pages import SIMPLE, read_page
+from imgbuild.lock.resolution import Wheel
+from imgbuild.solve import uv
 from imgbuild.values import Arch
 from tests import audited
 from tests.servers import Site, serve

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import lock as locks
-from imgbuild import sources
-from imgbuild.audit import linking
-from imgbuild.audit.library import Library
-from imgbuild.audit.world import open_world
-from imgbuild.fetch import Http
+from imgbuild.assemble import sources
+from imgbuild.audit.checks import linking
+from imgbuild.audit.packages.library import Library
+from imgbuild.audit.packages.package_set import open_world
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.lock import lock as locks
+from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.load import load
 from imgbuild.report import Finding, Relation, Severity
-from imgbuild.resolution import Wheel
-from imgbuild.store import Store
 from imgbuild.values import Arch
 from tests import needs, samples
 

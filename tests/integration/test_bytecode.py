@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from imgbuild import bytecode, runner, sandbox
+from imgbuild.cache.store import Store
+from imgbuild.container import run_in_image, sandbox
 from imgbuild.errors import InputError
 from imgbuild.oci import layout
-from imgbuild.store import Store
+from imgbuild.precompile import bytecode
 from imgbuild.values import Arch, sha256
 from tests import dockerworld, needs, smallworld
 from tests.smallproject import TARGET, Project
@@ -102,7 +103,7 @@ def test_modules_are_loaded_from_the_wheel_and_none_is_compiled(world):
 def test_a_source_that_changed_is_not_served_stale(world, tmp_path):
     project, _ = world
     built = layout.read(project.folder / "build" / VARIANT)
-    with runner.root_folder(built, Arch.X86_64, Store.open()) as root:
+    with run_in_image.root_folder(built, Arch.X86_64, Store.open()) as root:
         pyc = (root / WHERE.strip("/") / SITE / "helper.cpython-311.pyc").read_bytes()
         assert int.from_bytes(pyc[4:8], "little") == CHECKED
         source = root / SITE / "helper.py"
@@ -111,9 +112,9 @@ def test_a_source_that_changed_is_not_served_stale(world, tmp_path):
         changed.write_text(text.replace("42", "43"))
         shutil.copystat(source, changed)  # as large and as old as before
         assert (changed.stat().st_size, changed.stat().st_mtime) == (told.st_size, told.st_mtime)
-        done = runner.run_in_root(
+        done = run_in_image.run_in_root(
             root,
-            runner.running(built, Arch.X86_64),
+            run_in_image.running(built, Arch.X86_64),
             ["python", "-v", "-c", LOOK],
             binds=[sandbox.Bind(source=changed, target=f"/{SITE}/helper.py")],
         )

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild.attest.signing import forms
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, parse_repository
-from imgbuild.signing import forms
 from tests import ciworld, needs, ownregistry
 from tests.ciworld import BROKEN, CAUSE, OTHER, Ran
 from tests.ownregistry import OwnRegistry

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from imgbuild import codec
+from imgbuild.attest.signing import forms, keys, signer, statements, stored
+from imgbuild.attest.signing.signer import Signed
 from imgbuild.oci import layout
 from imgbuild.oci.documents import MANIFEST, Descriptor, Manifest
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.registry.reference import Reference, Repository
-from imgbuild.signing import forms, kept, keys, signer, statements
-from imgbuild.signing.signer import Signed
 from imgbuild.values import Arch, sha256
 from tests import images, needs, ownregistry
 from tests.ownregistry import OwnRegistry
@@ -83,10 +83,10 @@ def push(registry: OwnRegistry, folder: Path, name: str, word: str = "hello") ->
     """Put a small image for two architectures into the registry; what names it."""
     found = layout.read(images.tiny(folder, tuple(Arch), word))
     client, repository = Client(), Repository(registry.host, name)
-    for stored in found.images.values():
-        for blob in (stored.config, *stored.layers):
+    for image in found.images.values():
+        for blob in (image.config, *image.layers):
             client.upload(repository, bytes_source(found.blob(blob.digest).read_bytes()))
-    for one in (*(stored.manifest for stored in found.images.values()), found.top):
+    for one in (*(image.manifest for image in found.images.values()), found.top):
         data = found.blob(one.digest).read_bytes()
         client.put_manifest(repository, data, one.media_type, tag="one")
     return found.top
@@ -140,7 +140,7 @@ def test_imgbuild_reads_what_cosign_signs(registry, pairs, tmp_path, form):
         "attest", "--key", str(private), *offline, "--type", "slsaprovenance1",
         "--predicate", str(predicate), reference,
     )  # fmt: skip
-    found = kept.read(Client(), Repository(registry.host, name), top.digest)
+    found = stored.read(Client(), Repository(registry.host, name), top.digest)
     assert found.damaged == ()
     assert {each.kind for each in found.signatures} == {
         statements.SIGNATURE, statements.PROVENANCE,
@@ -159,9 +159,9 @@ def test_a_flipped_byte_in_the_registrys_folder_is_refused_by_both(registry, pai
     client, repository = Client(attempts=1), Repository(registry.host, form)
     options: tuple[str, ...] = ()
     if form == "bundle":
-        manifest = client.manifest(kept.at(repository, digest=done.bundles[-1])).data
+        manifest = client.manifest(stored.at(repository, digest=done.bundles[-1])).data
         digest = codec.decode(manifest, Manifest, file="bundle").layers[0].digest
-        collection = client.resolve(kept.at(repository, tag=forms.tag(top.digest, "sig")))
+        collection = client.resolve(stored.at(repository, tag=forms.tag(top.digest, "sig")))
         assert collection is not None
         client.delete(repository, collection.digest)  # else cosign falls back on it
     else:
@@ -173,10 +173,10 @@ def test_a_flipped_byte_in_the_registrys_folder_is_refused_by_both(registry, pai
         flipped = whole[:number] + bytes([whole[number] ^ 1]) + whole[number + 1 :]
         place.write_bytes(flipped)
         verify(registry, form, public, *options, right=False)
-        damaged = kept.read(client, repository, top.digest).damaged
+        damaged = stored.read(client, repository, top.digest).damaged
         assert [digest in damage for damage in damaged] == [True], damaged
     place.write_bytes(whole)
-    assert kept.read(client, repository, top.digest).damaged == ()
+    assert stored.read(client, repository, top.digest).damaged == ()
     verify(registry, form, public, *options)
 
 
@@ -186,13 +186,13 @@ def test_a_signature_of_another_image_is_refused_by_both(registry, pairs, tmp_pa
     sign(registry, "moved", one, private)
     other = push(registry, tmp_path / "other", "moved", word="other")
     client, repository = Client(), Repository(registry.host, "moved")
-    layers = kept.collected(client, repository, one.digest, forms.SIGNATURES)
+    layers = stored.collected(client, repository, one.digest, forms.SIGNATURES)
     config, manifest = forms.collection(layers)
     client.upload(repository, bytes_source(config))
     tag = forms.tag(other.digest, forms.SIGNATURES)
     client.put_manifest(repository, manifest, MANIFEST, tag=tag)
     verify(registry, "moved", public, right=False)
-    (found,) = kept.read(client, repository, other.digest).signatures
+    (found,) = stored.read(client, repository, other.digest).signatures
     assert found.by(keys.load_public(public))
     assert found.digests == (one.digest,)
     assert client.resolve(Reference(registry.host, "moved", "one")) is not None

@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild import run
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
 from imgbuild.deb import apt
 from imgbuild.deb.version import compare
 from imgbuild.errors import FetchFailed, IntegrityError, ToolMissing
-from imgbuild.fetch import Http
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import DebianBase
-from imgbuild.store import Store
+from imgbuild.system import process
 from imgbuild.values import Arch
 from tests import needs
 from tests.servers import Site, serve
@@ -150,7 +150,7 @@ def test_no_mirror_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_machines_own_mirror_comes_first() -> None:
     needs.tool("apt-get", "apt")
-    configured = run.run(["apt-get", "indextargets", "--format", "$(SITE)"]).stdout.split()
+    configured = process.run(["apt-get", "indextargets", "--format", "$(SITE)"]).stdout.split()
     extra = msgspec.structs.replace(base(), mirrors=("http://localhost:1/archive/",))
     found = apt.mirrors(extra)
     assert found[-1] == "http://localhost:1/archive"

@@ -17,17 +17,17 @@ from typing import NamedTuple
 
 import pytest
 
+from imgbuild.cache.download import Http, Want, fetch_all
+from imgbuild.cache.store import Store
+from imgbuild.container.sandbox import run
 from imgbuild.deb import apt, root, table
-from imgbuild.fetch import Http, Want, fetch_all
+from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import DebianBase
 from imgbuild.oci.layer import write_layer
 from imgbuild.oci.tar import MTIME
 from imgbuild.oci.unpack import unpack
-from imgbuild.plan import DebianRecipe
-from imgbuild.resolution import Deb
-from imgbuild.sandbox import run
-from imgbuild.store import Store
+from imgbuild.plan.plan import DebianRecipe
 from imgbuild.values import Arch
 from tests import needs
 

@@ -1,7 +1,7 @@
 """The commands of README and docs, run as they are printed: a shell for each file and world.
 
 What a block says of itself stands in a comment before it (tests/docblocks.py); that every block has
-one is for tests/unit/test_docblocks.py to hold.
+one is for tests/unit/helpers/test_docblocks.py to hold.
 """
 
 from __future__ import annotations

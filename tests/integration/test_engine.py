@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import engine, run
-from imgbuild.engine import Engine, Running
+from imgbuild.container import engine
+from imgbuild.container.engine import Engine, Running
 from imgbuild.errors import ToolMissing
 from imgbuild.oci import layout
+from imgbuild.system import process
 from imgbuild.values import Arch
 from tests import images, needs
 
@@ -91,7 +92,7 @@ def test_a_new_image_takes_the_tag(found, folder, tag):
 def test_an_image_goes_with_its_name(found, loaded):
     engine.remove(found, loaded)
     engine.remove(found, loaded)
-    assert run.run(found.command("image", "inspect", loaded), check=False).status != 0
+    assert process.run(found.command("image", "inspect", loaded), check=False).status != 0
 
 
 def test_settings_reach_the_command(found, loaded):

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import env, sources
-from imgbuild.extend import load
-from imgbuild.fetch import Http
-from imgbuild.lock import Lock, lock_path, read_lock
-from imgbuild.remote import Blocks, RemoteFile
-from imgbuild.store import Store
+from imgbuild.assemble import sources
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.index.remote_wheel import Blocks, RemoteFile
+from imgbuild.lock.lock import Lock, lock_path, read_lock
+from imgbuild.lock.published import load
+from imgbuild.show import environment
 from imgbuild.values import Arch
 
 pytestmark = pytest.mark.network
@@ -44,7 +45,7 @@ def named() -> Iterator[tuple[str, tuple[str, ...]]]:
     seen = set()
     for name, target in MATRIX.targets.items():
         if lock_path(IMAGES, name).exists():
-            made = env.environment(MATRIX, name, target.arch, read_lock(IMAGES, name))
+            made = environment.environment(MATRIX, name, target.arch, read_lock(IMAGES, name))
             every = [(one.name, one.source) for one in made.image]
             every += [(one.name, one.source) for one in made.late]
             seen |= {(key, tuple(filter(PLACE.fullmatch, source))) for key, source in every}

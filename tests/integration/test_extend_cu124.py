@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import lock as locks
-from imgbuild import seal as seals
+from imgbuild.lock import lock as locks
 from imgbuild.oci import layout
+from imgbuild.plan import seal as seals
 from imgbuild.values import Arch
 from tests import needs
 

@@ -10,9 +10,9 @@ from urllib.parse import urldefrag, urljoin
 
 import pytest
 
-from imgbuild.fetch import Http, Refused, Want, fetch_all
-from imgbuild.resolution import Locked
-from imgbuild.store import Store
+from imgbuild.cache.download import Http, Refused, Want, fetch_all
+from imgbuild.cache.store import Store
+from imgbuild.lock.resolution import Locked
 from tests import downloads
 
 pytestmark = pytest.mark.network

@@ -14,9 +14,9 @@ from urllib.parse import unquote
 
 import pytest
 
+from imgbuild.cache.store import Store
 from imgbuild.oci import layout
 from imgbuild.oci.unpack import unpack
-from imgbuild.store import Store
 from imgbuild.values import Arch, sha256
 from tests import images, samples, smallproject
 from tests.localindex import LocalIndex, wheel_bytes

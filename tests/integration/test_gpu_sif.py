@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import lock
+from imgbuild.lock import lock
 from imgbuild.oci import layout
 from imgbuild.sif import convert
 from imgbuild.values import Arch

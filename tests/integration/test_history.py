@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import claims, codec, history, lock, seal
+from imgbuild import codec
 from imgbuild.errors import InputError
+from imgbuild.lock import lock
+from imgbuild.plan import seal
 from imgbuild.project import Project
+from imgbuild.publish import gc_roots
+from imgbuild.show import revisions
 from tests import needs, samples
-from tests.unit.test_seal import records
+from tests.unit.plan.test_seal import records
 
 TARGET = "small"
 
@@ -32,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 def test_outside_a_repository_this_is_said(project: Project) -> None:
     needs.tool("git")
     with pytest.raises(InputError, match="is in no git repository") as caught:
-        history.sealed_at(project, TARGET, "main")
+        revisions.sealed_at(project, TARGET, "main")
     assert str(project.root) in caught.value.message
     assert caught.value.hint == "this needs a checkout with its history"
 
@@ -40,21 +44,21 @@ def test_outside_a_repository_this_is_said(project: Project) -> None:
 def test_a_revision_has_a_lock_none_or_a_damaged_one(project: Project) -> None:
     git(project.root, "init", "--quiet")
     git(project.root, "commit", "--quiet", "--allow-empty", "--message", "nothing yet")
-    assert history.sealed_at(project, TARGET, "HEAD") is None
+    assert revisions.sealed_at(project, TARGET, "HEAD") is None
     with pytest.raises(InputError, match="absent is no revision of the repository"):
-        history.sealed_at(project, TARGET, "absent")
+        revisions.sealed_at(project, TARGET, "absent")
     made = samples.lock()
     sealed = seal.seal(made, records(made))
     codec.write(lock.lock_path(project.images, TARGET), made)
     codec.write(seal.seal_path(project.images, TARGET), sealed)
     git(project.root, "add", "images")
     git(project.root, "commit", "--quiet", "--message", "locked")
-    assert history.sealed_at(project, TARGET, "HEAD") == (made, sealed)
+    assert revisions.sealed_at(project, TARGET, "HEAD") == (made, sealed)
     lock.lock_path(project.images, TARGET).write_text("{")
     git(project.root, "commit", "--quiet", "--all", "--message", "damaged")
     with pytest.raises(InputError, match=r"HEAD:images/small/lock\.json is not a valid lock"):
-        history.sealed_at(project, TARGET, "HEAD")
-    assert history.sealed_at(project, TARGET, "HEAD~1") == (made, sealed)
+        revisions.sealed_at(project, TARGET, "HEAD")
+    assert revisions.sealed_at(project, TARGET, "HEAD~1") == (made, sealed)
 
 
 def locked_as(project: Project, version: str) -> tuple[bytes, seal.Seal]:
@@ -74,18 +78,18 @@ def test_what_the_last_revisions_name_and_what_was_ever_named(project: Project) 
     (project.root / "README").write_text("no lock")
     git(project.root, "add", "README")
     git(project.root, "commit", "--quiet", "--message", "this changes no lock")
-    past = history.past(project, 2, ["HEAD"])
+    past = revisions.past(project, 2, ["HEAD"])
     assert not past.shallow
-    found = {text.data for text in history.locks_of(project, past.commits)}
+    found = {text.data for text in revisions.locks_of(project, past.commits)}
     assert found == {data for data, _ in made[1:]}
-    assert {text.target for text in history.locks_of(project, past.commits)} == {TARGET}
-    names = history.named(project, past.commits)
+    assert {text.target for text in revisions.locks_of(project, past.commits)} == {TARGET}
+    names = revisions.named(project, past.commits)
     for number, (_, sealed) in enumerate(made):
         (image,) = sealed.arch.values()
         whole = {sealed.digest, image.manifest, image.config}
         assert (whole <= names) is (number > 0)
         assert {layer.digest for layer in image.layers} <= names or number == 0
-    ever = history.ever(project, ["HEAD"])
+    ever = revisions.ever(project, ["HEAD"])
     assert ever.targets == {TARGET}
     assert ever.images.keys() == {sealed.digest for _, sealed in made}
     moments = [ever.images[sealed.digest] for _, sealed in made]
@@ -100,12 +104,12 @@ def test_each_branch_that_is_named_counts(project: Project) -> None:
     _, other = locked_as(project, "1.5")
     git(project.root, "checkout", "--quiet", "main")
     _, new = locked_as(project, "2.0")
-    commits = history.past(project, 1, ["main"]).commits
-    names = history.named(project, commits)
+    commits = revisions.past(project, 1, ["main"]).commits
+    names = revisions.named(project, commits)
     assert new.digest in names
     assert not {old.digest, other.digest} & names
-    commits = history.past(project, 1, ["main", "release"]).commits
-    assert {new.digest, other.digest} <= history.named(project, commits)
+    commits = revisions.past(project, 1, ["main", "release"]).commits
+    assert {new.digest, other.digest} <= revisions.named(project, commits)
 
 
 def test_a_removed_target_is_remembered(project: Project) -> None:
@@ -113,10 +117,10 @@ def test_a_removed_target_is_remembered(project: Project) -> None:
     _, sealed = locked_as(project, "1.0")
     git(project.root, "rm", "--quiet", "-r", "images")
     git(project.root, "commit", "--quiet", "--message", "no target any more")
-    past = history.past(project, 1, ["HEAD"])
-    assert history.named(project, past.commits) == set()
-    assert list(history.locks_of(project, past.commits)) == []
-    ever = history.ever(project, ["HEAD"])
+    past = revisions.past(project, 1, ["HEAD"])
+    assert revisions.named(project, past.commits) == set()
+    assert list(revisions.locks_of(project, past.commits)) == []
+    ever = revisions.ever(project, ["HEAD"])
     assert ever.targets == {TARGET}
     assert ever.images[sealed.digest] > 1_700_000_000
 
@@ -126,28 +130,28 @@ def test_a_branch_behind_its_upstream_is_told(project: Project, tmp_path: Path) 
     locked_as(project, "1.0")
     copy = Project(matrix=tmp_path / "copy/matrix.yaml")
     git(tmp_path, "clone", "--quiet", str(project.root), "copy")
-    before = history.past(copy, 1, ["HEAD"])
+    before = revisions.past(copy, 1, ["HEAD"])
     assert before.behind == ()
     locked_as(project, "2.0")
     git(copy.root, "fetch", "--quiet")
-    past = history.past(copy, 1, ["HEAD", "main", "origin/main"])
+    past = revisions.past(copy, 1, ["HEAD", "main", "origin/main"])
     assert past.behind == tuple(
         f"{ref} lacks 1 commits of its upstream" for ref in ("HEAD", "main")
     )
     assert past.until == before.until > 1_700_000_000
     with pytest.raises(InputError, match="HEAD lacks 1 commits") as caught:
-        claims.named(copy, 1, ["HEAD"], strict=True)
+        gc_roots.named(copy, 1, ["HEAD"], strict=True)
     assert "git pull" in (caught.value.hint or "")
-    assert claims.named(copy, 1, ["origin/main"], strict=True).until >= past.until
+    assert gc_roots.named(copy, 1, ["origin/main"], strict=True).until >= past.until
     git(copy.root, "checkout", "--quiet", "--detach")
-    assert history.past(copy, 1, ["HEAD"]).behind == ()
+    assert revisions.past(copy, 1, ["HEAD"]).behind == ()
 
 
 def test_an_unknown_revision_is_refused(project: Project) -> None:
     git(project.root, "init", "--quiet")
     locked_as(project, "1.0")
     with pytest.raises(InputError, match="absent is no revision of the repository"):
-        history.past(project, 1, ["absent"])
+        revisions.past(project, 1, ["absent"])
 
 
 def test_a_lock_that_cannot_be_read_is_told_and_keeps_its_target(
@@ -158,7 +162,7 @@ def test_a_lock_that_cannot_be_read_is_told_and_keeps_its_target(
     lock.lock_path(project.images, TARGET).write_text('{"format": 99}')
     git(project.root, "commit", "--quiet", "--all", "--message", "of a later imgbuild")
     _, sealed = locked_as(project, "2.0")
-    found = claims.named(project, 2, ["HEAD"], strict=True)
+    found = gc_roots.named(project, 2, ["HEAD"], strict=True)
     assert found.unread == {TARGET}
     assert sealed.digest in found.digests
     assert f"inputs of {TARGET} are kept" in capsys.readouterr().err

@@ -17,21 +17,22 @@ from typing import Any
 
 import pytest
 
-from imgbuild import attach, provenance
+from imgbuild.attest import provenance
+from imgbuild.attest.provenance import Commit
+from imgbuild.attest.sbom import packages
 from imgbuild.oci import layout
 from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.project import find
-from imgbuild.provenance import Commit
+from imgbuild.registry import artifacts
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import parse_repository
-from imgbuild.sbom import packages
 from imgbuild.values import Arch, sha256
 from tests import images, needs, ownregistry, smallproject
 from tests.ownregistry import OwnRegistry
 from tests.servers import Site, serve
 from tests.smallproject import TARGET, Project
-from tests.unit.test_provenance import valid as valid_provenance
-from tests.unit.test_sbom import valid_cyclonedx, valid_spdx
+from tests.unit.attest.sbom.test_document import valid_cyclonedx, valid_spdx
+from tests.unit.attest.test_provenance import valid as valid_provenance
 
 ROOT = Path(__file__).parents[2]
 CYCLONEDX, SPDX = "application/vnd.cyclonedx+json", "application/spdx+json"
@@ -251,7 +252,7 @@ def test_a_sif_of_the_pushed_image_is_that_of_the_target(shop, tmp_path):
     (pushed,) = json.loads(shop.project.run("push", TARGET, place, "--json").stdout)
     digest = pushed["arch"]["x86_64"]
     subject = Descriptor(MANIFEST, digest, len(shop.raw(f"@{digest}")))
-    attach.attach(Client(), parse_repository(place), subject, LOCK, listed_first(subject))
+    artifacts.attach(Client(), parse_repository(place), subject, LOCK, listed_first(subject))
     own, folder, pulled = (
         ["--arch", "x86_64", "--output", str(tmp_path / f"{name}.sif")]
         for name in ("own", "folder", "pulled")
@@ -266,11 +267,11 @@ def test_a_sif_of_the_pushed_image_is_that_of_the_target(shop, tmp_path):
     assert lock in (tmp_path / "pulled.sif").read_bytes()
 
 
-def listed_first(subject: Descriptor) -> dict[str, attach.Part]:
+def listed_first(subject: Descriptor) -> dict[str, artifacts.Part]:
     """A lock that is none, made so that it is looked at before the right one."""
     for number in range(1 << 16):
-        part = attach.Part(data=f"{{}}{' ' * number}".encode(), media_type="application/json")
+        part = artifacts.Part(data=f"{{}}{' ' * number}".encode(), media_type="application/json")
         files = {"lock.json": part}
-        if sha256(attach.manifest(subject, LOCK, files)).startswith("000"):
+        if sha256(artifacts.manifest(subject, LOCK, files)).startswith("000"):
             return files
     raise AssertionError

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import kernels, runner, sandbox
+from imgbuild.cache.store import Store
+from imgbuild.container import run_in_image, sandbox
 from imgbuild.errors import WorkFailed
 from imgbuild.matrix.model import Flashinfer
 from imgbuild.oci import layout
-from imgbuild.store import Store
+from imgbuild.precompile import flashinfer
 from imgbuild.values import Arch
 from tests import needs, samples, smallworld
 
@@ -46,8 +47,8 @@ def test_an_image_without_a_compiler_tells_so(tmp_path):
     )
     lock = samples.lock(samples.wheel("flashinfer-python", "0.6.12"), of=source)
     with pytest.raises(WorkFailed, match=r"No such file or directory: 'gcc'") as caught:
-        kernels.compile_twice(
-            lock, built, Arch.X86_64, kernels.SAMPLING, ["9.0"],
+        flashinfer.compile_twice(
+            lock, built, Arch.X86_64, flashinfer.SAMPLING, ["9.0"],
             store=Store.open(tmp_path / "cache"), out=tmp_path / "out",
         )  # fmt: skip
     assert caught.value.hint == "look into the image: imgbuild run small -- sh"
@@ -70,10 +71,10 @@ def test_kernels_of_a_real_image(tmp_path):
     with zipfile.ZipFile(tmp_path / "wheels" / made["file"]) as archive:
         archive.extractall(tmp_path / "site")
     built = layout.read(tmp_path / "build" / TARGET)
-    with runner.root_folder(built, Arch.X86_64, Store.open()) as root:
-        asked = runner.run_in_root(
+    with run_in_image.root_folder(built, Arch.X86_64, Store.open()) as root:
+        asked = run_in_image.run_in_root(
             root,
-            runner.running(built, Arch.X86_64),
+            run_in_image.running(built, Arch.X86_64),
             ["/opt/venv/bin/python", "-c", ASKS],
             env={"PYTHONPATH": "/site", "FLASHINFER_CUDA_ARCH_LIST": "9.0"},
             binds=[sandbox.Bind(source=tmp_path / "site", target="/site")],

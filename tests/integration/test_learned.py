@@ -9,14 +9,16 @@ import msgspec
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from imgbuild import constraints, resolve, settle, uv
-from imgbuild.bases import Below
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
 from imgbuild.errors import WorldImpossible
-from imgbuild.fetch import Http
+from imgbuild.learn import loop
+from imgbuild.matrix import constraints
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Wanted
-from imgbuild.resolve import Asked
-from imgbuild.store import Store
+from imgbuild.solve import solve, uv
+from imgbuild.solve.base import Below
+from imgbuild.solve.solve import Asked
 from imgbuild.values import Arch
 from tests import needs, samples
 from tests.localindex import LocalIndex
@@ -93,12 +95,12 @@ class Small:
         return constraints.add(self.images, learned, self.store)
 
     def settle(self):
-        world = resolve.open_world(
+        world = solve.open_world(
             self.matrix, "small", Arch.X86_64, "3.11.2", no_root, self.store, self.http
         )
         known = constraints.read(self.images)
         asked = Asked(below=Below(), world=world)
-        return settle.settle_one(asked, self.store, self.http, known, self.keep)
+        return loop.settle_one(asked, self.store, self.http, known, self.keep)
 
 
 def no_root():
@@ -158,7 +160,7 @@ def test_pins_that_clash_are_refused_with_what_was_learned(stack, monkeypatch, t
 
 def test_an_interrupted_run_goes_on_with_what_it_learned(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
-    ask = resolve.ask
+    ask = solve.ask
     calls = []
 
     def interrupted(*arguments):
@@ -167,11 +169,11 @@ def test_an_interrupted_run_goes_on_with_what_it_learned(stack, monkeypatch, tmp
             raise KeyboardInterrupt
         return ask(*arguments)
 
-    monkeypatch.setattr(resolve, "ask", interrupted)
+    monkeypatch.setattr(solve, "ask", interrupted)
     with pytest.raises(KeyboardInterrupt):
         small.settle()
     assert constraints.read(small.images)
-    monkeypatch.setattr(resolve, "ask", ask)
+    monkeypatch.setattr(solve, "ask", ask)
     small.kept.clear()
     assert small.settle().resolution.versions["trl"] == "0.18.0"
     assert not any("transformers" in entry.needs for once in small.kept for entry in once)
@@ -193,8 +195,8 @@ def test_an_old_vllm_without_a_cut_off_gets_what_its_code_can_live_with(tmp_path
     )
     matrix = msgspec.structs.replace(found, targets={"old": target})
     store, http = Store.open(tmp_path / "cache"), Http()
-    world = resolve.open_world(matrix, "old", Arch.X86_64, "3.11.2", no_root, store, http)
-    settled = settle.settle_one(
+    world = solve.open_world(matrix, "old", Arch.X86_64, "3.11.2", no_root, store, http)
+    settled = loop.settle_one(
         Asked(below=Below(), world=world),
         store,
         http,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild.cache.store import Store
 from imgbuild.oci import layout
-from imgbuild.store import Store
 from imgbuild.values import Arch, sha256
 from tests import images, smallproject
 from tests.servers import Site, serve

@@ -20,13 +20,14 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from imgbuild import assemble, pipeline, sealing, sources
-from imgbuild import lock as locks
-from imgbuild import seal as seals
+from imgbuild.assemble import layers, sources
+from imgbuild.lock import lock as locks
+from imgbuild.lock.resolution import Wheel
 from imgbuild.oci import layout
 from imgbuild.oci.unpack import Reader, inflated
-from imgbuild.plan import plan
-from imgbuild.resolution import Wheel
+from imgbuild.pipeline import lock_target, targets
+from imgbuild.plan import seal as seals
+from imgbuild.plan.plan import plan
 from imgbuild.values import Arch, digest_of, sha256
 from tests import damaged, downloads, needs, ordinary, ownregistry, squashed
 from tests.ownregistry import OwnRegistry
@@ -348,7 +349,7 @@ def changed_pin(folder: Path, package: str, version: str) -> Wheel:
     assert pin in rows.partition("\n  cu")[0]
     changed = rows.replace(pin, f'{package}: "{version}"', 1)
     (folder / "matrix.yaml").write_text(head + name + changed)
-    session = pipeline.open_session(folder, pipeline.Options())
+    session = targets.open_session(folder, targets.Options())
     inputs = session.inputs()
     listed = sources.open_indexes(old, session.matrix, inputs.http).files(package)
     file = next(one for one in listed if one.is_wheel and str(one.version) == version)
@@ -369,8 +370,8 @@ def changed_pin(folder: Path, package: str, version: str) -> Wheel:
     known = seals.sealed_records(sealed)
     for layer in plan(lock, Arch.X86_64).layers:
         if layer.id not in known:
-            job = assemble.Job(layer=layer, record=None, keep=False)
-            known[layer.id] = assemble.make_layer(job, inputs.store, lambda _: None).record
+            job = layers.Job(layer=layer, record=None, keep=False)
+            known[layer.id] = layers.make_layer(job, inputs.store, lambda _: None).record
     floors = {arch: image.floors for arch, image in sealed.arch.items()}
-    sealing.write_locked(session.project, lock, seals.seal(lock, known, floors))
+    lock_target.write_locked(session.project, lock, seals.seal(lock, known, floors))
     return wheel

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild import auditing, constraints, project, sealing, states
-from imgbuild.fetch import Http
-from imgbuild.inputs import Inputs
+from imgbuild import project
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.matrix import constraints
 from imgbuild.matrix.load import load
+from imgbuild.pipeline import audit_lock, lock_target
 from imgbuild.report import Severity
-from imgbuild.store import Store
+from imgbuild.show import status
 from imgbuild.values import Arch
 from tests.sourcecode import ROOT
 
@@ -30,7 +33,7 @@ READABLE = ("metadata", "imports", "calls", "support", "rules")
 REACHED = [
     name
     for name, target in MATRIX.targets.items()
-    if Arch.X86_64 in target.arch and not states.needs(MATRIX, name)
+    if Arch.X86_64 in target.arch and not status.needs(MATRIX, name)
 ]
 SEALED = [name for name in PROJECT.sealed() if Arch.X86_64 in MATRIX.targets[name].arch]
 TARGETS = list(dict.fromkeys((*REACHED, *SEALED)))
@@ -49,9 +52,9 @@ def test_there_are_targets_to_look_at():
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_target_is_locked_and_its_code_is_clean(name, inputs):
-    lock, sealed = sealing.read_current(PROJECT, MATRIX, name)
+    lock, sealed = lock_target.read_current(PROJECT, MATRIX, name)
     assert sealed.arch[Arch.X86_64].floors is not None
     known = constraints.read(PROJECT.images)
-    report = auditing.audit_lock(lock, Arch.X86_64, inputs, known, checks=READABLE)
+    report = audit_lock.audit_lock(lock, Arch.X86_64, inputs, known, checks=READABLE)
     errors = [one for one in report.findings if one.severity is Severity.ERROR]
     assert errors == []

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from imgbuild.mirrored import ARTIFACT
+from imgbuild.assemble.mirror_items import ARTIFACT
 from imgbuild.oci import layout
 from imgbuild.values import Arch
 from tests import images, needs, ownregistry, smallproject

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import run, slurm
 from imgbuild.ci import nightly, results, running
 from imgbuild.ci.jobs import Job
 from imgbuild.ci.results import JobResult
 from imgbuild.ci.running import Way
+from imgbuild.slurm import commands
+from imgbuild.system import process
 from tests import needs, slurmworld
 from tests.unit import ci_world
 from tests.unit.cli_project import TARGET, Command, make
@@ -45,7 +46,7 @@ class Night:
         """What an earlier night left in the queue, held: its number."""
         words = (f"--job-name={self.job.id}", f"--output={self.folder}/slurm-%j.log", "--hold")
         self.folder.mkdir(parents=True)
-        return slurm.submit(f"#!/bin/sh\n{script}\n", self.way.project.root, [*words, BARE])
+        return commands.submit(f"#!/bin/sh\n{script}\n", self.way.project.root, [*words, BARE])
 
     def through(self, *options: str) -> JobResult:
         """Do the job."""
@@ -91,7 +92,7 @@ def once(night: Night, *command: str) -> threading.Thread:
 
 def test_what_an_earlier_night_left_in_the_queue_is_waited_for(night):
     """It is queued still, and holds no lock; its own result counts, and nothing is submitted."""
-    number = night.left(f"exec {run.pasted(nightly.run_command(night.way, night.job))}")
+    number = night.left(f"exec {process.pasted(nightly.run_command(night.way, night.job))}")
     night.failed_before()
     release = once(night, "scontrol", "release")
     done = night.through()

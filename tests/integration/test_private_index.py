@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import trustme
 
-from imgbuild.console import console
+from imgbuild.cache.download import Http, Refused, Want, fetch_all
+from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError
-from imgbuild.fetch import Http, Refused, Want, fetch_all
-from imgbuild.fetch_session import BUNDLES
-from imgbuild.resolution import Locked
-from imgbuild.store import Store
+from imgbuild.http.session import BUNDLES
+from imgbuild.lock.resolution import Locked
+from imgbuild.system.console import console
 from imgbuild.values import sha256
 from tests import needs
 from tests.integration import proxy
@@ -229,7 +229,7 @@ import sys
 if sys.argv[2] == "program":
     sys.modules["keyring"] = None  # as where it is installed for the program alone
 from imgbuild.errors import ImgbuildError
-from imgbuild.fetch import Http
+from imgbuild.cache.download import Http
 try:
     sys.stdout.buffer.write(Http(attempts=2).bytes(sys.argv[1]))
 except ImgbuildError as error:

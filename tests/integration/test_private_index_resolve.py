@@ -7,14 +7,15 @@ import msgspec
 import pytest
 import trustme
 
-from imgbuild import sources, uv
-from imgbuild.console import console
+from imgbuild.assemble import sources
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, WorldImpossible
-from imgbuild.fetch import Http
-from imgbuild.lock import make_lock
+from imgbuild.lock.lock import make_lock
+from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.model import Index, Wanted
-from imgbuild.resolution import Resolution
-from imgbuild.store import Store
+from imgbuild.solve import uv
+from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
 from tests import samples
 from tests.localindex import LocalIndex

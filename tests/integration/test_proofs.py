@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import driver
+from imgbuild.container import driver
 from tests import ciworld, needs
 from tests.ciworld import BROKEN, CAUSE, OTHER
 from tests.servers import Site, serve

@@ -21,7 +21,7 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.oci import layout
-from imgbuild.seal import Seal
+from imgbuild.plan.seal import Seal
 from imgbuild.values import Arch
 from tests import needs, ownregistry, registries, smallproject
 from tests.ownregistry import OwnRegistry

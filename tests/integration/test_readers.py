@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import run
+from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.oci import archive, layout, registry
-from imgbuild.store import Store
+from imgbuild.oci import archive, layout
+from imgbuild.registry import base_image
+from imgbuild.system import process
 from imgbuild.values import Arch, sha256
 from tests import images, needs
 
@@ -40,7 +41,7 @@ def _repository() -> str:
 
 def inspect(*reference: str) -> dict[str, object]:
     skopeo = needs.tool("skopeo")
-    found: dict[str, object] = json.loads(run.run([skopeo, "inspect", *reference]).stdout)
+    found: dict[str, object] = json.loads(process.run([skopeo, "inspect", *reference]).stdout)
     return found
 
 
@@ -65,7 +66,7 @@ def test_skopeo_reads_archives(one, tmp_path, form):
     found = inspect(f"{form}:{tmp_path / 'tiny.tar'}:tiny:1")
     diff_ids = layout.read(one).image(Arch.X86_64).diff_ids
     config = json.loads(
-        run.run(
+        process.run(
             [needs.tool("skopeo"), "inspect", "--config", f"{form}:{tmp_path / 'tiny.tar'}"]
         ).stdout
     )
@@ -76,7 +77,7 @@ def test_skopeo_reads_archives(one, tmp_path, form):
 def test_umoci_unpacks_the_same_tree(one, tmp_path):
     needs.root()
     umoci = needs.tool("umoci")
-    run.run([umoci, "unpack", "--image", f"{one}:tiny", str(tmp_path / "bundle")])
+    process.run([umoci, "unpack", "--image", f"{one}:tiny", str(tmp_path / "bundle")])
     root = tmp_path / "bundle" / "rootfs"
     assert (root / "opt/hello").read_text() == "hello\n"
     assert (root / "opt/mine").stat().st_mode & 0o7777 == 0o4755
@@ -89,11 +90,11 @@ def test_umoci_unpacks_the_same_tree(one, tmp_path):
 def test_a_registry_keeps_every_digest(two, repository, tmp_path):
     skopeo = needs.tool("skopeo")
     pushed = f"docker://{repository}:tiny"
-    run.run([skopeo, "copy", "--all", "--dest-tls-verify=false", f"oci:{two}:tiny", pushed])
-    raw = run.run([skopeo, "inspect", "--raw", "--tls-verify=false", pushed]).stdout
+    process.run([skopeo, "copy", "--all", "--dest-tls-verify=false", f"oci:{two}:tiny", pushed])
+    raw = process.run([skopeo, "inspect", "--raw", "--tls-verify=false", pushed]).stdout
     assert f"sha256:{sha256(raw.encode())}" == layout.read(two).digest
     back = tmp_path / "back"
-    run.run([skopeo, "copy", "--all", *INSECURE, pushed, f"oci:{back}:tiny"])
+    process.run([skopeo, "copy", "--all", *INSECURE, pushed, f"oci:{back}:tiny"])
     again = layout.verify(back)
     assert again.digest == layout.read(two).digest
     assert again.images == layout.read(two).images
@@ -104,34 +105,34 @@ def _docker_image(one: Path, repository: str) -> Iterator[str]:
     """The name under which the image lies in the registry, and afterwards not in Docker."""
     skopeo = needs.tool("skopeo")
     name = f"{repository}:tiny"
-    run.run([skopeo, "copy", "--dest-tls-verify=false", f"oci:{one}:tiny", f"docker://{name}"])
+    process.run([skopeo, "copy", "--dest-tls-verify=false", f"oci:{one}:tiny", f"docker://{name}"])
     yield name
-    run.run([needs.docker(), "image", "rm", name], check=False)
+    process.run([needs.docker(), "image", "rm", name], check=False)
 
 
 def test_docker_pulls_and_runs_it(docker_image):
     docker = needs.docker()
-    run.run([docker, "pull", "--quiet", docker_image])
-    assert run.run([docker, "run", "--rm", docker_image]).stdout == "hello\n"
+    process.run([docker, "pull", "--quiet", docker_image])
+    assert process.run([docker, "run", "--rm", docker_image]).stdout == "hello\n"
 
 
 def test_docker_20_pulls_and_runs_it(docker_image):
     old = needs.docker20()
     docker = needs.tool("docker")
     try:
-        run.run([docker, "pull", "--quiet", docker_image], env=old)
-        assert run.run([docker, "run", "--rm", docker_image], env=old).stdout == "hello\n"
+        process.run([docker, "pull", "--quiet", docker_image], env=old)
+        assert process.run([docker, "run", "--rm", docker_image], env=old).stdout == "hello\n"
     finally:
-        run.run([docker, "image", "rm", docker_image], env=old, check=False)
+        process.run([docker, "image", "rm", docker_image], env=old, check=False)
 
 
 def test_podman_pulls_and_runs_it(docker_image):
     podman = needs.podman()
     try:
-        run.run([podman, "pull", "--quiet", "--tls-verify=false", docker_image])
-        assert run.run([podman, "run", "--rm", docker_image]).stdout == "hello\n"
+        process.run([podman, "pull", "--quiet", "--tls-verify=false", docker_image])
+        assert process.run([podman, "run", "--rm", docker_image]).stdout == "hello\n"
     finally:
-        run.run([podman, "image", "rm", docker_image], check=False)
+        process.run([podman, "image", "rm", docker_image], check=False)
 
 
 def test_podman_runs_an_oci_archive(one, tmp_path):
@@ -139,27 +140,27 @@ def test_podman_runs_an_oci_archive(one, tmp_path):
     name = f"localhost/test-{uuid.uuid4().hex[:12]}:1"
     archive.write(one, tmp_path / "tiny.tar", "oci-archive", name)
     try:
-        run.run([podman, "load", "--input", str(tmp_path / "tiny.tar")])
-        assert run.run([podman, "run", "--rm", name]).stdout == "hello\n"
+        process.run([podman, "load", "--input", str(tmp_path / "tiny.tar")])
+        assert process.run([podman, "run", "--rm", name]).stdout == "hello\n"
     finally:
-        run.run([podman, "image", "rm", name], check=False)
+        process.run([podman, "image", "rm", name], check=False)
 
 
 def test_a_base_is_read_back_from_a_registry(two, repository, tmp_path):
     skopeo = needs.tool("skopeo")
     pushed = f"docker://{repository}:tiny"
-    run.run([skopeo, "copy", "--all", "--dest-tls-verify=false", f"oci:{two}:tiny", pushed])
+    process.run([skopeo, "copy", "--all", "--dest-tls-verify=false", f"oci:{two}:tiny", pushed])
     source = layout.read(two)
     store = Store.open(tmp_path / "cache")
     for arch in BOTH:
         stored = source.image(arch)
         for digest in (source.digest, stored.manifest.digest):
-            base = registry.base(f"{repository}@{digest}", arch)
+            base = base_image.base(f"{repository}@{digest}", arch)
             assert base.manifest == stored.manifest.digest
             assert base.settings == stored.settings
             assert [layer.diff_id for layer in base.layers] == list(stored.diff_ids)
-    base = registry.base(f"{repository}@{source.digest}", Arch.ARM64)
-    registry.fetch_layers(f"{repository}@{source.digest}", base.layers, store)
+    base = base_image.base(f"{repository}@{source.digest}", Arch.ARM64)
+    base_image.fetch_layers(f"{repository}@{source.digest}", base.layers, store)
     for layer in base.layers:
         blob = store.blob(layer.digest)
         assert blob is not None
@@ -171,10 +172,10 @@ def test_a_base_in_dockers_own_format_is_translated(one, repository):
     skopeo = needs.tool("skopeo")
     pushed = f"docker://{repository}:tiny"
     command = [skopeo, "copy", "--format", "v2s2", "--dest-tls-verify=false"]
-    run.run([*command, f"oci:{one}:tiny", pushed])
-    raw = run.run([skopeo, "inspect", "--raw", "--tls-verify=false", pushed]).stdout
+    process.run([*command, f"oci:{one}:tiny", pushed])
+    raw = process.run([skopeo, "inspect", "--raw", "--tls-verify=false", pushed]).stdout
     assert "vnd.docker" in raw
-    base = registry.base(f"{repository}@sha256:{sha256(raw.encode())}", Arch.X86_64)
+    base = base_image.base(f"{repository}@sha256:{sha256(raw.encode())}", Arch.X86_64)
     stored = layout.read(one).image(Arch.X86_64)
     assert [layer.digest for layer in base.layers] == [layer.digest for layer in stored.layers]
     gzip = "application/vnd.oci.image.layer.v1.tar+gzip"
@@ -184,12 +185,12 @@ def test_a_base_in_dockers_own_format_is_translated(one, repository):
 def test_an_absent_architecture_of_a_base_is_named(one, docker_image):
     digest = layout.read(one).digest
     with pytest.raises(InputError, match="is for amd64, not for arm64"):
-        registry.base(f"{docker_image.rpartition(':')[0]}@{digest}", Arch.ARM64)
+        base_image.base(f"{docker_image.rpartition(':')[0]}@{digest}", Arch.ARM64)
 
 
 def test_a_damaged_layout_is_seen_before_anything_is_sent(one, tmp_path):
     out = tmp_path / "copy"
-    run.run(["cp", "-r", str(one), str(out)])
+    process.run(["cp", "-r", str(one), str(out)])
     found = layout.read(out)
     path = found.blob(found.image(Arch.X86_64).layers[0].digest)
     path.write_bytes(path.read_bytes()[:-1] + b"x")

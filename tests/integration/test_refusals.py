@@ -12,16 +12,16 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from imgbuild import surveys, wishes, worlds
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
 from imgbuild.errors import WorldImpossible
-from imgbuild.fetch import Http
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
-from imgbuild.nearest import UNREAD
-from imgbuild.store import Store
+from imgbuild.resolve import answer, request, survey
+from imgbuild.resolve.answer import Refused
+from imgbuild.resolve.request import Ask
+from imgbuild.resolve.suggest import UNREAD
 from imgbuild.values import Arch
-from imgbuild.wishes import Ask
-from imgbuild.worlds import Refused
 from tests.sourcecode import ROOT
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(1800)]
@@ -40,10 +40,10 @@ def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
     store = Store.open(tmp_path_factory.mktemp("cache"))
 
     def ask(*wanted: str, arch: Arch = Arch.X86_64, index: str = "", **more: str) -> Refused:
-        assigned = wishes.indexes_of([index] if index else [], matrix())
-        asked, _ = wishes.read(wanted, [], assigned)
+        assigned = request.indexes_of([index] if index else [], matrix())
+        asked, _ = request.read(wanted, [], assigned)
         made = Ask(wishes=asked, arches=(arch,), indexes=assigned, **more)  # type: ignore[arg-type]
-        found = worlds.answer(made, matrix(), (), store, Http())
+        found = answer.answer(made, matrix(), (), store, Http())
         assert found.target is None
         assert found.row == ()
         refused = found.arch[arch].refused
@@ -132,9 +132,9 @@ def test_a_target_that_cannot_be_resolved_is_explained_in_the_same_way(
     store = Store.open(tmp_path_factory.mktemp("cache"))
     target = matrix().targets["cu124-vllm"]
     changed = msgspec.structs.replace(target, pins={**target.pins, "tensordict": "0.15.0"})
-    other = worlds.with_target(matrix(), "later", changed)
+    other = answer.with_target(matrix(), "later", changed)
     before = WorldImpossible("no set of packages satisfies later", reasons=("many words",))
-    found = surveys.explained(before, other, "later", Arch.X86_64, (), store, Http())
+    found = survey.explained(before, other, "later", Arch.X86_64, (), store, Http())
     assert found is not before
     assert any(
         reason.startswith("tensordict 0.15.0: its wheel was uploaded 2026")
@@ -143,5 +143,5 @@ def test_a_target_that_cannot_be_resolved_is_explained_in_the_same_way(
     assert found.nearest
     assert not [told for told in found.nearest if "the target later" in told]
     assert not [reason for reason in found.reasons if "you asked for" in reason]
-    same = surveys.explained(before, matrix(), "cu124-vllm", Arch.X86_64, (), store, Http())
+    same = survey.explained(before, matrix(), "cu124-vllm", Arch.X86_64, (), store, Http())
     assert same is before

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.oci import documents, image, layout
+from imgbuild.oci import documents, layout
 from imgbuild.oci.layer import LayerRecord
+from imgbuild.plan import documents as image
 from imgbuild.values import Arch
 from tests import images, needs, smallproject
 from tests.servers import Site, serve

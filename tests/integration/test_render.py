@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
-from imgbuild import skeleton
+from imgbuild.assemble import skeleton
 from imgbuild.matrix.model import User
 from imgbuild.oci.tar import Kind
-from imgbuild.plan import FilesRecipe, VenvRecipe
+from imgbuild.plan.plan import FilesRecipe, VenvRecipe
 from imgbuild.render import tree
 from imgbuild.values import Arch
 from tests import dockerworld, needs

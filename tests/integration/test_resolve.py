@@ -7,15 +7,15 @@ import msgspec
 import pytest
 from packaging.version import Version
 
-from imgbuild import resolve
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
 from imgbuild.errors import WorldImpossible
-from imgbuild.fetch import Http
+from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
-from imgbuild.resolution import Wheel
-from imgbuild.roots import host_root
-from imgbuild.sdists import host_arch
-from imgbuild.store import Store
+from imgbuild.solve import solve
+from imgbuild.solve.build_root import host_root
+from imgbuild.solve.sdists import host_arch
 from imgbuild.values import Arch
 from tests import needs
 from tests.resolving import resolve_wheels
@@ -70,7 +70,7 @@ def test_cu124_is_the_proven_world_and_twice_the_same(store, tmp_path):
 
 def test_cu124_has_no_arm64_and_says_why(store):
     with pytest.raises(WorldImpossible) as caught:
-        resolve.resolve(matrix(), "cu124-vllm", Arch.ARM64, store, Http())
+        solve.resolve(matrix(), "cu124-vllm", Arch.ARM64, store, Http())
     assert caught.value.reasons == (matrix().targets["cu124-vllm"].exclude[Arch.ARM64],)
     assert "cu130-vllm" in (caught.value.hint or "")
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from imgbuild import run
 from imgbuild.errors import WorkFailed
+from imgbuild.system import process
 
 pytestmark = pytest.mark.timeout(60)
 TALKATIVE = """
@@ -23,12 +23,12 @@ CHUNKS = [b"a line that is fed\n" * 100] * 100  # of what is said no pipe holds 
 
 
 def test_a_program_may_say_much_while_it_is_fed():
-    run.feed([sys.executable, "-c", TALKATIVE, "0"], CHUNKS)
+    process.feed([sys.executable, "-c", TALKATIVE, "0"], CHUNKS)
 
 
 def test_its_last_words_are_told_if_it_fails():
     with pytest.raises(WorkFailed) as raised:
-        run.feed([sys.executable, "-c", TALKATIVE, "3"], CHUNKS)
+        process.feed([sys.executable, "-c", TALKATIVE, "3"], CHUNKS)
     text = str(raised.value)
     assert "ended with status 3" in text
     assert "line 9999 of what is said" in text
@@ -38,7 +38,7 @@ def test_its_last_words_are_told_if_it_fails():
 def test_a_program_that_stops_reading_fails_with_its_own_words():
     code = "import sys; sys.stdin.close(); sys.exit('no room is left')"
     with pytest.raises(WorkFailed, match="no room is left"):
-        run.feed([sys.executable, "-c", code], CHUNKS * 10)
+        process.feed([sys.executable, "-c", code], CHUNKS * 10)
 
 
 def test_what_the_chunks_raise_ends_the_program_too(tmp_path):
@@ -51,5 +51,5 @@ def test_what_the_chunks_raise_ends_the_program_too(tmp_path):
         raise ValueError(message)
 
     with pytest.raises(ValueError, match="the layer is damaged"):
-        run.feed([sys.executable, "-c", code], broken())
+        process.feed([sys.executable, "-c", code], broken())
     assert list(tmp_path.iterdir()) == []

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import sandbox
+from imgbuild.container import sandbox
+from imgbuild.container.sandbox import Bind
 from imgbuild.errors import WorkFailed
 from imgbuild.oci.tree import remove
 from imgbuild.oci.unpack import unpack
-from imgbuild.run import Result
-from imgbuild.sandbox import Bind
+from imgbuild.system.process import Result
 from tests import images, needs, ordinary
 
 pytestmark = pytest.mark.engine

@@ -6,20 +6,20 @@ import zipfile
 import msgspec
 import pytest
 
-from imgbuild import sources
+from imgbuild.assemble import sources
+from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.judge import CHECKS
-from imgbuild.auditing import audit_lock
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, WorldImpossible
-from imgbuild.fetch import Http
-from imgbuild.inputs import Inputs
-from imgbuild.lock import make_lock
+from imgbuild.lock.lock import make_lock
+from imgbuild.lock.resolution import Built, Resolution, Wheel
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Index, Sdist, Wanted
+from imgbuild.pipeline.audit_lock import audit_lock
 from imgbuild.report import Severity
-from imgbuild.resolution import Built, Resolution, Wheel
-from imgbuild.roots import host_root
-from imgbuild.sdists import host_arch, make
-from imgbuild.store import Store
+from imgbuild.solve.build_root import host_root
+from imgbuild.solve.sdists import host_arch, make
 from imgbuild.values import sha256
 from tests import needs, samples
 from tests.localindex import LocalIndex, sdist_bytes

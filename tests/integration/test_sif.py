@@ -21,7 +21,7 @@ from imgbuild.oci import documents, layout
 from imgbuild.sif import convert, files, image
 from imgbuild.values import Arch, sha256
 from tests import needs, squashed
-from tests.unit.test_sif_flat import info, members
+from tests.unit.sif.test_flat import info, members
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 ARCH = Arch.X86_64

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import apptainer as running
 from imgbuild import codec
+from imgbuild.container import apptainer as running
 from imgbuild.oci import layout
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import parse, parse_repository

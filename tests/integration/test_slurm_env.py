@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.render import slurm
+from imgbuild.slurm import jobs
 from tests import needs, samples, slurmworld
 from tests.smallproject import Project
 
@@ -45,15 +45,15 @@ def test_variables_reach_the_image_and_nothing_else(image, tmp_path, export):
     needs.apptainer()
     (tmp_path / "talk").write_text("echo hello\n")
     (tmp_path / "scratch").mkdir()
-    made = slurm.script(
-        samples.lock(samples.wheel("ray", "2.47.1")), "sha256:0", slurm.Job.SINGLE,
-        slurm.Allocation(more=(f"--export={export}",) if export else ()),
-        slurm.Container(image=str(image)), command=("/bin/busybox", "env"),
-        environment=tuple(slurm.Variable(*each) for each in TAKEN.items()),
+    made = jobs.script(
+        samples.lock(samples.wheel("ray", "2.47.1")), "sha256:0", jobs.Job.SINGLE,
+        jobs.Allocation(more=(f"--export={export}",) if export else ()),
+        jobs.Container(image=str(image)), command=("/bin/busybox", "env"),
+        environment=tuple(jobs.Variable(*each) for each in TAKEN.items()),
         scratch=str(tmp_path / "scratch"), passed=("TOKEN",),
     )  # fmt: skip
     path = tmp_path / "job.sh"
-    path.write_text(slurm.text(made, None))
+    path.write_text(jobs.text(made, None))
     home = {"HOME": str(tmp_path), "NCCL_DEBUG": "WARN", "TOKEN": "a secret"}
     env = needs.slurm() | home | ({} if export else {"BASH_ENV": str(tmp_path / "talk")})
     status, log = slurmworld.job(Project(tmp_path, "", None, env), path)

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild.lock import read_lock
-from imgbuild.render import slurm
-from imgbuild.render.slurm import Container
+from imgbuild.lock.lock import read_lock
+from imgbuild.slurm import jobs
+from imgbuild.slurm.jobs import Container
 from tests import needs, samples, slurmworld
 from tests.smallproject import TARGET, Project
 
@@ -180,12 +180,12 @@ def test_verl_is_told_of_the_nodes_and_joins_their_ray(
     verl = samples.lock(*(samples.wheel(name, "1.0") for name in ("ray", "verl")))
     image = Container(image=str(project.folder / "build" / f"{TARGET}.sif"))
     command = ("python", str(tmp_path / "main.py"), "data.train_files=a b")
-    made = slurm.script(
-        msgspec.structs.replace(locked, arch=verl.arch), "sha256:0", slurm.Job.VERL,
-        slurm.Allocation(nodes=2, gpus=1, cpus=1), image, command=command,
+    made = jobs.script(
+        msgspec.structs.replace(locked, arch=verl.arch), "sha256:0", jobs.Job.VERL,
+        jobs.Allocation(nodes=2, gpus=1, cpus=1), image, command=command,
     )  # fmt: skip
     path = tmp_path / "job.sh"
-    path.write_text(slurm.text(made, None).replace("#SBATCH --gpus-per-node=1\n", ""))
+    path.write_text(jobs.text(made, None).replace("#SBATCH --gpus-per-node=1\n", ""))
     status, log = run(project, user, path)
     assert status == 0, log
     words = ["data.train_files=a b", "trainer.nnodes=2", "trainer.n_gpus_per_node=1"]

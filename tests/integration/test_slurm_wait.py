@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import slurm
 from imgbuild.ci import nightly
+from imgbuild.slurm import commands
 from tests import needs, slurmworld
 from tests.unit import ci_world
 from tests.unit.cli_project import TARGET, Command, make
@@ -94,16 +94,16 @@ def test_a_check_that_says_nothing_has_not_passed(tmp_path, monkeypatch, capsys)
 
 def test_the_end_of_a_job_is_slurms_word_and_its_own_status(tmp_path):
     with once_held(tmp_path, scancel):
-        cancelled = slurm.wait("#!/bin/sh\nsleep 600\n", tmp_path, ["--hold"])
+        cancelled = commands.wait("#!/bin/sh\nsleep 600\n", tmp_path, ["--hold"])
     assert (cancelled.state, cancelled.status) == ("CANCELLED", 1)
-    failed = slurm.wait("#!/bin/sh\nexit 7\n", tmp_path, ["--output=/dev/null"])
+    failed = commands.wait("#!/bin/sh\nexit 7\n", tmp_path, ["--output=/dev/null"])
     assert (failed.state, failed.status) == ("FAILED", 7)
-    good = slurm.wait("#!/bin/sh\n:\n", tmp_path, ["--output=/dev/null"])
+    good = commands.wait("#!/bin/sh\n:\n", tmp_path, ["--output=/dev/null"])
     assert (good.state, good.status) == ("COMPLETED", 0)
 
 
 def test_a_job_that_slurm_has_forgotten_is_lost():
-    assert slurm._shown("999999999") == (slurm.LOST, 1)
+    assert commands._shown("999999999") == (commands.LOST, 1)
 
 
 def test_ports_on_which_something_listens_are_passed_over(tmp_path):
@@ -114,19 +114,21 @@ def test_ports_on_which_something_listens_are_passed_over(tmp_path):
     ports = lines.partition("\n")[2].partition("\n# --- ")[0]
     words = "set -euo pipefail\n", ports, 'for _ in 1 2; do free_port; echo "$taken"; done\n'
     log = tmp_path / "log"
-    number = slurm.submit("#!/bin/bash\n" + "".join(words), tmp_path, ["--hold", f"--output={log}"])
+    number = commands.submit(
+        "#!/bin/bash\n" + "".join(words), tmp_path, ["--hold", f"--output={log}"]
+    )
     first = 20000 + int(number) % 1000 * 10
     with socket.create_server(("", first)):
         subprocess.run(["scontrol", "release", number], check=True)
-        slurmworld.until(lambda: slurm._shown(number)[0] not in slurm.LIVE, "the job's end")
-    assert slurm._shown(number) == ("COMPLETED", 0)
+        slurmworld.until(lambda: commands._shown(number)[0] not in commands.LIVE, "the job's end")
+    assert commands._shown(number) == ("COMPLETED", 0)
     assert log.read_text().split() == [str(first + 1), str(first + 2)]
 
 
 def test_an_interrupt_takes_the_job_out_of_the_queue(tmp_path):
     interrupt = once_held(tmp_path, lambda _: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt), interrupt:
-        slurm.wait("#!/bin/sh\nsleep 600\n", tmp_path, ["--hold"])
+        commands.wait("#!/bin/sh\nsleep 600\n", tmp_path, ["--hold"])
     slurmworld.until(lambda: not held(tmp_path), "the job is gone")
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from imgbuild import smoke
 from imgbuild.report import Case
+from imgbuild.smoke import run as smoke
 from tests import needs, smallworld
 
 REPOSITORY = Path(__file__).parents[2]

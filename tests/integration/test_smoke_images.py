@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import codec, engine, runner, smoke, smoke_sif, tested
+from imgbuild import codec
+from imgbuild.cache.store import Store
+from imgbuild.container import engine, run_in_image
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.tree import remove
 from imgbuild.report import Report
-from imgbuild.store import Store
+from imgbuild.smoke import result, run, sif
 from imgbuild.values import Arch
 from tests import needs, ordinary, smallworld
 
@@ -72,7 +74,7 @@ def test_a_root_folder_needs_no_engine(built, wheels, tmp_path):
     needs.user_namespaces()
     lock = smallworld.make_lock_of(wheels)
     store = Store.open(tmp_path)
-    [report] = smoke.smoke(lock, built, Arch.X86_64, ["static"], through="root", store=store)
+    [report] = run.smoke(lock, built, Arch.X86_64, ["static"], through="root", store=store)
     check(report)
 
 
@@ -89,7 +91,7 @@ import os, sys
 from pathlib import Path
 from imgbuild import codec, smoke
 from imgbuild.oci import layout
-from imgbuild.store import Store
+from imgbuild.cache.store import Store
 from imgbuild.values import Arch
 from tests import smallworld
 assert os.geteuid() != 0
@@ -118,10 +120,10 @@ def test_a_root_folder_that_is_there_is_used(built, wheels, tmp_path):
     needs.user_namespaces()
     store = Store.open(tmp_path)
     lock = smallworld.make_lock_of(wheels)
-    settings = runner.running(built, Arch.X86_64)
-    with runner.root_folder(built, Arch.X86_64, store) as root:
+    settings = run_in_image.running(built, Arch.X86_64)
+    with run_in_image.root_folder(built, Arch.X86_64, store) as root:
         shutil.rmtree(root / "opt/venv/lib/python3.11/site-packages/alpha")
-        report = smoke.smoke_root(lock, root, Arch.X86_64, "static", settings=settings, store=store)
+        report = run.smoke_root(lock, root, Arch.X86_64, "static", settings=settings, store=store)
     failed = {case.name: case.message for case in report.cases if case.outcome == "failed"}
     assert "alpha/__init__.py: No such file" in failed["files"]
     assert "ModuleNotFoundError: No module named 'alpha'" in failed["import alpha"]
@@ -136,7 +138,7 @@ def test_an_engine_runs_them_in_a_container(kind, built, wheels, tmp_path):
     lock = smallworld.make_lock_of(wheels)
     store = Store.open(tmp_path)
     try:
-        [report] = smoke.smoke(lock, built, Arch.X86_64, ["static"], through=kind, store=store)
+        [report] = run.smoke(lock, built, Arch.X86_64, ["static"], through=kind, store=store)
     finally:
         engine.remove(found, "small:latest")
     check(report)
@@ -150,7 +152,7 @@ def test_a_stranger_runs_them_on_a_read_only_root(kind, built, wheels, tmp_path)
     lock = smallworld.make_lock_of(wheels)
     store = Store.open(tmp_path)
     try:
-        [report] = smoke.smoke(
+        [report] = run.smoke(
             lock, built, Arch.X86_64, ["static"], through=kind, store=store, stranger=True
         )
     finally:
@@ -160,7 +162,7 @@ def test_a_stranger_runs_them_on_a_read_only_root(kind, built, wheels, tmp_path)
     assert failed == {"compiler", "entry points"}, report.cases
     [system] = [case for case in report.cases if case.name == "system"]
     assert "the root is read-only" in system.log
-    assert f"user id {smoke.STRANGER[0]}," in system.message
+    assert f"user id {run.STRANGER[0]}," in system.message
 
 
 @pytest.mark.apptainer
@@ -168,8 +170,8 @@ def test_a_sif_is_read_only_and_its_user_unknown(built, wheels, tmp_path):
     needs.apptainer()
     lock = smallworld.make_lock_of(wheels)
     store = Store.open(tmp_path)
-    [report, none] = smoke_sif.smoke_sif(
-        lock, built, Arch.X86_64, ["static", "gpu"], store=store, how=tested.How(patience=10)
+    [report, none] = sif.smoke_sif(
+        lock, built, Arch.X86_64, ["static", "gpu"], store=store, how=result.How(patience=10)
     )
     # What is small here: no compiler, none of the packages whose entry points are tested.
     failed = {case.name for case in report.cases if case.outcome == "failed"}
@@ -178,8 +180,8 @@ def test_a_sif_is_read_only_and_its_user_unknown(built, wheels, tmp_path):
     assert system.outcome == "passed"
     assert "the root is read-only" in system.log
     if os.geteuid() == 0:
-        assert f"user id {smoke.STRANGER[0]}," in system.message
-    assert not smoke.succeeded(none)  # here is no GPU, or the image has nothing to test on it
+        assert f"user id {run.STRANGER[0]}," in system.message
+    assert not run.succeeded(none)  # here is no GPU, or the image has nothing to test on it
 
 
 def _containers(found: engine.Engine) -> set[str]:
@@ -192,9 +194,9 @@ def test_the_active_environment_is_tested(wheels, tmp_path, monkeypatch):
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
     lock = smallworld.make_lock_of(wheels)
     store = Store.open(tmp_path / "cache")
-    [report] = smoke.smoke_here(lock, Arch.X86_64, ["static"], store=store)
+    [report] = run.smoke_here(lock, Arch.X86_64, ["static"], store=store)
     outcomes = {case.name: case.outcome for case in report.cases}
     assert outcomes["versions"] == "passed", report.cases
     assert outcomes["import alpha"] == "passed"
-    [report] = smoke.smoke_here(lock, Arch.X86_64, ["gpu"], store=store)
-    assert not smoke.succeeded(report) or report.cases[0].outcome == "passed"
+    [report] = run.smoke_here(lock, Arch.X86_64, ["gpu"], store=store)
+    assert not run.succeeded(report) or report.cases[0].outcome == "passed"

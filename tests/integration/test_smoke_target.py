@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import lock as locks
+from imgbuild.lock import lock as locks
 from tests import damaged, needs
 
 ROOT = Path(__file__).parents[2]

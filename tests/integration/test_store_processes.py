@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import upkeep
-from imgbuild.store import Store
+from imgbuild.cache import prune
+from imgbuild.cache.store import Store
 from imgbuild.values import sha256
 from tests import needs
 from tests.servers import Site, serve
@@ -25,9 +25,9 @@ DOWNLOAD = """
 import json, sys
 from pathlib import Path
 from imgbuild.errors import ImgbuildError
-from imgbuild.fetch import Http, Want, fetch_all
-from imgbuild.resolution import Locked
-from imgbuild.store import Store
+from imgbuild.cache.download import Http, Want, fetch_all
+from imgbuild.lock.resolution import Locked
+from imgbuild.cache.store import Store
 
 root, wanted, ballast = json.loads(sys.argv[1])
 store = Store.open(Path(root))
@@ -58,7 +58,7 @@ print(json.dumps({name: str(path) for name, path in found.items()}))
 ADD_BLOBS = """
 import sys
 from pathlib import Path
-from imgbuild.store import Store
+from imgbuild.cache.store import Store
 from imgbuild.values import sha256
 store = Store.open(Path(sys.argv[1]))
 number = 0
@@ -158,7 +158,7 @@ def test_several_processes_share_one_cache(tmp_path: Path, site: Site) -> None:
     doomed.communicate()
     store = Store.open(root)
     while any(process.poll() is None for process in processes):
-        upkeep.prune(store, 0)
+        prune.prune(store, 0)
         time.sleep(0.02)
     for process in processes:
         stdout, stderr = process.communicate()
@@ -166,7 +166,7 @@ def test_several_processes_share_one_cache(tmp_path: Path, site: Site) -> None:
         assert set(json.loads(stdout)) == {sha256(site.files[name]) for name in names}
     subprocess.run(command(root, site, names), cwd=REPOSITORY, capture_output=True, check=True)
     assert all(store.file(sha256(site.files[name])) for name in names)
-    assert upkeep.verify(store, lambda _: None) == []
+    assert prune.verify(store, lambda _: None) == []
 
 
 def test_processes_that_wait_for_each_other_download_once(tmp_path: Path, site: Site) -> None:
@@ -203,15 +203,15 @@ def test_what_a_live_process_uses_is_not_pruned(tmp_path: Path, site: Site) -> N
     site.pause = 0.01
     process = start(command(root, site, ["f5", "big"]))
     until(root / "partial" / sha256(site.files["big"]), 100_000, process)
-    report = upkeep.clear(Store.open(root))
-    left = {entry.sha256: entry for entry in upkeep.entries(Store.open(root))}
+    report = prune.clear(Store.open(root))
+    left = {entry.sha256: entry for entry in prune.entries(Store.open(root))}
     process.kill()
     process.communicate()
     assert set(left) == {sha256(site.files["f5"]), sha256(site.files["big"])}
     assert all(entry.in_use for entry in left.values())
     assert report.removed > 0
-    upkeep.clear(Store.open(root))
-    assert upkeep.entries(Store.open(root)) == []
+    prune.clear(Store.open(root))
+    assert prune.entries(Store.open(root)) == []
 
 
 def test_killed_while_adding_layers(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_killed_while_adding_layers(tmp_path: Path) -> None:
         process.communicate()
     store = Store.open(root)
     assert len(list((root / "blobs" / "sha256").iterdir())) >= 8
-    assert upkeep.verify(store, lambda _: None) == []
+    assert prune.verify(store, lambda _: None) == []
     with store.scratch():
         assert len(list((root / "scratch").iterdir())) == 1
     assert len(list((root / "live").iterdir())) == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import imgbuild
-from imgbuild import lock as locks
+from imgbuild.lock import lock as locks
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, parse_repository
 from imgbuild.values import Arch

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
-from imgbuild import triton_kernels
+from imgbuild.precompile import triton
 from imgbuild.values import Arch
 from tests import downloads, needs, samples, smallworld
 
@@ -93,15 +93,15 @@ def test_a_kernel_of_the_wheel_is_not_compiled_again(world):
     assert len(made[0]) == 64, made[0]
     lock = samples.lock(samples.wheel("triton", RELEASE))
     pair = (world.folder / "first", world.folder / "second")
-    wheel = triton_kernels.take(lock, Arch.X86_64, pair, world.folder / "made")
+    wheel = triton.take(lock, Arch.X86_64, pair, world.folder / "made")
     assert [kernel.name for kernel in wheel.kernels] == ["add"]
     assert wheel.kernels[0].differs == ()
     install = [find_uv_bin(), "pip", "install", "--quiet", "--offline", "--no-deps", "--no-index"]
     python = f"--python={world.folder / 'venv/bin/python'}"
     subprocess.run([*install, python, world.folder / "made" / wheel.file], check=True)
 
-    manager = {triton_kernels.VARIABLE: f"{triton_kernels.MODULE}:Cache"}
-    none = {**manager, triton_kernels.VARIABLE: "triton.runtime.cache:FileCacheManager"}
+    manager = {triton.VARIABLE: f"{triton.MODULE}:Cache"}
+    none = {**manager, triton.VARIABLE: "triton.runtime.cache:FileCacheManager"}
     assert "it is compiled" in world.compile(128, "empty", "never")
     assert "it is compiled" in world.compile(128, "empty", "never", **none)  # as the docs say
     assert world.compile(128, "moved/here", "never", **manager) == made[0]

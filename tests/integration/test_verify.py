@@ -19,17 +19,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from imgbuild import attach, carried, codec, inside, provenance
-from imgbuild import seal as seals
+from imgbuild import codec
+from imgbuild.attest import attachments, bundle, provenance
+from imgbuild.attest.sbom import cyclonedx
+from imgbuild.attest.signing import forms, statements
 from imgbuild.oci import layout
 from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor
-from imgbuild.oci.image import index
-from imgbuild.plan import plan
+from imgbuild.plan import seal as seals
+from imgbuild.plan.documents import index
+from imgbuild.plan.plan import plan
+from imgbuild.plan.seal import Seal
+from imgbuild.registry import artifacts
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.registry.reference import Reference, Repository
-from imgbuild.sbom import cyclonedx
-from imgbuild.seal import Seal
-from imgbuild.signing import forms, statements
 from imgbuild.values import Arch, sha256
 from tests import images, needs, ownregistry, smallproject
 from tests.ownregistry import OwnRegistry
@@ -168,7 +170,7 @@ def _stored(world: World) -> dict[str, tuple[str, str]]:
     bill = (cyclonedx.MEDIA_TYPE, "sbom.cdx.json")
 
     def _file(subject: str, kind: str, name: str) -> str:
-        (one,) = attach.find(client, world.repository, subject, kind)
+        (one,) = artifacts.find(client, world.repository, subject, kind)
         return f"sha256:{sha256(one.files[name].data)}"
 
     return {
@@ -179,8 +181,8 @@ def _stored(world: World) -> dict[str, tuple[str, str]]:
         "provenance": (
             _file(sealed.digest, provenance.MEDIA_TYPE, "provenance.json"), "provenance",
         ),
-        "lock": (_file(sealed.digest, carried.ARTIFACT_TYPE, "lock.json"), "lock"),
-        "seal": (_file(sealed.digest, carried.ARTIFACT_TYPE, "digests.json"), "lock"),
+        "lock": (_file(sealed.digest, bundle.ARTIFACT_TYPE, "lock.json"), "lock"),
+        "seal": (_file(sealed.digest, bundle.ARTIFACT_TYPE, "digests.json"), "lock"),
         "signature": (
             f"sha256:{sha256(forms.claim(str(world.repository), sealed.digest))}", "signature",
         ),
@@ -202,7 +204,7 @@ def test_a_byte_flipped_on_the_registrys_disk_is_refused(world):
 def test_a_lock_that_lies_is_found_out_by_building_it(world):
     """Another layer, and lock, seal, documents and SBOMs that fit it: only a build can tell."""
     here = world.project.folder / "images" / TARGET
-    honest = carried.read_folder(here)
+    honest = bundle.read_folder(here)
     client, repository = Client(), Repository(world.registry.host, "evil")
     known = seals.sealed_records(honest.sealed)
     victim = next(one for one in honest.sealed.arch[Arch.X86_64].layers if one.name == "thewheel")
@@ -227,8 +229,8 @@ def test_a_lock_that_lies_is_found_out_by_building_it(world):
     evil = msgspec.structs.replace(
         honest, sealed=sealed, data={**honest.data, "digests.json": codec.encode(sealed)}
     )
-    for due in inside.artifacts(evil, tuple(Arch), _claimed(honest, sealed)):
-        attach.attach(client, repository, due.subject, due.artifact_type, due.files)
+    for due in attachments.artifacts(evil, tuple(Arch), _claimed(honest, sealed)):
+        artifacts.attach(client, repository, due.subject, due.artifact_type, due.files)
     name = f"{world.registry.host}/evil:one"
     assert "failed" not in world.verify("--blobs", reference=name).values()
     found = world.verify("--rebuild", reference=name, status=9)
@@ -241,7 +243,7 @@ def test_a_lock_that_lies_is_found_out_by_building_it(world):
     )
 
 
-def _claimed(honest: carried.Carried, sealed: Seal) -> bytes:
+def _claimed(honest: bundle.Carried, sealed: Seal) -> bytes:
     circumstances = provenance.Circumstances(lock=sha256(honest.data["lock.json"]), matrix="0" * 64)
     return provenance.statement(honest.lock, sealed, tuple(Arch), circumstances)
 
@@ -258,7 +260,7 @@ def test_keyless_asks_cosign_and_tells_its_refusal(world):
 def test_statements_are_what_was_attached(world):
     """cosign's view of the SBOM's statement is the SBOM itself."""
     arm = world.sealed.arch[Arch.ARM64].manifest
-    (one,) = attach.find(Client(), world.repository, arm, cyclonedx.MEDIA_TYPE)
+    (one,) = artifacts.find(Client(), world.repository, arm, cyclonedx.MEDIA_TYPE)
     answer = cosign(
         "verify-attestation", "--key", str(world.keys / "cosign.pub"), "--insecure-ignore-tlog",
         "--type", "cyclonedx", f"{world.registry.host}/{NAME}@{arm}",

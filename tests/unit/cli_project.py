@@ -17,20 +17,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from imgbuild import assemble, project, sealing
-from imgbuild import lock as locks
-from imgbuild import plan as plans
-from imgbuild import seal as seals
+from imgbuild import project
+from imgbuild.assemble import layers
+from imgbuild.cache.store import Store
 from imgbuild.cli import main
-from imgbuild.console import Console, console
-from imgbuild.lock import Lock
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.tar import Member
-from imgbuild.resolution import Resolution, Wheel
-from imgbuild.seal import Seal
-from imgbuild.store import Store
+from imgbuild.pipeline import lock_target
+from imgbuild.plan import plan as plans
+from imgbuild.plan import seal as seals
+from imgbuild.plan.seal import Seal
+from imgbuild.system.console import Console, console
 from imgbuild.values import Arch
 from tests import samples
 from tests.unit.matrix_text import RIGHT
@@ -119,10 +121,10 @@ def seal_target(
         if isinstance(layer.recipe, plans.DebianRecipe):
             known[layer.id] = _base(store)
         else:
-            job = assemble.Job(layer=layer, record=None, keep=False)
-            known[layer.id] = assemble.make_layer(job, store, lambda _: None).record
+            job = layers.Job(layer=layer, record=None, keep=False)
+            known[layer.id] = layers.make_layer(job, store, lambda _: None).record
     sealed = seals.seal(lock, known)
-    sealing.write_locked(project.find(folder), lock, sealed)
+    lock_target.write_locked(project.find(folder), lock, sealed)
     return lock, sealed
 
 
@@ -159,7 +161,7 @@ def reseal(world: World, digest: str) -> None:
     known = seals.sealed_records(world.seal)
     (layer,) = [each for each in world.seal.arch[Arch.X86_64].layers if each.name == "trl"]
     known[layer.id] = msgspec.structs.replace(known[layer.id], digest=digest)
-    sealing.write_locked(project.find(world.folder), world.lock, seals.seal(world.lock, known))
+    lock_target.write_locked(project.find(world.folder), world.lock, seals.seal(world.lock, known))
 
 
 class Command:

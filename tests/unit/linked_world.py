@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from imgbuild.audit.elf import symbol_hash
-from imgbuild.audit.facts import ElfFacts, ModuleFacts, Opaque
-from imgbuild.audit.reading import Metadata, find_modules
-from imgbuild.audit.syntax import read_module
+from imgbuild.audit.binaries.elf import symbol_hash
+from imgbuild.audit.packages.reading import Metadata, find_modules
+from imgbuild.audit.source.facts import ElfFacts, ModuleFacts, Opaque
+from imgbuild.audit.source.module import read_module
 from imgbuild.values import Arch
 
 

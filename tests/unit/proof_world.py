@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from imgbuild import ledger, smoke, tested
 from imgbuild.report import Case, Report
+from imgbuild.smoke import records, result, run
 from imgbuild.values import Arch
 from tests.unit.cli_project import TARGET, World
 
@@ -52,16 +52,16 @@ def left(
     folder = world.folder / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "machine.json").write_text(json.dumps(machine(world, **changes)))
-    report = smoke.Document(format=1, tier="gpu", python="3.11", cases=cases or (PASSED, SKIPPED))
+    report = run.Document(format=1, tier="gpu", python="3.11", cases=cases or (PASSED, SKIPPED))
     (folder / "report.json").write_bytes(msgspec.json.encode(document or report))
     return folder
 
 
-def recorded(world: World, target: str = TARGET) -> tuple[ledger.Run, ...]:
-    return ledger.read_ledger(world.folder / "images", target).runs
+def recorded(world: World, target: str = TARGET) -> tuple[records.Run, ...]:
+    return records.read_ledger(world.folder / "images", target).runs
 
 
-def report(world: World, *cases: Case, tier: str = "static", **changes: object) -> tested.Tested:
+def report(world: World, *cases: Case, tier: str = "static", **changes: object) -> result.Tested:
     """A report of `imgbuild smoke` in the world's image."""
     image = world.seal.arch[Arch.X86_64]
     fields: dict[str, object] = {
@@ -74,4 +74,4 @@ def report(world: World, *cases: Case, tier: str = "static", **changes: object) 
     }
     own = Report(target=TARGET, arch="x86_64", tier=tier, cases=cases or (PASSED,))
     plain = {name: getattr(own, name) for name in Report.__struct_fields__}
-    return tested.Tested(**(plain | fields))
+    return result.Tested(**(plain | fields))

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import pipeline, push
+from imgbuild.cache.store import Store
 from imgbuild.matrix.load import load
-from imgbuild.push import Pushed, Work
-from imgbuild.push_plan import PushPlan, push_plan
+from imgbuild.pipeline import targets
+from imgbuild.publish import push
+from imgbuild.publish.push import Pushed, Work
+from imgbuild.publish.push_plan import PushPlan, push_plan
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, Repository
-from imgbuild.store import Store
 from imgbuild.values import Arch
 from tests import registries
 from tests.registries import Registry
@@ -44,7 +45,7 @@ class Place:
 
     def work(self, *mounts: str, tag: bool = True, attach: bool = False) -> Work:
         """How to push, with little patience."""
-        session = pipeline.open_session(self.world.matrix, pipeline.Options(offline=True))
+        session = targets.open_session(self.world.matrix, targets.Options(offline=True))
         return Work(
             client=Client(first_wait=0.001, attempts=3, origin=True),
             repository=self.repository,

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from textwrap import dedent
 
-from imgbuild.audit.facts import ModuleFacts, Opaque
-from imgbuild.audit.policy import Entry, Policy
-from imgbuild.audit.syntax import read_module
+from imgbuild.audit.main_path.policy import Entry, Policy
+from imgbuild.audit.source.facts import ModuleFacts, Opaque
+from imgbuild.audit.source.module import read_module
 
 
 class SmallWorld:

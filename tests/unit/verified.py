@@ -13,21 +13,23 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imgbuild import attach, inside, push
-from imgbuild.attach import Part
-from imgbuild.lock import Lock
+from imgbuild.attest import attachments
+from imgbuild.attest.signing import forms, pushed
+from imgbuild.attest.signing.keys import PrivateKey
+from imgbuild.lock.lock import Lock
 from imgbuild.oci.documents import Descriptor
-from imgbuild.push_plan import PushPlan
+from imgbuild.plan.seal import Seal
+from imgbuild.publish import push
+from imgbuild.publish.push_plan import PushPlan
+from imgbuild.registry import artifacts as attach
+from imgbuild.registry.artifacts import Part
 from imgbuild.registry.client import Client
-from imgbuild.seal import Seal
-from imgbuild.signing import forms, pushed
-from imgbuild.signing.keys import PrivateKey
 from imgbuild.values import Arch
-from imgbuild.verifying import known
-from imgbuild.verifying.checks import Outcome
-from imgbuild.verifying.known import Known
-from imgbuild.verifying.places import InRegistry
-from imgbuild.verifying.verify import Wanted, verify
+from imgbuild.verify import expected_lock
+from imgbuild.verify.checks import Outcome
+from imgbuild.verify.expected_lock import Known
+from imgbuild.verify.places import InRegistry
+from imgbuild.verify.verify import Wanted, verify
 from tests import registries
 from tests.registries import named
 from tests.unit import registry_project
@@ -48,7 +50,7 @@ class World:
         self.client = Client(first_wait=0.001, attempts=2)
         self.repository = place.repository
         push.push(place.work(), self.plan)
-        inside.attach_all(
+        attachments.attach_all(
             self.client, self.repository, self.lock, self.sealed, place.work().project
         )
         self.unsigned = self.state()
@@ -65,11 +67,11 @@ class World:
 
     @property
     def top(self) -> Descriptor:
-        return inside.subjects(self.lock, self.sealed, tuple(Arch))[0]
+        return attachments.subjects(self.lock, self.sealed, tuple(Arch))[0]
 
     @property
     def arm(self) -> Descriptor:
-        return inside.subjects(self.lock, self.sealed, tuple(Arch))[1]
+        return attachments.subjects(self.lock, self.sealed, tuple(Arch))[1]
 
     def state(self) -> tuple[dict[Any, Any], ...]:
         held = self.place.registry
@@ -148,7 +150,7 @@ class World:
 
 def own(world: World) -> Known:
     """The lock of the project that pushed."""
-    return known.of_project(world.place.work().project, BOTH)
+    return expected_lock.of_project(world.place.work().project, BOTH)
 
 
 def make(folder: Path) -> Iterator[World]:

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
-from imgbuild.audit.facts import ElfFacts, Floors
-from imgbuild.audit.findings import ordered
-from imgbuild.audit.world import World
-from imgbuild.constraints import Constraint
+from imgbuild.audit.checks.findings import ordered
+from imgbuild.audit.packages.package_set import World
+from imgbuild.audit.source.facts import ElfFacts, Floors
 from imgbuild.errors import InputError
+from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Check, Waiver
 from imgbuild.report import Finding, Report, Severity
 from imgbuild.values import normalize
 
 if TYPE_CHECKING:
-    from imgbuild.audit.closure import MainPath
+    from imgbuild.audit.main_path.closure import MainPath
 
 CHECKS: tuple[str, ...] = get_args(Check)
 
@@ -100,50 +100,50 @@ class _Bench:
     def path(self) -> MainPath:
         """The main path of the world, and its corners unless the caller gave one."""
         if self._path is None:
-            from imgbuild.audit.additions import widened
-            from imgbuild.audit.corners import survey
+            from imgbuild.audit.main_path.additions import widened
+            from imgbuild.audit.main_path.corners import survey
 
             self._path = survey(self._world, widened(self._world, self._terms.added))
         return self._path
 
     def _metadata(self) -> list[Finding]:
-        from imgbuild.audit import metadata
+        from imgbuild.audit.checks import metadata
 
         return metadata.check(self._world, self._terms.constraints)
 
     def _elf(self) -> list[Finding]:
-        from imgbuild.audit import linking
+        from imgbuild.audit.checks import linking
 
         return linking.check(self._world, self._libraries())
 
     def _cuda(self) -> list[Finding]:
-        from imgbuild.audit import cudas
+        from imgbuild.audit.checks import cuda
 
-        return cudas.check(self._world, self._terms.cuda, self._terms.gpu)
+        return cuda.check(self._world, self._terms.cuda, self._terms.gpu)
 
     def _imports(self) -> list[Finding]:
-        from imgbuild.audit import imports
+        from imgbuild.audit.checks import imports
 
         return imports.check(self._world, self.path)
 
     def _calls(self) -> list[Finding]:
-        from imgbuild.audit import calls
+        from imgbuild.audit.checks import calls
 
         return calls.check(self._world, self.path)
 
     def _support(self) -> list[Finding]:
-        from imgbuild.audit import support
+        from imgbuild.audit.checks import support
 
         return support.check(self._world, self.path)
 
     def _rules(self) -> list[Finding]:
-        from imgbuild.audit import rules
+        from imgbuild.audit.checks import rules
 
         return rules.check(self._world)
 
 
 def _floors(world: World, terms: Terms) -> Floors:
-    from imgbuild.audit.floors import floors
+    from imgbuild.audit.checks.floors import floors
 
     return floors([facts for _, facts in world.elves()], terms.cuda)
 

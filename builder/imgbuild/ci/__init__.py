@@ -1,1 +1,1 @@
-"""What a CI does with targets: which jobs there are, one job's real steps, what came of them."""
+"""The jobs of a CI: choose, run, report."""

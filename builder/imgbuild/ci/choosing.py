@@ -11,20 +11,21 @@ from typing import Literal
 
 import msgspec
 
-from imgbuild import codec, history
+from imgbuild import codec
 from imgbuild.ci import jobs as works
 from imgbuild.ci import standing
 from imgbuild.ci.jobs import Jobs
 from imgbuild.ci.settings import Settings
-from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, InputError
-from imgbuild.fetch_http import Refused
+from imgbuild.http.client import Refused
 from imgbuild.matrix.select import Selected
+from imgbuild.plan.seal import Seal, seal_path
 from imgbuild.project import Project
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, Repository
-from imgbuild.seal import Seal, seal_path
-from imgbuild.threads import Stop, each
+from imgbuild.show import revisions
+from imgbuild.system.console import console
+from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch, Digest
 
 Without = Literal["unchanged", "published", "impossible"]
@@ -84,7 +85,7 @@ def choose(
     target for which there is no machine is passed over and said to be, unless it is the only one:
     then that is an InputError.
     """
-    before = history.digests_at(project, asked.revision) if asked.revision else {}
+    before = revisions.digests_at(project, asked.revision) if asked.revision else {}
     found: list[Jobs] = []
     passed: list[Passed] = []
     part, parts = asked.shard

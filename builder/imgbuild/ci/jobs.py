@@ -21,8 +21,8 @@ import msgspec
 
 from imgbuild.ci.settings import FILE, Runner, Settings, without_gpu
 from imgbuild.errors import InputError
-from imgbuild.seal import Seal
-from imgbuild.smoke import GPU_TIERS, Tier
+from imgbuild.plan.seal import Seal
+from imgbuild.smoke.run import GPU_TIERS, Tier
 from imgbuild.values import Arch
 
 Step = Literal[

@@ -17,15 +17,16 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import run, slurm
 from imgbuild.ci import report, results, running
 from imgbuild.ci.choosing import Chosen
 from imgbuild.ci.jobs import Job, Jobs
 from imgbuild.ci.report import Overview, Verdict
 from imgbuild.ci.results import JobResult, StepResult
 from imgbuild.ci.running import Way
-from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, Interrupted
+from imgbuild.slurm import commands
+from imgbuild.system import process
+from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 
@@ -105,9 +106,9 @@ def _through_slurm(way: Way, job: Job, known: dict[str, Job], options: Sequence[
     again.
     """
     before = results.read_job(way.results, job)
-    if number := slurm.named(job.id):
+    if number := commands.named(job.id):
         with console.step(f"{job.id}: waiting for job {number} of Slurm, which does it already"):
-            slurm.ended(number)
+            commands.ended(number)
         found = results.read_job(way.results, job)
         if found != before and (found.passed or found.failed is not None):
             return found
@@ -119,9 +120,9 @@ def _through_slurm(way: Way, job: Job, known: dict[str, Job], options: Sequence[
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "slurm-%j.log"
     words = [f"--job-name={job.id}", f"--output={log}", f"--gpus-per-node={job.gpus}", *options]
-    script = f"#!/bin/sh\nexec {run.pasted(run_command(way, job))}\n"
+    script = f"#!/bin/sh\nexec {process.pasted(run_command(way, job))}\n"
     with console.step(f"{job.id}: waiting for Slurm"):
-        end = slurm.wait(script, way.project.root, words)
+        end = commands.wait(script, way.project.root, words)
     done = results.read_job(way.results, job)
     if not done.passed and done.failed is None:
         results.write(way.results, _lost(way, done, end, log))
@@ -129,7 +130,7 @@ def _through_slurm(way: Way, job: Job, known: dict[str, Job], options: Sequence[
     return done
 
 
-def _lost(way: Way, done: JobResult, end: slurm.End, log: Path) -> StepResult:
+def _lost(way: Way, done: JobResult, end: commands.End, log: Path) -> StepResult:
     """The result of a job of Slurm's that ended without one.
 
     Its node failed, its time was over, or it was cancelled before it ran.

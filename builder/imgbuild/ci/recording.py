@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from imgbuild import proofs, testimony
+from imgbuild.cache.store import Store
 from imgbuild.ci import results
 from imgbuild.ci.jobs import Jobs
-from imgbuild.console import console
 from imgbuild.errors import InputError, LockStale
 from imgbuild.project import Project
-from imgbuild.proofs import Recorded
-from imgbuild.store import Store
+from imgbuild.smoke import proofs, reports
+from imgbuild.smoke.proofs import Recorded
+from imgbuild.system.console import console
 
 
 def record(
@@ -33,7 +33,7 @@ def record(
         if done is None:
             continue
         try:
-            found = testimony.claims(folder / job.id, project)
+            found = reports.claims(folder / job.id, project)
             recorded += proofs.prove(project, found, store)
         except (InputError, LockStale) as error:
             console.warn(f"{job.id}: its smoke tests are not recorded: {error.message}")

@@ -14,20 +14,21 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import codec, run
+from imgbuild import codec
+from imgbuild.cache.store import Store
 from imgbuild.ci import results, standing
 from imgbuild.ci.choosing import read_seal
 from imgbuild.ci.jobs import AGAIN, Job, Jobs, Step
 from imgbuild.ci.results import JobResult, Said, StepResult
 from imgbuild.ci.settings import FILE, Settings
-from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, WorkFailed
 from imgbuild.oci import layout
 from imgbuild.project import MATRIX, Project
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, parse_repository
-from imgbuild.store import Store
-from imgbuild.tested import Tested
+from imgbuild.smoke.result import Tested
+from imgbuild.system import process
+from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
 
 # Steps that look at what lies there now, in well under a second: done anew each time.
@@ -134,7 +135,7 @@ def repeat(way: Way, job: Job, *, alone: bool = False) -> str:
     words += [word for tier in way.settings.gate for word in ("--gate", tier)]
     words += ["--through", way.through] if way.through else []
     words += ["--patience", str(way.patience)] if way.patience != 1.0 else []
-    return run.pasted([*words, *(["--offline"] if way.offline else [])])
+    return process.pasted([*words, *(["--offline"] if way.offline else [])])
 
 
 def require(way: Way, job: Job, others: Mapping[str, Job]) -> None:
@@ -267,7 +268,7 @@ def _verb(way: Way, job: Job, step: Step, words: tuple[str, ...]) -> tuple[int, 
             text.flush()
             console.info(f"  {line}")
 
-        status = run.follow((*program, *words), _line, answer=data, env={"NO_COLOR": "1"})
+        status = process.follow((*program, *words), _line, answer=data, env={"NO_COLOR": "1"})
     part.replace(answer)
     if status == 0:
         return 0, Said(error="")

@@ -14,12 +14,12 @@ import msgspec
 from msgspec import inspect
 
 from imgbuild.errors import InputError
-from imgbuild.matrix.document import parse
 from imgbuild.matrix.load import refusal
 from imgbuild.matrix.model import Form, Strict
-from imgbuild.matrix.walk import walk
+from imgbuild.matrix.validate import walk
+from imgbuild.matrix.yaml_nodes import parse
 from imgbuild.project import Project
-from imgbuild.smoke import GPU_TIERS, Tier
+from imgbuild.smoke.run import GPU_TIERS, Tier
 from imgbuild.values import Arch
 
 FILE = "ci.yaml"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from imgbuild.ci.jobs import Job, Step
-from imgbuild.fetch_http import Refused
+from imgbuild.http.client import Refused
+from imgbuild.plan.seal import Seal
 from imgbuild.registry import referrers
 from imgbuild.registry.client import Client, NotFound
 from imgbuild.registry.reference import Reference, Repository, parse_repository
-from imgbuild.seal import Seal
 from imgbuild.values import Arch, Digest
 
 
@@ -42,9 +42,9 @@ def stands(job: Job, step: Step, sealed: Seal | None, plain_http: Collection[str
 
 def _signed(client: Client, repository: Repository, digest: Digest) -> bool:
     """Whether a signature lies beside the image, whoever's it is."""
-    from imgbuild.signing import kept, statements  # loads cryptography
+    from imgbuild.attest.signing import statements, stored  # loads cryptography
 
-    found = kept.read(client, repository, digest).signatures
+    found = stored.read(client, repository, digest).signatures
     return any(one.kind == statements.SIGNATURE and digest in one.digests for one in found)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import sys
 
-from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, WorkFailed, WorldImpossible
+from imgbuild.system.console import console
 
 STOPPED = "interrupted; what was finished is kept, run the same command to go on"
 

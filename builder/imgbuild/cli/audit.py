@@ -11,14 +11,14 @@ import msgspec
 import typer
 
 from imgbuild.cli import options
-from imgbuild.console import console
 from imgbuild.errors import AuditFailed, InputError, LockStale
 from imgbuild.report import Case, Finding, Report, Severity
+from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.matrix.select import Selected
-    from imgbuild.pipeline import Session
+    from imgbuild.pipeline.targets import Session
 
 
 class Check(enum.StrEnum):
@@ -123,8 +123,8 @@ def audit(
 
         imgbuild audit --requirements pins.txt --python 3.11 --arch x86_64
     """
-    from imgbuild import junit as junits
     from imgbuild.codec import write_bytes
+    from imgbuild.smoke import junit as junits
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     wanted = options.wanted(names, target)
@@ -175,7 +175,7 @@ def _refuse(
 
 def _readable(requirements: Path, check: Sequence[Check] | None) -> tuple[str, ...]:
     """The checks that need no whole wheel; InputError if another one is asked for."""
-    from imgbuild.settle import READABLE
+    from imgbuild.learn.loop import READABLE
 
     for each in check or ():
         if each.value not in READABLE:
@@ -204,21 +204,22 @@ def _audit_targets(
     keep: bool | None,
     offline: bool,
 ) -> list[Report]:
-    from imgbuild import auditing, pipeline, upkeep
+    from imgbuild.cache import prune
+    from imgbuild.pipeline import audit_lock, targets
 
-    session = pipeline.open_session(matrix, pipeline.Options(offline=offline))
+    session = targets.open_session(matrix, targets.Options(offline=offline))
     chosen = session.select(wanted, everything=everything, arches=arches)
     selected = _locked(session, chosen, wanted)
     inputs = session.inputs()
     drop = len(selected) > 1 if keep is None else not keep
     reports = [
-        auditing.audit_target(
+        audit_lock.audit_target(
             session.project, session.matrix, item.name, each, inputs, checks=checks, drop=drop
         )
         for item in selected
         for each in item.arches
     ]
-    upkeep.trim(inputs.store)
+    prune.trim(inputs.store)
     return reports
 
 
@@ -229,7 +230,7 @@ def _locked(
 
     LockStale for one that is named, and if none is left.
     """
-    from imgbuild import lock as locks
+    from imgbuild.lock import lock as locks
 
     kept, passed = [], []
     for item in selected:
@@ -257,14 +258,16 @@ def _audit_pins(
     *,
     offline: bool,
 ) -> Report:
-    from imgbuild import auditing, uv, wishes
     from imgbuild.audit.judge import Terms
-    from imgbuild.audit.pinned import read_pins
-    from imgbuild.fetch import Http
-    from imgbuild.store import Store
+    from imgbuild.audit.packages.pinned import read_pins
+    from imgbuild.cache.download import Http
+    from imgbuild.cache.store import Store
+    from imgbuild.pipeline import audit_lock
+    from imgbuild.resolve import request
+    from imgbuild.solve import uv
     from imgbuild.wheel.tags import Tags
 
-    python = wishes.python_of(python)
+    python = request.python_of(python)
     machine = Tags(python=python, glibc=glibc_of(python, matrix), arch=arch)
     try:
         text = path.read_text(encoding="utf-8")
@@ -276,14 +279,15 @@ def _audit_pins(
     with console.step(f"auditing {len(pins)} pins of {path.name} for {arch}"):
         http = Http(offline=offline)
         terms = Terms(target=path.name)
-        return auditing.audit_pins(pins, machine, index, Store.open(), http, terms, checks)
+        return audit_lock.audit_pins(pins, machine, index, Store.open(), http, terms, checks)
 
 
 def glibc_of(python: str, matrix: Path | None) -> str:
     """The glibc of the matrix's base that has this Python; any where there is no matrix."""
-    from imgbuild import project, wishes
-    from imgbuild.audit.pinned import ANY_GLIBC
-    from imgbuild.extend import load
+    from imgbuild import project
+    from imgbuild.audit.packages.pinned import ANY_GLIBC
+    from imgbuild.lock.published import load
+    from imgbuild.resolve import request
 
     try:
         found = project.find(matrix)
@@ -292,8 +296,8 @@ def glibc_of(python: str, matrix: Path | None) -> str:
             raise
         return ANY_GLIBC
     read = load(found.matrix)
-    ask = wishes.Ask(wishes=(), arches=(), python=python)
-    return read.bases[wishes.base_of(ask, read)].glibc
+    ask = request.Ask(wishes=(), arches=(), python=python)
+    return read.bases[request.base_of(ask, read)].glibc
 
 
 def lines(report: Report, *, notes: bool) -> Iterator[str]:

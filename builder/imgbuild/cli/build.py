@@ -15,10 +15,10 @@ from imgbuild.errors import InputError
 from imgbuild.values import Arch, Digest
 
 if TYPE_CHECKING:
-    from imgbuild.foreign import Choice
-    from imgbuild.pipeline import Options
-    from imgbuild.plan import Plan, Recipe
-    from imgbuild.seal import Seal, SealedImage
+    from imgbuild.pipeline.dockerfile_builders import Choice
+    from imgbuild.pipeline.targets import Options
+    from imgbuild.plan.plan import Plan, Recipe
+    from imgbuild.plan.seal import Seal, SealedImage
 
 PLAN_HEAD = ("target", "arch", "#", "layer", "MB", "unpacked", "contents", "digest")
 PLAN_NUMBERS = frozenset({2, 4, 5})
@@ -136,10 +136,10 @@ def build(
 
         imgbuild build --from registry.example/rl:cu124-vllm
     """
-    from imgbuild import pipeline
+    from imgbuild.pipeline import targets
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    how = pipeline.Options(
+    how = targets.Options(
         jobs=options.processes(jobs),
         offline=offline,
         verify=verify,
@@ -152,7 +152,7 @@ def build(
         _refuse_beside(origin, [names, target, everything, matrix, only, choice])
         _again(origin, arch or [], output, form, how, plain_http or [], json=json)
         return
-    session = pipeline.open_session(matrix, how)
+    session = targets.open_session(matrix, how)
     selected = session.select(
         options.wanted(names, target), everything=everything, arches=arch or []
     )
@@ -165,7 +165,7 @@ def build(
     if choice is not None:
         made = elsewhere.build(session, selected, output, choice, form.value, named=bool(arch))
     else:
-        made = pipeline.build_all(
+        made = targets.build_all(
             session, selected, output, form=form.value, only_base=only is Only.BASE
         )
     lines = [f"{item.target} {item.digest} {item.output}" for item in made]
@@ -195,10 +195,10 @@ def _again(
     json: bool,
 ) -> None:
     """Build what a published image or a folder carries."""
-    from imgbuild import rebuilding
+    from imgbuild.pipeline import rebuild
 
-    found = rebuilding.find(origin, plain_http=plain_http, offline=how.offline)
-    made = rebuilding.build(found, arches, output, how, form=form.value)
+    found = rebuild.find(origin, plain_http=plain_http, offline=how.offline)
+    made = rebuild.build(found, arches, output, how, form=form.value)
     options.answer([made], [f"{made.target} {made.digest} {made.output}"], json=json)
 
 
@@ -223,9 +223,10 @@ def plan(
 
         imgbuild plan cu130-vllm --arch arm64 --json
     """
-    from imgbuild import plan as plans
-    from imgbuild import project, seal
+    from imgbuild import project
     from imgbuild.cli import locked
+    from imgbuild.plan import plan as plans
+    from imgbuild.plan import seal
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     found = project.find(matrix)
@@ -244,7 +245,7 @@ def plan(
 
 def _plan_rows(planned: Plan, sealed: SealedImage) -> list[tuple[str, ...]]:
     """A row for each layer, and the sums said to people."""
-    from imgbuild.console import console
+    from imgbuild.system.console import console
 
     pulled, unpacked = sealed.size / 1e9, sum(layer.unpacked for layer in sealed.layers) / 1e9
     console.info(
@@ -270,7 +271,7 @@ def _plan_rows(planned: Plan, sealed: SealedImage) -> list[tuple[str, ...]]:
 
 def _contents(recipe: Recipe) -> str:
     """What is in a layer, in a word or two."""
-    from imgbuild.plan import AddedDebsRecipe, AddedFilesRecipe, DebianRecipe, WheelsRecipe
+    from imgbuild.plan.plan import AddedDebsRecipe, AddedFilesRecipe, DebianRecipe, WheelsRecipe
 
     match recipe:
         case DebianRecipe() | AddedDebsRecipe():
@@ -311,8 +312,9 @@ def digest(
 
         docker pull "registry.example/rl@$(imgbuild digest cu124-vllm)"
     """
-    from imgbuild import project, seal
+    from imgbuild import project
     from imgbuild.cli import locked
+    from imgbuild.plan import seal
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     found = project.find(matrix)

@@ -10,11 +10,11 @@ import typer
 from imgbuild.cli import options
 from imgbuild.cli.image import LayoutFolder, one_arch, single
 from imgbuild.cli.kernels import Output
-from imgbuild.console import console
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
-    from imgbuild.bytecode import Bytecode
+    from imgbuild.precompile.bytecode import Bytecode
 
 NAMED = 5  # differences that are told one by one; all of them are in the JSON
 Imports = Annotated[
@@ -53,16 +53,17 @@ def bytecode(
 
         imgbuild bytecode cu130-vllm --import vllm.entrypoints.llm --import trl.trainer.grpo_trainer
     """
-    from imgbuild import bytecode as compiling
-    from imgbuild import lock, pipeline
-    from imgbuild.store import Store
+    from imgbuild.cache.store import Store
+    from imgbuild.lock import lock
+    from imgbuild.pipeline import targets
+    from imgbuild.precompile import bytecode as compiling
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    session = pipeline.open_session(matrix, pipeline.Options())
+    session = targets.open_session(matrix, targets.Options())
     target = single(session.select([name], everything=False, arches=[]))
     locked = lock.read_lock(session.project.images, target)
     out = output or session.project.root / "wheels"
-    built = pipeline.built_layout(session, target, layout)
+    built = targets.built_layout(session, target, layout)
     made = compiling.compile_twice(
         locked, built, one_arch(built, arch), _modules(imports or ()), store=Store.open(), out=out
     )

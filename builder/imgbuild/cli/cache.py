@@ -9,10 +9,10 @@ import msgspec
 import typer
 
 from imgbuild.cli import options
-from imgbuild.console import console
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
-    from imgbuild.upkeep import Removal
+    from imgbuild.cache.prune import Removal
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -65,12 +65,12 @@ def info(
     """
     import shutil
 
-    from imgbuild import upkeep
-    from imgbuild.store import Store, size_limit
+    from imgbuild.cache import prune
+    from imgbuild.cache.store import Store, size_limit
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     store = Store.open()
-    found = upkeep.entries(store)
+    found = prune.entries(store)
     names = sorted({entry.kind for entry in found})
     groups = {name: [entry.size for entry in found if entry.kind == name] for name in names}
     value = Info(
@@ -101,7 +101,7 @@ def path(
 
         du -sh "$(imgbuild cache path)"
     """
-    from imgbuild.store import default_root
+    from imgbuild.cache.store import default_root
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     root = str(default_root())
@@ -120,11 +120,11 @@ def list_entries(
 
         imgbuild cache list | sort -k2 -n | tail
     """
-    from imgbuild import upkeep
-    from imgbuild.store import Store
+    from imgbuild.cache import prune
+    from imgbuild.cache.store import Store
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    found = [entry for entry in upkeep.entries(Store.open()) if verbose or entry.kind != "fact"]
+    found = [entry for entry in prune.entries(Store.open()) if verbose or entry.kind != "fact"]
     lines = []
     for entry in found:
         used = datetime.datetime.fromtimestamp(entry.used, datetime.UTC)
@@ -157,16 +157,16 @@ def prune(
 
         imgbuild cache prune --max-size 20G
     """
-    from imgbuild import upkeep
+    from imgbuild.cache import prune
+    from imgbuild.cache.store import Store, parse_size, size_limit
     from imgbuild.errors import InputError
-    from imgbuild.store import Store, parse_size, size_limit
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     limit = size_limit() if max_size is None else parse_size(max_size, "--max-size")
     if limit is None:
         message = "prune needs a size to keep"
         raise InputError(message, hint="--max-size 20G, or set IMGBUILD_CACHE_SIZE")
-    _removed(upkeep.prune(Store.open(), limit), json=json)
+    _removed(prune.prune(Store.open(), limit), json=json)
 
 
 @app.command("clear")
@@ -179,11 +179,11 @@ def clear(
 
         imgbuild cache clear
     """
-    from imgbuild import upkeep
-    from imgbuild.store import Store
+    from imgbuild.cache import prune
+    from imgbuild.cache.store import Store
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    _removed(upkeep.clear(Store.open()), json=json)
+    _removed(prune.clear(Store.open()), json=json)
 
 
 @app.command("verify")
@@ -198,15 +198,15 @@ def verify(
 
         imgbuild cache verify
     """
-    from imgbuild import upkeep
+    from imgbuild.cache import prune
+    from imgbuild.cache.store import Store
     from imgbuild.errors import IntegrityError
-    from imgbuild.store import Store
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     store = Store.open()
-    total = sum(entry.size for entry in upkeep.entries(store) if entry.kind in ("file", "blob"))
+    total = sum(entry.size for entry in prune.entries(store) if entry.kind in ("file", "blob"))
     with console.progress("Hashing the cache", total) as bar:
-        damaged = upkeep.verify(store, bar.advance)
+        damaged = prune.verify(store, bar.advance)
     names = [f"{entry.kind}\t{entry.sha256}\t{entry.label}" for entry in damaged]
     options.answer(damaged, names, json=json)
     if not damaged:

@@ -12,15 +12,15 @@ import typer
 
 from imgbuild.cli import elsewhere, options
 from imgbuild.cli.elsewhere import Builder
-from imgbuild.console import console
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
-    from imgbuild.accepting import Accepted, Difference
-    from imgbuild.compare import Comparison
     from imgbuild.matrix.select import Selected
-    from imgbuild.pipeline import Session
+    from imgbuild.pipeline.targets import Session
+    from imgbuild.show.accepted import Accepted, Difference
+    from imgbuild.show.compare import Comparison
 
 SHOWN = 40  # differences told to people; --json has all
 
@@ -109,15 +109,15 @@ def compare(
 
         imgbuild compare build/cu124-vllm image.tar --json
     """
-    from imgbuild import accepting
+    from imgbuild.show import accepted as accepting
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     accepted = [entry for path in accept or [] for entry in accepting.read(path)]
     if builders is not None:
-        from imgbuild import pipeline
+        from imgbuild.pipeline import targets
 
-        work = pipeline.Options(jobs=options.processes(jobs), offline=offline)
-        session = pipeline.open_session(matrix, work)
+        work = targets.Options(jobs=options.processes(jobs), offline=offline)
+        session = targets.open_session(matrix, work)
         selected = session.select(
             options.wanted(names, target), everything=everything, arches=arch or []
         )
@@ -140,8 +140,8 @@ def _of_files(
     *,
     everything: bool,
 ) -> Compared:
-    from imgbuild import compare as comparing
-    from imgbuild.oci import picture
+    from imgbuild.oci import image
+    from imgbuild.show import compare as comparing
 
     if len(names) != 2 or target or everything:
         message = f"{len(names)} images are named; two are compared"
@@ -150,7 +150,7 @@ def _of_files(
         message = f"--arch {' --arch '.join(arch)}: two images are compared on one architecture"
         raise InputError(message, hint="name one of them")
     wanted = arch[0] if arch else None
-    left, right = (picture.read(Path(name), wanted) for name in names)
+    left, right = (image.read(Path(name), wanted) for name in names)
     found = comparing.compare(left, right, accepted, names=(names[0], names[1]))
     return Compared(name=f"{names[0]} {names[1]}", arch=wanted, comparison=found)
 
@@ -163,16 +163,16 @@ def _by_builders(
     *,
     named: bool,
 ) -> list[Compared]:
-    from imgbuild import compare as comparing
-    from imgbuild import foreign
-    from imgbuild.oci import picture
+    from imgbuild.oci import image
+    from imgbuild.pipeline import dockerfile_builders
+    from imgbuild.show import compare as comparing
 
     made = []
     for item in selected:
-        each = item if named else foreign.native(item)
+        each = item if named else dockerfile_builders.native(item)
         places = [_built(session, each, builder) for builder in (builders.left, builders.right)]
         for arch in each.arches:
-            left, right = (picture.read(place, arch) for place in places)
+            left, right = (image.read(place, arch) for place in places)
             with console.step(f"comparing {item.name} for {arch}"):
                 names = (builders.left.value, builders.right.value)
                 found = comparing.compare(left, right, accepted, names=names)
@@ -182,13 +182,13 @@ def _by_builders(
 
 def _built(session: Session, item: Selected, builder: Builder) -> Path:
     """The layout that `builder` makes of a target, built unless it is there and current."""
-    from imgbuild import foreign, pipeline
+    from imgbuild.pipeline import dockerfile_builders, targets
 
     choice = elsewhere.choice(builder, None, None, None, None, None)
     if choice is None:
         folder = session.project.root / "build" / builder / item.name
-        return pipeline.build_all(session, [item], folder)[0].output
-    return foreign.compared(session, item, choice)
+        return targets.build_all(session, [item], folder)[0].output
+    return dockerfile_builders.compared(session, item, choice)
 
 
 def _show(found: Comparison) -> None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from imgbuild.console import console
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
+    from imgbuild.plan.seal import Seal
     from imgbuild.project import Project
-    from imgbuild.render.slurm import Container
-    from imgbuild.seal import Seal
+    from imgbuild.slurm.jobs import Container
 
 
 class Runtime(msgspec.Struct, frozen=True):
@@ -32,15 +32,15 @@ def container(
 
     InputError for a file that is not there and is to run now.
     """
-    from imgbuild import smoke
-    from imgbuild.render.slurm import Container
+    from imgbuild.slurm.jobs import Container
+    from imgbuild.smoke import run
 
     if runtime.sif is not None and runtime.pyxis is not None:
         message = "--sif and --pyxis are two ways to run the image"
         raise InputError(message, hint="leave one of them out")
     binds, words, target = runtime.binds, runtime.words, sealed.target
     if check:
-        binds = (*binds, f"{smoke.TESTS.resolve()}:/smoke_tests:ro")
+        binds = (*binds, f"{run.TESTS.resolve()}:/smoke_tests:ro")
     if runtime.pyxis is not None:
         image = imported(runtime.pyxis)
         make = f"imgbuild sif {target} --format squashfs"

@@ -35,12 +35,12 @@ def diff(
 
         imgbuild diff registry.example/rl:cu124-vllm-20261114 registry.example/rl:cu124-vllm
     """
-    from imgbuild import diff as diffs
-    from imgbuild import difference
     from imgbuild.registry.client import Client
+    from imgbuild.show import diff as diffs
+    from imgbuild.show import diff_sides
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     client = Client(plain_http=plain_http or ())
-    old, new = (difference.side(name, client, matrix) for name in (left, right))
+    old, new = (diff_sides.side(name, client, matrix) for name in (left, right))
     found = diffs.between(old, new)
     options.answer(found, diffs.words(found), json=json)

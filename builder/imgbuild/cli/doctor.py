@@ -16,9 +16,9 @@ from imgbuild.errors import InputError, WorkFailed
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
-    from imgbuild.checkup import Asked
-    from imgbuild.doctor import Diagnosis
-    from imgbuild.host import Host
+    from imgbuild.doctor.host import Host
+    from imgbuild.doctor.image import Asked
+    from imgbuild.doctor.targets import Diagnosis
 
 
 class Way(enum.StrEnum):
@@ -118,15 +118,15 @@ def doctor(
 
         imgbuild doctor cu124-vllm --through apptainer --sif build/cu124-vllm.sif --gpus 1
     """
-    from imgbuild import checkup
-    from imgbuild import doctor as judging
     from imgbuild.cli.locked import choose
+    from imgbuild.doctor import image
+    from imgbuild.doctor import targets as judging
     from imgbuild.project import find
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     wanted = options.wanted(names, target)
     if through is not None:
-        needs = checkup.Asked(gpus=gpus, shared=shared, words=tuple(apptainer or ()))
+        needs = image.Asked(gpus=gpus, shared=shared, words=tuple(apptainer or ()))
         _look(wanted, matrix, layout, sif, through, needs, json=json)
         return
     if sif is not None or layout is not None or apptainer or gpus or shared:
@@ -160,9 +160,11 @@ def _look(
     json: bool,
 ) -> None:
     """Tell what is found from within the image of the one target; Exit 1 if an error is."""
-    from imgbuild import checkup, lock, pipeline
+    from imgbuild.cache.store import Store
     from imgbuild.cli.image import single
-    from imgbuild.store import Store
+    from imgbuild.doctor import image
+    from imgbuild.lock import lock
+    from imgbuild.pipeline import targets
 
     if through is not Way.APPTAINER and (sif is not None or asked.words):
         message = f"--sif and --apptainer do not go with --through {through}"
@@ -170,23 +172,23 @@ def _look(
     if sif is not None and not sif.exists():
         message = f"--sif {sif}: it is not there"
         raise InputError(message, hint="make one with: imgbuild sif")
-    session = pipeline.open_session(matrix, pipeline.Options())
+    session = targets.open_session(matrix, targets.Options())
     name = single(session.select(wanted))
     locked = lock.read_lock(session.project.images, name)
     if sif is not None:
-        report = checkup.in_sif(locked, Arch.parse(platform.machine()), sif, asked)
+        report = image.in_sif(locked, Arch.parse(platform.machine()), sif, asked)
     else:
-        built = pipeline.built_layout(session, name, layout)
-        report = checkup.in_image(
+        built = targets.built_layout(session, name, layout)
+        report = image.in_image(
             locked, built, one_arch(built, None), asked, through=through.value, store=Store.open()
         )
-    options.answer(report, checkup.lines(report), json=json)
+    options.answer(report, image.lines(report), json=json)
     if not report.ok:
         raise typer.Exit(WorkFailed.exit_code)
 
 
 def _read() -> Host:
-    from imgbuild.host import read_host
+    from imgbuild.doctor.host import read_host
 
     return read_host()
 
@@ -195,7 +197,7 @@ def _lines(found: Diagnosis) -> Iterable[str]:
     yield from _machine(found.host)
     yield from (f"note: {remark}" for remark in found.remarks)
     yield ""
-    from imgbuild.doctor import tells
+    from imgbuild.doctor.targets import tells
 
     fits = "fits" if tells(found.host) else "cannot be told"
     for verdict in found.verdicts:

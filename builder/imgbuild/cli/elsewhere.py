@@ -13,11 +13,11 @@ from imgbuild.cli import options
 from imgbuild.errors import InputError
 
 if TYPE_CHECKING:
-    from imgbuild.building import Built
-    from imgbuild.contexts import Wheels
-    from imgbuild.foreign import Choice, Name
+    from imgbuild.assemble.layout import Built
     from imgbuild.matrix.select import Selected
-    from imgbuild.pipeline import Session
+    from imgbuild.pipeline.dockerfile_builders import Choice, Name
+    from imgbuild.pipeline.targets import Session
+    from imgbuild.render.contexts import Wheels
 
 PANEL = "With --builder docker, podman or buildah"
 
@@ -109,7 +109,7 @@ def choice(
             message = "the embedded builder has no use for secrets, caches and builders of buildx"
             raise InputError(message, hint="add --builder docker, or leave these options out")
         return None
-    from imgbuild.foreign import Choice
+    from imgbuild.pipeline.dockerfile_builders import Choice
 
     files = {}
     for item in given:
@@ -137,22 +137,23 @@ def build(
     named: bool,
 ) -> list[Built]:
     """Build by another builder; unless architectures are `named`, those that it runs natively."""
-    from imgbuild import foreign
+    from imgbuild.pipeline import dockerfile_builders
 
     if not named and chosen.builder is None:
-        selected = [foreign.native(item) for item in selected]
-    return foreign.build_all(session, selected, output, chosen, form=form)
+        selected = [dockerfile_builders.native(item) for item in selected]
+    return dockerfile_builders.build_all(session, selected, output, chosen, form=form)
 
 
 def wheels(session: Session, selected: Sequence[Selected], output: Path | None) -> list[Wheels]:
     """The wheels of each target as a folder."""
-    from imgbuild import contexts, pipeline, sealing
+    from imgbuild.pipeline import lock_target, targets
+    from imgbuild.render import contexts
 
     inputs, made = session.inputs(), []
     for item in selected:
-        lock, _ = sealing.read_current(session.project, session.matrix, item.name)
+        lock, _ = lock_target.read_current(session.project, session.matrix, item.name)
         own = contexts.wheels_folder(session.project, item.name)
         several = len(selected) > 1
-        folder = pipeline.placed(own, item.name, output, several=several, form="oci")
+        folder = targets.placed(own, item.name, output, several=several, form="oci")
         made.append(contexts.wheels(lock, item.arches, folder, inputs))
     return made

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from imgbuild.cli import options
-from imgbuild.console import console, visible
+from imgbuild.system.console import console, visible
 
 if TYPE_CHECKING:
-    from imgbuild.env import Environment, Late, Setting
+    from imgbuild.show.environment import Environment, Late, Setting
 
 WIDTH = 100
 INDENT = "    "
@@ -51,12 +51,12 @@ def env(
 
         imgbuild env cu130-vllm --json
     """
-    from imgbuild import env as stage
-    from imgbuild import pipeline
-    from imgbuild.lock import lock_path, read_lock
+    from imgbuild.lock.lock import lock_path, read_lock
+    from imgbuild.pipeline import targets
+    from imgbuild.show import environment as stage
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    session = pipeline.open_session(matrix, pipeline.Options())
+    session = targets.open_session(matrix, targets.Options())
     selected = session.select(
         options.wanted(names, target), everything=everything, arches=arch or []
     )

@@ -11,11 +11,11 @@ import typer
 
 from imgbuild.cli import options
 from imgbuild.cli.cache import size_text
-from imgbuild.console import console
 from imgbuild.errors import FetchFailed, InputError
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
-    from imgbuild.gc import Garbage, Sweep
+    from imgbuild.publish.gc import Garbage, Sweep
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import Repository
 
@@ -120,20 +120,21 @@ def gc(
 
         imgbuild gc registry.example/rl/inputs --delete
     """
-    from imgbuild import claims, gc, holdings, project
+    from imgbuild import project
+    from imgbuild.publish import gc, gc_roots, scan
     from imgbuild.registry.client import Client
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     refs = ref or ["HEAD"]
     _refuse(place, refs, delete=delete)
-    known = claims.named(project.find(matrix), revisions, refs, strict=delete)
+    known = gc_roots.named(project.find(matrix), revisions, refs, strict=delete)
     now = datetime.datetime.now(datetime.UTC).timestamp()
     since = None if older_than is None else int(now) - older_than
     policy = gc.Policy(keep_tags=tuple(keep_tags or ()), since=since)
     client = Client(plain_http=plain_http or (), origin=True)
     sweeps = []
     for repository in _repositories(place, client):
-        held = holdings.scan(repository, client, known.ever)
+        held = scan.scan(repository, client, known.ever)
         sweep = gc.judge(repository, held, known, policy)
         if delete:
             sweep = gc.delete(sweep, held, repository, client)

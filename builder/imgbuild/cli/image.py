@@ -13,8 +13,8 @@ import msgspec
 import typer
 
 from imgbuild.cli import options
-from imgbuild.console import console
 from imgbuild.errors import InputError, NothingSelected
+from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
@@ -99,20 +99,20 @@ def load(
 
         imgbuild load cu124-vllm
     """
-    from imgbuild import engine as engines
-    from imgbuild import pipeline
+    from imgbuild.container import engine as engines
+    from imgbuild.pipeline import targets
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     if engine is Through.ROOT:
         message = "--engine root: a root folder is no engine"
         raise InputError(message, hint="name docker or podman; imgbuild run needs no engine")
-    session = pipeline.open_session(matrix, pipeline.Options())
+    session = targets.open_session(matrix, targets.Options())
     selected = session.select(options.wanted(names, target), everything=everything, arches=[])
     same_image(selected, layout)
     found = engines.require(engine.value if engine else None)
     done = []
     for item in selected:
-        built = pipeline.built_layout(session, item.name, layout)
+        built = targets.built_layout(session, item.name, layout)
         with console.step(f"loading {item.name} into {found.kind}"):
             loaded = engines.load(found, built, one_arch(built, arch), item.name)
         done.append(
@@ -159,17 +159,18 @@ def run(
 
         imgbuild run cu124-vllm -- python -c 'import vllm; print(vllm.__version__)'
     """
-    from imgbuild import engine as engines
-    from imgbuild import pipeline, runner
-    from imgbuild.store import Store
+    from imgbuild.cache.store import Store
+    from imgbuild.container import engine as engines
+    from imgbuild.container import run_in_image
+    from imgbuild.pipeline import targets
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    session = pipeline.open_session(matrix, pipeline.Options())
+    session = targets.open_session(matrix, targets.Options())
     name = single(session.select([name]))
-    built = pipeline.built_layout(session, name, layout)
+    built = targets.built_layout(session, name, layout)
     chosen = one_arch(built, arch)
     words = list(command or [])
-    ran = runner.run(
+    ran = run_in_image.run(
         built,
         chosen,
         name,
@@ -183,7 +184,7 @@ def run(
             tty=not json and sys.stdin.isatty() and sys.stdout.isatty(),
         ),
         stream=not json,
-        unpacked=runner.unpacked_size(session.project.images, name, built, chosen),
+        unpacked=run_in_image.unpacked_size(session.project.images, name, built, chosen),
     )
     if json:
         answer = RunInImage(target=name, arch=chosen, **msgspec.structs.asdict(ran))

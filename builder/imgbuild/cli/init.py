@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from imgbuild.cli import options
-from imgbuild.console import console
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 
 ADD = "What is added"
 MATRIX = "matrix.yaml"
@@ -119,17 +119,17 @@ def init(
     if extends is None or lock is None:
         message = "--extends and --lock say on which target to stand and where it is published"
         raise InputError(message, hint="imgbuild init my-image --extends cu124-vllm --lock PLACE")
-    from imgbuild import extend_init, wishes
-    from imgbuild.fetch import Http
+    from imgbuild.cache.download import Http
+    from imgbuild.resolve import init, request
 
     path = Path.cwd() / MATRIX
-    wanted = extend_init.Wanted(
+    wanted = init.Wanted(
         name=name,
-        packages=wishes.read(add, [], {})[0] if add else (),
+        packages=request.read(add, [], {})[0] if add else (),
         system=tuple(system or ()),
-        files=extend_init.files_of(file or ()),
+        files=init.files_of(file or ()),
     )
-    below = extend_init.begin(path, wanted, extends=extends, place=lock, image=image, http=Http())
+    below = init.begin(path, wanted, extends=extends, place=lock, image=image, http=Http())
     console.info(f"{name} stands on {extends} {below.digest}")
     console.info(f"next: imgbuild lock {name} && imgbuild build {name} && imgbuild run {name}")
     paths = [path, below.folder / "lock.json", below.folder / "digests.json"]
@@ -137,10 +137,11 @@ def init(
 
 
 def _refresh(*, json: bool) -> None:
-    from imgbuild import extend_init, project
-    from imgbuild.fetch import Http
+    from imgbuild import project
+    from imgbuild.cache.download import Http
+    from imgbuild.resolve import init
 
-    found = extend_init.refresh(project.find(None).matrix, Http())
+    found = init.refresh(project.find(None).matrix, Http())
     lines = [
         f"{item.target} {item.after}" if item.before == item.after
         else f"{item.target} {item.before or 'none'} -> {item.after}"

@@ -11,11 +11,11 @@ import typer
 
 from imgbuild.cli import options
 from imgbuild.cli.image import LayoutFolder, one_arch, single
-from imgbuild.console import console
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
-    from imgbuild.lock import Lock
+    from imgbuild.lock.lock import Lock
     from imgbuild.matrix.model import Target
     from imgbuild.values import Arch
 
@@ -101,12 +101,13 @@ def kernels(
 
         imgbuild kernels cu130-vllm --triton --from first/cache --from second/cache
     """
-    from imgbuild import kernels as compiling
-    from imgbuild import lock, pipeline
-    from imgbuild.store import Store
+    from imgbuild.cache.store import Store
+    from imgbuild.lock import lock
+    from imgbuild.pipeline import targets
+    from imgbuild.precompile import flashinfer as compiling
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    session = pipeline.open_session(matrix, pipeline.Options())
+    session = targets.open_session(matrix, targets.Options())
     target = single(session.select([name], everything=False, arches=[]))
     locked = lock.read_lock(session.project.images, target)
     out = output or session.project.root / "wheels"
@@ -126,7 +127,7 @@ def kernels(
         made = compiling.take(locked, only, (first, second), gpus, out)
     else:
         gpus = _gpus(gpu or locked.settings.labels.get("dev.imgbuild.gpu", "").split())
-        built = pipeline.built_layout(session, target, layout)
+        built = targets.built_layout(session, target, layout)
         made = compiling.compile_twice(
             locked, built, one_arch(built, arch), _modules(module), gpus,
             store=Store.open(), out=out,
@@ -150,7 +151,7 @@ def _triton(
     json: bool,
 ) -> None:
     """The wheel of Triton's kernels."""
-    from imgbuild import triton_kernels as compiled
+    from imgbuild.precompile import triton as compiled
 
     only = arch[0] if arch else compiled.machine(caches[0])
     made = compiled.take(locked, only, caches, out)
@@ -198,7 +199,7 @@ def _gpus(asked: Sequence[str]) -> list[str]:
 
 def _modules(asked: Sequence[str] | None) -> Sequence[str]:
     """The functions of FlashInfer, checked; those of the sampler by default."""
-    from imgbuild.kernels import SAMPLING
+    from imgbuild.precompile.flashinfer import SAMPLING
 
     for each in asked or ():
         if not re.fullmatch(r"flashinfer(\.\w+)*:\w+", each):

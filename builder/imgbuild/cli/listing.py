@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imgbuild.cli import options
-from imgbuild.console import console
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
-    from imgbuild.listing import Entry, Listing
+    from imgbuild.publish.listing import Entry, Listing
 
 HEAD = ("image", "architectures", "MB", "target", "versions", "digest")
 NUMBERS = frozenset({2})
@@ -38,7 +38,7 @@ def ls(
 
         imgbuild ls localhost:5000 --json
     """
-    from imgbuild import listing as listings
+    from imgbuild.publish import listing as listings
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import parse_repository
 

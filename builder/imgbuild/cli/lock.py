@@ -80,27 +80,27 @@ def lock(
 
         imgbuild lock --diff main cu124-vllm
     """
-    from imgbuild import diff as diffs
-    from imgbuild import pipeline
+    from imgbuild.pipeline import targets
+    from imgbuild.show import diff as diffs
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     _refuse(diff, check=check)
     if again and (check or diff is not None):
         message = f"--again is given beside {'--check' if check else '--diff'}, which locks nothing"
         raise InputError(message, hint="leave one of them out")
-    how = pipeline.Options(jobs=options.processes(jobs), offline=offline)
-    session = pipeline.open_session(matrix, how)
+    how = targets.Options(jobs=options.processes(jobs), offline=offline)
+    session = targets.open_session(matrix, how)
     chosen = session.select(options.wanted(names, target), everything=everything, arches=[])
     if check:
-        current = pipeline.check_all(session, chosen)
+        current = targets.check_all(session, chosen)
         options.answer(current, [f"{item.target} {item.digest}" for item in current], json=json)
         return
     if diff is not None:
-        found = pipeline.diff_all(session, chosen, diff)
+        found = targets.diff_all(session, chosen, diff)
         options.answer(found, [line for item in found for line in diffs.words(item)], json=json)
         return
     drop = len(chosen) > 1 if keep is None else not keep
-    done = pipeline.lock_all(session, chosen, drop=drop, again=again or not everything)
+    done = targets.lock_all(session, chosen, drop=drop, again=again or not everything)
     lines = [f"{item.target} {item.digest}" for item in done.sealed]
     options.answer(done.sealed, lines, json=json and not done.failed)
     if done.failed:

@@ -12,9 +12,9 @@ from typing import NoReturn
 
 import msgspec
 
-from imgbuild import lock as locks
 from imgbuild.errors import LockStale
-from imgbuild.lock import Lock
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
 from imgbuild.project import Project
 from imgbuild.values import Arch
 
@@ -65,7 +65,7 @@ def _refuse(
     arches: Sequence[Arch],
 ) -> NoReturn:
     """Say why: the matrix knows no such target or architecture, or it has no lock yet."""
-    from imgbuild.extend import load
+    from imgbuild.lock.published import load
     from imgbuild.matrix.select import select
 
     known = select(load(project.matrix), patterns, everything=everything, arches=arches)

@@ -93,25 +93,26 @@ def matrix(
 
         imgbuild matrix --into README.md
     """
-    from imgbuild import extend, proofs, states
-    from imgbuild.console import console
-    from imgbuild.matrix import table
+    from imgbuild.lock import published
     from imgbuild.matrix.select import select
     from imgbuild.project import find
+    from imgbuild.show import status, table
+    from imgbuild.smoke import proofs
+    from imgbuild.system.console import console
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     project = find(matrix)
-    read = extend.load(project.matrix)
+    read = published.load(project.matrix)
     wanted = options.wanted(names, target)
     if into is not None and (wanted or arch or cuda or state):
         message = f"--into {into}: its table has all targets, and some were asked for"
         raise InputError(message, hint="leave names, --arch, --cuda and --state out")
     selected = select(read, wanted, everything=everything or not wanted, arches=arch or [])
     rows = []
-    for row in table.rows(read, extend.shown(read, selected)):
+    for row in table.rows(read, published.shown(read, selected)):
         if cuda is not None and cuda not in (row.cuda, row.cuda.split(".")[0]):
             continue
-        found = states.state(project, read, row.target)
+        found = status.state(project, read, row.target)
         if not state or found.condition in state:
             said = msgspec.structs.replace(row, state=str(found), reasons=found.reasons)
             rows.append(proofs.shown(project, said))
@@ -133,7 +134,7 @@ def matrix(
 def _write(path: Path, lines: Sequence[str]) -> bool:
     """Put `lines` between the marks of the file at `path`; False if they stood there."""
     from imgbuild import codec
-    from imgbuild.matrix import table
+    from imgbuild.show import table
 
     try:
         text = path.read_text(encoding="utf-8")
@@ -179,8 +180,8 @@ def schema(
         imgbuild schema --extension --output matrix.schema.json
     """
     from imgbuild import codec
-    from imgbuild.console import console
     from imgbuild.matrix.schema import published, published_extension
+    from imgbuild.system.console import console
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     data = published_extension() if extension else published()

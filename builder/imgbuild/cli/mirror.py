@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imgbuild.cli import options
-from imgbuild.console import console
 from imgbuild.errors import InputError, WorkFailed
+from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
-    from imgbuild.mirror import Named
-    from imgbuild.mirroring import Held, Part
+    from imgbuild.assemble.mirror import Named
     from imgbuild.project import Project
+    from imgbuild.publish.mirror import Held, Part
     from imgbuild.registry.reference import Repository
 
 HEAD = ("target", "arch", "files", "GB", "lacking", "MB lacking", "tag")
@@ -102,18 +102,19 @@ def push(
 
         imgbuild mirror push 'cu130-*' registry.example/rl/inputs --dry-run
     """
-    from imgbuild import mirroring, pipeline
-    from imgbuild.inputs import Inputs
+    from imgbuild.assemble.inputs import Inputs
+    from imgbuild.pipeline import targets
+    from imgbuild.publish import mirror
     from imgbuild.registry.client import Client
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    session = pipeline.open_session(matrix, pipeline.Options(offline=offline))
+    session = targets.open_session(matrix, targets.Options(offline=offline))
     repository, plain, names = _place(session.project, places, plain_http)
     parts = _parts(session.project, options.wanted(names, target), everything, arch)
     inputs: Inputs = session.inputs(locking=True)
     if inputs.mirror is not None and inputs.mirror.repository == repository:
         inputs.mirror = None  # what it lacks is not to be had there
-    filled = mirroring.push(
+    filled = mirror.push(
         parts, repository, Client(plain_http=plain, origin=True), inputs, dry_run=dry_run, drop=drop
     )
     word = "would be sent" if dry_run else "sent"
@@ -157,7 +158,8 @@ def use(
 
         imgbuild mirror use --off
     """
-    from imgbuild import codec, mirror, project
+    from imgbuild import codec, project
+    from imgbuild.assemble import mirror
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     if off == (place is not None):
@@ -200,14 +202,15 @@ def status(
 
         imgbuild mirror status cu124-vllm registry.example/rl/inputs --json
     """
-    from imgbuild import mirroring, project
+    from imgbuild import project
+    from imgbuild.publish import mirror
     from imgbuild.registry.client import Client
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     found = project.find(matrix)
     repository, plain, names = _place(found, places, plain_http)
     parts = _parts(found, options.wanted(names, target), everything, arch)
-    held = mirroring.status(parts, repository, Client(plain_http=plain, origin=True))
+    held = mirror.status(parts, repository, Client(plain_http=plain, origin=True))
     rows: list[Sequence[str]] = [HEAD, *(_row(item) for item in held)]
     options.answer(held, options.aligned(rows, right=NUMBERS), json=json)
     absent = sorted({item.target for item in held if item.lacking or not item.tagged})
@@ -236,7 +239,7 @@ def _place(
     project: Project, places: list[str] | None, plain_http: list[str] | None
 ) -> tuple[Repository, list[str], list[str]]:
     """The repository that is meant, hosts without TLS, and the targets among `places`."""
-    from imgbuild import mirror
+    from imgbuild.assemble import mirror
     from imgbuild.registry.reference import parse_repository
 
     named = [word for word in places or [] if "/" in word]
@@ -258,8 +261,8 @@ def _place(
 def _parts(
     project: Project, names: list[str], everything: bool, arch: list[Arch] | None
 ) -> list[Part]:
-    from imgbuild import mirroring
     from imgbuild.cli import locked
+    from imgbuild.publish import mirror
 
     chosen = locked.choose(project, names, everything=everything, arches=arch or [])
-    return [mirroring.Part(lock=item.lock, arch=each) for item in chosen for each in item.arches]
+    return [mirror.Part(lock=item.lock, arch=each) for item in chosen for each in item.arches]

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from imgbuild.cli import allocation, options, ways
-from imgbuild.console import console
+from imgbuild.system.console import console
 
 
 class Where(enum.StrEnum):

@@ -15,15 +15,15 @@ import msgspec
 import typer
 
 from imgbuild.cli import allocation, options
-from imgbuild.console import console
 from imgbuild.errors import InputError, Interrupted
 from imgbuild.report import Case, Report
-from imgbuild.tested import Tested
+from imgbuild.smoke.result import Tested
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
-    from imgbuild.cluster import Ended, Followed, Task
-    from imgbuild.pipeline import Session
-    from imgbuild.render.slurm import Allocation
+    from imgbuild.pipeline.targets import Session
+    from imgbuild.slurm.array import Ended, Followed, Task
+    from imgbuild.slurm.jobs import Allocation
 
 PANEL = "On a cluster"
 # What each verb hands on to its tasks; another option that is given goes with no --on.
@@ -171,11 +171,12 @@ def _handed(verb: str, given: Mapping[str, Any], defaults: Mapping[str, object])
 
 def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cluster) -> None:
     """Submit what is due, follow it, answer with what the verb itself would say."""
-    from imgbuild import cluster, pipeline
+    from imgbuild.pipeline import targets
+    from imgbuild.slurm import array
 
     json = bool(given["json"])
     options.configure(json=json, quiet=given["quiet"], verbose=given["verbose"])
-    session = pipeline.open_session(given["matrix"], pipeline.Options())
+    session = targets.open_session(given["matrix"], targets.Options())
     wanted = options.wanted(given["names"], given["target"])
     arches = given["arch"] or []
     selected = session.select(wanted, everything=given["everything"], arches=arches)
@@ -187,8 +188,8 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
     top = session.project.root / "build" / "slurm" / verb
     wished = _allocation(verb, asked).options
     same = wished if verb == "smoke" else None
-    earlier = cluster.known(top, verb, command, tasks, same) if asked.resume else []
-    done, live, _ = cluster.sort(earlier)
+    earlier = array.known(top, verb, command, tasks, same) if asked.resume else []
+    done, live, _ = array.sort(earlier)
     if verb == "build":
         there = {task.target for task in tasks if _is_built(session, task)}
         done = [one for one in done if one.target in there] if asked.resume else []
@@ -206,12 +207,12 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
 
 def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> list[Task]:
     """A task for each target, with the digest that its lock gives; LockStale if there is none."""
-    from imgbuild import sealing
-    from imgbuild.cluster import Task
+    from imgbuild.pipeline import lock_target
+    from imgbuild.slurm.array import Task
 
     made = []
     for name in names:
-        sealed = sealing.read_current(session.project, session.matrix, name)[1]
+        sealed = lock_target.read_current(session.project, session.matrix, name)[1]
         every = not arches or set(arches) == set(sealed.arch)
         digest = sealed.digest if every else sealed.arch[arches[0]].manifest
         made.append(Task(target=name, digest=digest))
@@ -226,7 +227,7 @@ def _is_built(session: Session, task: Task) -> bool:
 
 def _allocation(verb: str, asked: Cluster) -> Allocation:
     """What each task asks Slurm for; InputError for what the array itself sets."""
-    from imgbuild.render.slurm import Allocation, words
+    from imgbuild.slurm.jobs import Allocation, words
 
     wished = Allocation(
         partition=asked.partition,
@@ -250,11 +251,11 @@ def _submit(
     throttle: int,
 ) -> list[Followed]:
     """Hand `due` to Slurm as one array."""
-    from imgbuild import cluster
+    from imgbuild.slurm import array
 
-    folder, mark = cluster.new_folder(top)
-    order = cluster.submit(
-        cluster.Order(
+    folder, mark = array.new_folder(top)
+    order = array.submit(
+        array.Order(
             verb=verb,
             name=f"imgbuild-{verb}-{mark}",
             folder=str(folder),
@@ -267,21 +268,21 @@ def _submit(
         session.project.images,
     )
     console.info(f"submitted as job {order.job}; its files are in {folder}")
-    return [cluster.Followed(order=order, number=number) for number in range(len(due))]
+    return [array.Followed(order=order, number=number) for number in range(len(due))]
 
 
 def _followed(live: Sequence[Followed], asked: Cluster) -> list[Ended]:
     """The ends of `live`. Ctrl-C cancels them unless they are to be left; SIGTERM leaves them."""
-    from imgbuild import cluster
+    from imgbuild.slurm import array
 
     try:
         with _ended_by_term():
-            return cluster.follow(live)
+            return array.follow(live)
     except KeyboardInterrupt:
         if asked.leave:
-            message = f"interrupted: {cluster.LATER}"
+            message = f"interrupted: {array.LATER}"
             raise Interrupted(message) from None
-        if said := cluster.cancel(live):
+        if said := array.cancel(live):
             message = f"interrupted, but Slurm did not cancel the tasks: {said}"
             raise Interrupted(message, hint="see what runs with: squeue --me") from None
         message = "interrupted: the tasks that had not ended are cancelled"
@@ -291,7 +292,7 @@ def _followed(live: Sequence[Followed], asked: Cluster) -> list[Ended]:
 @contextmanager
 def _ended_by_term() -> Iterator[None]:
     """Let SIGTERM end the waiting with a word, the tasks left in Slurm's hands."""
-    from imgbuild.cluster import LATER
+    from imgbuild.slurm.array import LATER
 
     def _stop(*_: object) -> None:
         message = f"ended: {LATER}"
@@ -308,9 +309,9 @@ def _tell(
     verb: str, ended: Sequence[Ended], given: Mapping[str, Any], tasks: Sequence[Task]
 ) -> None:
     """What all tasks answered, in the order of the targets, as the verb itself would have it."""
-    from imgbuild import junit
-    from imgbuild import smoke as tests
     from imgbuild.codec import write_bytes
+    from imgbuild.smoke import junit
+    from imgbuild.smoke import run as tests
 
     order = [task.target for task in tasks]
     ends = sorted(ended, key=lambda one: order.index(one.target))
@@ -336,7 +337,7 @@ def _tell(
 
 def _reports(verb: str, one: Ended) -> list[Report]:
     """The reports of a task, and one of its own if they do not say why it failed, or are none."""
-    from imgbuild import smoke as tests
+    from imgbuild.smoke import run as tests
 
     told: list[Report] = []
     if verb == "smoke" and one.status is not None:

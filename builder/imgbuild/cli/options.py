@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from imgbuild import codec
-from imgbuild.console import console, visible
+from imgbuild.system.console import console, visible
 from imgbuild.values import Arch
 
 SELECT = "Which targets"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imgbuild.cli import options
-from imgbuild.console import console
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from imgbuild.proofs import Recorded
+    from imgbuild.smoke.proofs import Recorded
 
 Paths = Annotated[
     list[Path],
@@ -45,13 +45,13 @@ def prove(
 
         imgbuild prove build/ci/cu124-vllm@x86_64 answer.json
     """
-    from imgbuild import proofs, testimony
+    from imgbuild.cache.store import Store
     from imgbuild.project import find
-    from imgbuild.store import Store
+    from imgbuild.smoke import proofs, reports
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     project = find(matrix)
-    found = [claim for path in paths for claim in testimony.claims(path, project)]
+    found = [claim for path in paths for claim in reports.claims(path, project)]
     recorded = proofs.prove(project, found, Store.open())
     tell(recorded)
     lines = [f"{each.target} {each.arch} {each.tier} {each.result}" for each in recorded]

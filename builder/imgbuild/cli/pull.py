@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from imgbuild.cli import options
-from imgbuild.console import console
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 
 Output = Annotated[
     Path | None,
@@ -47,11 +47,11 @@ def pull(
 
         imgbuild pull registry.example/rl:cu130-vllm --arch arm64 --output image
     """
-    from imgbuild import pull as pulls
-    from imgbuild import upkeep
+    from imgbuild.cache import prune
+    from imgbuild.cache.store import Store
+    from imgbuild.publish import pull as pulls
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import parse
-    from imgbuild.store import Store
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     found = parse(reference, default_tag="latest")
@@ -63,7 +63,7 @@ def pull(
     place = output or Path(pulls.name(found))
     with console.step(f"pulling {found}"):
         made = pulls.pull(client, found, place, store, arch[0] if arch else None)
-    upkeep.trim(store)
+    prune.trim(store)
     work = "nothing to do" if made.unchanged else f"{made.moved / 1e6:,.1f} MB downloaded"
     console.info(f"{made.size / 1e9:.2f} GB in {made.output}, {work}")
     options.answer(made, [f"{made.digest} {made.output}"], json=json)

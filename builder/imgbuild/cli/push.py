@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imgbuild.cli import options
-from imgbuild.console import console
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
-    from imgbuild.pipeline import Session
-    from imgbuild.push import Pushed
+    from imgbuild.attest.signing.keys import PrivateKey
+    from imgbuild.pipeline.targets import Session
+    from imgbuild.publish.push import Pushed
     from imgbuild.registry.reference import Repository
-    from imgbuild.signing.keys import PrivateKey
 
 HEAD = ("target", "arch", "layer", "MB", "in the registry", "digest")
 NUMBERS = frozenset({3})
@@ -163,14 +163,15 @@ def push(
 
         imgbuild push cu124-vllm registry.example/rl --digest-only --digest-file pushed.txt
     """
-    from imgbuild import pipeline, upkeep
-    from imgbuild import push as pushes
+    from imgbuild.cache import prune
+    from imgbuild.pipeline import targets
+    from imgbuild.publish import push as pushes
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     names, place = _split(places or [])
     key = _key(sign_key)
-    session = pipeline.open_session(
-        matrix, pipeline.Options(jobs=options.processes(jobs), offline=offline)
+    session = targets.open_session(
+        matrix, targets.Options(jobs=options.processes(jobs), offline=offline)
     )
     repository = _repository(session, place)
     selected = session.select(
@@ -193,7 +194,7 @@ def push(
         options.answer(made, _table(made), json=json)
         return
     made = [pushes.push(work, plan) for plan in plans]
-    upkeep.trim(work.inputs.store)
+    prune.trim(work.inputs.store)
     lines = [f"{item.target} {item.reference}" for item in made]
     if digest_file is not None:
         from imgbuild import codec
@@ -206,7 +207,7 @@ def _key(path: Path | None) -> PrivateKey | None:
     """The key to sign with, read before anything is sent: its password may be asked for."""
     if path is None:
         return None
-    from imgbuild.signing import keys
+    from imgbuild.attest.signing import keys
 
     return keys.load_private(path)
 
@@ -275,14 +276,14 @@ def tag(
 
         imgbuild tag registry.example/rl@sha256:0123… cu124-vllm-20261121 cu124-vllm
     """
-    from imgbuild import tagging
+    from imgbuild.publish import tag
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import parse
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     client = Client(plain_http=plain_http or (), origin=True)
     found = parse(reference, default_tag="latest")
-    made = tagging.tag(client, found, names)
+    made = tag.tag(client, found, names)
     for item in made:
         console.info(str(item))
     options.answer(made, [f"{found.repository}:{item.name} {item.digest}" for item in made],

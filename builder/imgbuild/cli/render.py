@@ -12,7 +12,7 @@ from imgbuild.cli import options
 from imgbuild.errors import InputError
 
 if TYPE_CHECKING:
-    from imgbuild.rendering import Wish
+    from imgbuild.render.write import Wish
     from imgbuild.values import Arch
 
 
@@ -104,28 +104,29 @@ def render(
 
         imgbuild render cu124-vllm --format script > cu124-vllm.sh
     """
-    from imgbuild import project, rendering
+    from imgbuild import project
     from imgbuild.cli import locked
-    from imgbuild.extend import load
+    from imgbuild.lock.published import load
+    from imgbuild.render import write
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    wish = rendering.Wish(form=form.value, online=online, registry=registry)
+    wish = write.Wish(form=form.value, online=online, registry=registry)
     _refuse(wish, output, check=check, arches=arch or [])
     found = project.find(matrix)
     wanted = options.wanted(names, target)
     chosen = locked.choose(found, wanted, everything=everything, arches=arch or [])
     read = load(found.matrix)
     if check:
-        rendering.check(found, read, [item.lock for item in chosen])
+        write.check(found, read, [item.lock for item in chosen])
         current = [item.lock.target for item in chosen]
         options.answer(current, [f"{name} is current" for name in current], json=json)
         return
     if form is Format.DOCKERFILE and output is None:
-        made = rendering.keep(found, read, [item.lock for item in chosen])
+        made = write.keep(found, read, [item.lock for item in chosen])
     else:
-        made = rendering.render(found, read, [(item.lock, item.arches) for item in chosen], wish)
+        made = write.render(found, read, [(item.lock, item.arches) for item in chosen], wish)
     if output is not None:
-        made = rendering.leave(made, output)
+        made = write.leave(made, output)
     lines = [str(one.place) if one.place else one.text for one in made]
     options.answer(made, lines, json=json)
 

@@ -140,26 +140,28 @@ def resolve(
 
         imgbuild resolve vllm==0.8.5.post1 trl --as-of 2025-06-20 --json
     """
-    from imgbuild import constraints, pipeline, wishes, worlds
     from imgbuild.cli import worlds as words
+    from imgbuild.matrix import constraints
+    from imgbuild.pipeline import targets
+    from imgbuild.resolve import answer, request
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
-    session = pipeline.open_session(matrix, pipeline.Options(offline=offline))
-    assigned = wishes.indexes_of(index or [], session.matrix)
-    asked, named = wishes.read([*(wanted or []), *(want or [])], have or [], assigned)
-    ask = wishes.Ask(
+    session = targets.open_session(matrix, targets.Options(offline=offline))
+    assigned = request.indexes_of(index or [], session.matrix)
+    asked, named = request.read([*(wanted or []), *(want or [])], have or [], assigned)
+    ask = request.Ask(
         wishes=asked,
-        arches=wishes.arches_of(arch or []),
-        cuda=wishes.cuda_of(cuda, named),
+        arches=request.arches_of(arch or []),
+        cuda=request.cuda_of(cuda, named),
         as_of=_day(as_of),
         base=base,
-        python=None if python is None else wishes.python_of(python),
+        python=None if python is None else request.python_of(python),
         indexes=assigned,
         name=name,
     )
     inputs = session.inputs()
     learned = constraints.read(session.project.images)
-    found = worlds.answer(ask, session.matrix, learned, inputs.store, inputs.http)
+    found = answer.answer(ask, session.matrix, learned, inputs.store, inputs.http)
     options.answer(found, words.lines(found), json=json)
     if words.say_refusals(found):
         raise typer.Exit(WorldImpossible.exit_code)

@@ -110,8 +110,8 @@ def sbom(
 def _bills(
     project: Project, chosen: Sequence[Chosen], form: Form
 ) -> Sequence[tuple[Written, bytes]]:
-    from imgbuild import seal
-    from imgbuild.sbom import bill, cyclonedx, packages, spdx
+    from imgbuild.attest.sbom import cyclonedx, document, packages, spdx
+    from imgbuild.plan import seal
 
     known = packages.read_packages(project.images)
     write = {Form.CYCLONEDX: cyclonedx.document, Form.SPDX: spdx.document}[form]
@@ -119,7 +119,7 @@ def _bills(
     for item in chosen:
         sealed = seal.read_seal(project.images, item.lock)
         for arch in item.arches:
-            made = bill.bill(item.lock, sealed, arch, known)
+            made = document.bill(item.lock, sealed, arch, known)
             data = write(made)
             named = Written(
                 target=made.target, arch=arch, image=made.digest, digest=digest_of(data)

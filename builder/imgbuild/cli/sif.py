@@ -14,8 +14,8 @@ import typer
 
 from imgbuild.cli import options
 from imgbuild.cli.image import LayoutFolder, one_arch, same_image
-from imgbuild.console import console
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def sif(
 
         imgbuild sif registry.example/rl:cu124-vllm --output rl.sif
     """
-    from imgbuild import pull
+    from imgbuild.publish import pull
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import parse
     from imgbuild.sif import convert
@@ -200,8 +200,8 @@ def _images(
     wanted: list[str], folder: Path | None, matrix: Path | None, *, everything: bool
 ) -> list[Chosen]:
     """The images of layouts and targets."""
-    from imgbuild import pipeline
     from imgbuild.oci import layout
+    from imgbuild.pipeline import targets as pipeline
     from imgbuild.sif import convert
 
     folders = [Path(name) for name in wanted if _is_layout(Path(name))]
@@ -250,10 +250,10 @@ def _pulled(
     held: contextlib.ExitStack,
 ) -> Chosen:
     """An image of a registry, whose layers are in the cache, as long as `held` is open."""
-    from imgbuild import pull
+    from imgbuild.attest import published
+    from imgbuild.cache.store import Store
     from imgbuild.oci import layout
-    from imgbuild.sif import published
-    from imgbuild.store import Store
+    from imgbuild.publish import pull
 
     store = Store.open()
     place = held.enter_context(store.scratch()) / "layout"

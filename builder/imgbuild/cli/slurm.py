@@ -11,12 +11,12 @@ import msgspec
 import typer
 
 from imgbuild.cli import allocation, containers, options
-from imgbuild.console import console
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from imgbuild.project import Project
-    from imgbuild.render.slurm import Allocation, JobScript
+    from imgbuild.slurm.jobs import Allocation, JobScript
 
 SOUND = "nothing stands in the way on "  # in the last line of a check, where all is well
 LATE = 5  # seconds that a log has to be seen once its job has ended
@@ -227,7 +227,7 @@ def slurm(
     """
     from imgbuild import project as projects
     from imgbuild.codec import write_bytes
-    from imgbuild.render.slurm import Allocation, text
+    from imgbuild.slurm.jobs import Allocation, text
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     if shared and not check:
@@ -270,9 +270,9 @@ def _script(
     **more: object,
 ) -> JobScript:
     """The script of `job`, None being the check, in the image of the one target `name`."""
-    from imgbuild import seal
     from imgbuild.cli import locked
-    from imgbuild.render import slurm as jobs
+    from imgbuild.plan import seal
+    from imgbuild.slurm import jobs
 
     [chosen] = locked.choose(found, [single_name(found, name)], everything=False, arches=[])
     environment, passed = jobs.variables(env)
@@ -302,8 +302,8 @@ def single_name(found: Project, name: str) -> str:
 
 def _tell(made: JobScript, text: str, output: Path | None, *, submit: bool, json: bool) -> None:
     """The script on stdout, or what became of it."""
-    from imgbuild import slurm as door
-    from imgbuild.render.slurm import Job as Jobs
+    from imgbuild.slurm import commands as door
+    from imgbuild.slurm.jobs import Job as Jobs
 
     answer = Made(target=made.target, name=made.name, script=text, place=output)
     if not submit:

@@ -13,16 +13,16 @@ import typer
 
 from imgbuild.cli import options, prove
 from imgbuild.cli.image import LayoutFolder, one_arch, same_image
-from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
-from imgbuild.tested import How, stopped
+from imgbuild.smoke.result import How, stopped
+from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
-    from imgbuild import smoke as smoke_tests
-    from imgbuild.pipeline import Session
-    from imgbuild.store import Store
-    from imgbuild.tested import Tested
+    from imgbuild.cache.store import Store
+    from imgbuild.pipeline.targets import Session
+    from imgbuild.smoke import run as smoke_tests
+    from imgbuild.smoke.result import Tested
 
 
 class Tier(enum.StrEnum):
@@ -217,9 +217,9 @@ def smoke(
 
         imgbuild smoke cu124-vllm --tier gpu --record
     """
-    from imgbuild import junit as junits
-    from imgbuild import smoke as tests
     from imgbuild.codec import write_bytes
+    from imgbuild.smoke import junit as junits
+    from imgbuild.smoke import run as tests
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     wanted = options.wanted(names, target)
@@ -274,8 +274,8 @@ def _refuse(
 
 def _tiers(named: Sequence[Tier] | None, through: Place | None) -> tuple[smoke_tests.Tier, ...]:
     """The tiers that are named, else all that this machine's GPUs allow, which it says."""
-    from imgbuild import driver
-    from imgbuild import smoke as tests
+    from imgbuild.container import driver
+    from imgbuild.smoke import run as tests
 
     if named:
         return tuple(each.value for each in named)
@@ -308,11 +308,11 @@ def _smoke(
     One that could not be tested has a report that says so. By target: what stopped a test, or the
     record of one. If nothing at all was tested and no JUnit is asked for, that is raised.
     """
-    from imgbuild import pipeline
-    from imgbuild import smoke as tests
-    from imgbuild.store import Store
+    from imgbuild.cache.store import Store
+    from imgbuild.pipeline import targets
+    from imgbuild.smoke import run as tests
 
-    session = pipeline.open_session(matrix, pipeline.Options())
+    session = targets.open_session(matrix, targets.Options())
     store = Store.open()
     selected = session.select(wanted, everything=everything, arches=[])
     same_image(selected, layout or asked.sif)
@@ -351,9 +351,11 @@ def _tested(
     store: Store,
 ) -> Iterator[Tested]:
     """The reports of a target's tiers, as they come."""
-    from imgbuild import lock, pipeline, proofs, smoke_sif
-    from imgbuild import smoke as tests
+    from imgbuild.lock import lock
+    from imgbuild.pipeline import targets
     from imgbuild.sif import container
+    from imgbuild.smoke import proofs, sif
+    from imgbuild.smoke import run as tests
 
     images = session.project.images
     if asked.through is Place.HERE:
@@ -361,15 +363,15 @@ def _tested(
         return tests.smoke_here(locked, _here(arch), asked.tiers, store=store, how=asked.how)
     if asked.sif is not None:
         locked, own = lock.read_lock(images, name), container.arch_of(asked.sif)
-        return smoke_sif.smoke_file(locked, asked.sif, own, asked.tiers, store=store, how=asked.how)
-    built = pipeline.built_layout(session, name, layout)
+        return sif.smoke_file(locked, asked.sif, own, asked.tiers, store=store, how=asked.how)
+    built = targets.built_layout(session, name, layout)
     locked = lock.read_lock(images, name)
     only = one_arch(built, arch)
     if asked.record:
         config = built.image(only).config.digest
         proofs.require_sealed(session.project, locked, only, config, str(built.path))
     if asked.through is Place.APPTAINER:
-        return smoke_sif.smoke_sif(locked, built, only, asked.tiers, store=store, how=asked.how)
+        return sif.smoke_sif(locked, built, only, asked.tiers, store=store, how=asked.how)
     return tests.smoke(
         locked, built, only, asked.tiers, through=asked.through and asked.through.value,
         store=store, how=asked.how, stranger=asked.stranger,
@@ -378,10 +380,10 @@ def _tested(
 
 def _record(session: Session, report: Tested, store: Store) -> ImgbuildError | None:
     """Put the run into its ledger; what was wrong if it is no proof."""
-    from imgbuild import proofs, testimony
+    from imgbuild.smoke import proofs, reports
 
     try:
-        prove.tell(proofs.prove(session.project, testimony.of_reports([report]), store))
+        prove.tell(proofs.prove(session.project, reports.of_reports([report]), store))
     except Interrupted:
         raise
     except ImgbuildError as error:

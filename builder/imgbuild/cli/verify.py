@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imgbuild.cli import options
-from imgbuild.console import console
 from imgbuild.errors import InputError, IntegrityError
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
+    from imgbuild.attest.signing.signer import Signed
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import Reference
-    from imgbuild.signing.signer import Signed
-    from imgbuild.verifying.checks import Verified
-    from imgbuild.verifying.known import Known
-    from imgbuild.verifying.places import Place
+    from imgbuild.verify.checks import Verified
+    from imgbuild.verify.expected_lock import Known
+    from imgbuild.verify.places import Place
 
 HEAD = ("check", "arch", "outcome", "what was found")
 
@@ -161,10 +161,10 @@ def verify(
 
         imgbuild verify build/cu124-vllm --target cu124-vllm --blobs
     """
-    from imgbuild.signing import keys
-    from imgbuild.verifying import rebuilt
-    from imgbuild.verifying.verify import Wanted
-    from imgbuild.verifying.verify import verify as check
+    from imgbuild.attest.signing import keys
+    from imgbuild.verify import rebuilt
+    from imgbuild.verify.verify import Wanted
+    from imgbuild.verify.verify import verify as check
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     if builder is not None and key is None:
@@ -212,8 +212,8 @@ def sign(
 
         imgbuild sign registry.example/rl:cu124-vllm --target cu124-vllm --keyless
     """
-    from imgbuild.signing import keys
-    from imgbuild.verifying import vouch
+    from imgbuild.attest.signing import keys
+    from imgbuild.verify import sign
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
     if (key is None) != keyless:
@@ -222,7 +222,7 @@ def sign(
     private = keys.load_private(key) if key else None
     client, reference = _client(image, plain_http, offline=False, origin=True)
     with console.step(f"signing {image}"):
-        made = vouch.sign(client, reference, private, _lock(target, lock, matrix))
+        made = sign.sign(client, reference, private, _lock(target, lock, matrix))
     options.answer(made, [_signed(item) for item in made], json=json)
 
 
@@ -240,7 +240,7 @@ def _client(
 
 
 def _place(image: str, plain_http: list[str] | None, *, offline: bool) -> Place:
-    from imgbuild.verifying.places import InLayout, InRegistry
+    from imgbuild.verify.places import InLayout, InRegistry
 
     if Path(image).is_dir():
         return InLayout(Path(image))
@@ -249,14 +249,14 @@ def _place(image: str, plain_http: list[str] | None, *, offline: bool) -> Place:
 
 def _lock(target: str | None, file: Path | None, matrix: Path | None) -> Known | None:
     from imgbuild import project
-    from imgbuild.verifying import known
+    from imgbuild.verify import expected_lock
 
     if target is not None and file is not None:
         message = "--target and --lock name a lock both"
         raise InputError(message, hint="leave one of them out")
     if target is not None:
-        return known.of_project(project.find(matrix), target)
-    return known.of_folder(file) if file is not None else None
+        return expected_lock.of_project(project.find(matrix), target)
+    return expected_lock.of_folder(file) if file is not None else None
 
 
 def _table(found: Verified) -> list[str]:
@@ -265,7 +265,7 @@ def _table(found: Verified) -> list[str]:
 
 
 def _judge(found: Verified) -> None:
-    from imgbuild.verifying.checks import Outcome
+    from imgbuild.verify.checks import Outcome
 
     order = (Outcome.FAILED, Outcome.PASSED, Outcome.UNCHECKED)
     count = {one: sum(each.outcome is one for each in found.checks) for one in order}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from imgbuild.ci.jobs import Jobs
     from imgbuild.ci.running import Way
     from imgbuild.ci.settings import Settings
-    from imgbuild.pipeline import Session
+    from imgbuild.pipeline.targets import Session
 
 JOBS = "jobs.json"  # in the folder of results: what the last night was to do
 Date = pushes.Date
@@ -224,8 +224,8 @@ def folder(matrix: Path | None, results: Path | None) -> Path:
 
 def record(matrix: Path | None, results: Path | None, found: Chosen) -> None:
     """Put what the smoke tests of the jobs of `found` said into the ledgers, and say so."""
+    from imgbuild.cache.store import Store
     from imgbuild.ci import recording
-    from imgbuild.store import Store
 
     project = _session(matrix).project
     proves.tell(recording.record(project, folder(matrix, results), found.targets, Store.open()))
@@ -238,6 +238,6 @@ def _settings(session: Session, gate: Sequence[Tier], *, gpu: bool) -> Settings:
 
 
 def _session(matrix: Path | None) -> Session:
-    from imgbuild import pipeline
+    from imgbuild.pipeline import targets
 
-    return pipeline.open_session(matrix, pipeline.Options())
+    return targets.open_session(matrix, targets.Options())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from imgbuild.cli import options
-from imgbuild.console import console
+from imgbuild.resolve.answer import Answer, Outcome
+from imgbuild.system.console import console
 from imgbuild.values import Arch
-from imgbuild.worlds import Answer, Outcome
 
 WHY = 3  # reasons shown for a package; --json has all
 

@@ -1,0 +1,1 @@
+"""The root file system of a Debian base, made without maintainer scripts."""

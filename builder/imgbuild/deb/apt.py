@@ -15,15 +15,15 @@ import lzma
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from imgbuild import run
-from imgbuild.console import console
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
 from imgbuild.deb.closure import Archive, close
 from imgbuild.deb.control import fields, paragraphs
 from imgbuild.errors import FetchFailed, IntegrityError, ToolMissing
-from imgbuild.fetch import Http
+from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.model import DebianBase
-from imgbuild.resolution import Deb
-from imgbuild.store import Store
+from imgbuild.system import process
+from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
 
 KEYRINGS = (
@@ -132,11 +132,11 @@ def _used(paragraph: dict[str, str]) -> dict[str, str]:
 def _apt_sites(suite: str) -> list[str]:
     """Sites of this machine's apt: those with `suite`, then others that look like Debian's."""
     try:
-        apt = run.find("apt-get", remedy="")
+        apt = process.find("apt-get", remedy="")
     except ToolMissing:
         return []  # not a Debian machine: the base's own mirrors serve
     form = "$(CREATED_BY) $(CODENAME) $(SITE)"
-    result = run.run([apt, "indextargets", "--format", form], check=False)
+    result = process.run([apt, "indextargets", "--format", form], check=False)
     rows = [line.split() for line in result.stdout.splitlines()]
     sites = [
         (codename, site.rstrip("/"))
@@ -194,7 +194,7 @@ def _index(url: str, digest: str, store: Store, http: Http) -> str:
 
 def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:
     """The fields of a clear-signed `InRelease`; only what the signature covers is read."""
-    gpgv = run.find("gpgv", remedy=REMEDY)
+    gpgv = process.find("gpgv", remedy=REMEDY)
     keyring = next((path for path in KEYRINGS if path.exists()), None)
     if keyring is None:
         message = "Debian's archive keyring is not installed"
@@ -203,7 +203,7 @@ def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:
         signed, clear = scratch / "InRelease", scratch / "Release"
         signed.write_bytes(data)
         command = [gpgv, "--status-fd", "1", "--keyring", str(keyring), "--output", str(clear)]
-        result = run.run([*command, str(signed)], check=False)
+        result = process.run([*command, str(signed)], check=False)
         states = [
             line.split()[1] for line in result.stdout.splitlines() if line.startswith("[GNUPG:] ")
         ]

@@ -17,19 +17,12 @@ from pathlib import Path
 
 from imgbuild.deb import effects
 from imgbuild.deb.archive import Package, read
-from imgbuild.deb.table import (
-    Table,
-    check_scripts,
-    dpkg_configuration,
-    excluded,
-    included,
-    load,
-)
+from imgbuild.deb.table import Table, check_scripts, dpkg_configuration, excluded, included, load
 from imgbuild.deb.tree import Tree
 from imgbuild.errors import IntegrityError
+from imgbuild.lock.resolution import Deb
 from imgbuild.oci.tar import Kind, Member
-from imgbuild.plan import AddedDebsRecipe, DebianRecipe
-from imgbuild.resolution import Deb
+from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe
 
 THREADS = min(4, os.cpu_count() or 1)  # lzma works outside Python's lock
 CONFIGURATION = "etc/dpkg/dpkg.cfg.d/imgbuild"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -17,9 +16,10 @@ import yaml
 
 from imgbuild.deb.archive import Package
 from imgbuild.errors import InputError, IntegrityError, Problem
+from imgbuild.system import files
 from imgbuild.values import Sha256, sha256
 
-DATA = Path(__file__).parent.parent / "data" / "debian"
+DATA = files.data("debian")
 SCRIPTS = ("preinst", "postinst", "config")  # what dpkg runs when it installs onto an empty root
 
 Mode = Annotated[str, msgspec.Meta(pattern="^[0-7]{4}$")]

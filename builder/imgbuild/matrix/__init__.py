@@ -1,0 +1,1 @@
+"""`matrix.yaml` and the learned constraints as values."""

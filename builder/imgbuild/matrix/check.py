@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from imgbuild.errors import Problem
 from imgbuild.matrix import flashinfer
-from imgbuild.matrix.walk import Path, Walked, dotted, nearest
+from imgbuild.matrix.validate import Path, Walked, dotted, nearest
 
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 LABEL = r"[a-z0-9]+([.-][a-z0-9]+)*"

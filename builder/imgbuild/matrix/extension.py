@@ -1,7 +1,8 @@
 """What the `matrix.yaml` of a user's own repository says: published targets, and what is added.
 
 Comes in: a walked document. Goes out: frozen values, and notes of what is wrong in them. A row says
-only what it adds; all else is the published target's, as its lock has it (see `imgbuild.extend`).
+only what it adds; all else is the published target's, as its lock has it
+(see `imgbuild.lock.published`).
 The JSON Schema is generated from these types.
 """
 
@@ -15,14 +16,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from imgbuild.matrix.check import (
-    DEBIAN_PACKAGE,
-    Notes,
-    folder,
-    mirrors,
-    table,
-    texts,
-)
+from imgbuild.matrix.check import DEBIAN_PACKAGE, Notes, folder, mirrors, table, texts
+from imgbuild.matrix.check_targets import configuration, versions
 from imgbuild.matrix.model import (
     Drops,
     Form,
@@ -39,8 +34,7 @@ from imgbuild.matrix.model import (
     Waivers,
     Wanted,
 )
-from imgbuild.matrix.targets import configuration, versions
-from imgbuild.matrix.walk import Path
+from imgbuild.matrix.validate import Path
 from imgbuild.values import Arch
 
 # Folders that are links in a Debian root, that have a mode of their own, or that a runtime covers.

@@ -16,10 +16,10 @@ from msgspec import inspect
 
 from imgbuild.errors import InputError, Problem
 from imgbuild.matrix.check import Notes, check_shared
-from imgbuild.matrix.document import parse
+from imgbuild.matrix.check_targets import check_targets
 from imgbuild.matrix.model import Index, Matrix
-from imgbuild.matrix.targets import check_targets
-from imgbuild.matrix.walk import walk
+from imgbuild.matrix.validate import walk
+from imgbuild.matrix.yaml_nodes import parse
 
 AnyMatrix = TypeVar("AnyMatrix", bound=Matrix)
 

@@ -11,11 +11,11 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from imgbuild.console import console
 from imgbuild.errors import InputError, NothingSelected, WorldImpossible
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.matrix.near import like
-from imgbuild.matrix.walk import nearest
+from imgbuild.matrix.validate import nearest
+from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 

@@ -1,0 +1,1 @@
+"""The OCI image format: tar, layers, documents, layouts."""

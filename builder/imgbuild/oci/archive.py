@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from imgbuild import codec
-from imgbuild.console import console
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.layout import (
     BLOBS,
@@ -30,6 +29,7 @@ from imgbuild.oci.layout import (
     read,
 )
 from imgbuild.oci.tar import END, Kind, Member, header, padding
+from imgbuild.system.console import console
 from imgbuild.values import Arch, Bytes, Digest
 
 Format = Literal["oci-archive", "docker-archive"]

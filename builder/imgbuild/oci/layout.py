@@ -21,10 +21,11 @@ from typing import TypeVar
 import msgspec
 
 from imgbuild import codec
-from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
-from imgbuild.oci import documents, image
+from imgbuild.oci import documents
 from imgbuild.oci.documents import Configuration, Descriptor, Index, Manifest
+from imgbuild.plan import documents as image
+from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest, digest_of
 
 MARKER = "oci-layout"

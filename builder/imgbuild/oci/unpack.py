@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
 import msgspec
 from isal import igzip_threaded, isal_zlib
 
-from imgbuild.console import Bar, console
 from imgbuild.errors import InputError, IntegrityError, WorkFailed
 from imgbuild.oci.tar import BLOCK, padding
 from imgbuild.oci.tree import Tree
+from imgbuild.system.console import Bar, console
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -13,19 +13,19 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from imgbuild import disk
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.fetch_headers import content_range, number
-from imgbuild.fetch_http import Refused, Request
+from imgbuild.http.client import Refused, Request
+from imgbuild.http.headers import content_range, number
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import hosts
 from imgbuild.registry.manifests import REFUSED
 from imgbuild.registry.reference import Repository
 from imgbuild.registry.transport import PLAIN, RegistryHttp, at, pulling
+from imgbuild.system import files
 from imgbuild.values import Digest, digest_of
 
 if TYPE_CHECKING:
-    from imgbuild.fetch_session import Response
+    from imgbuild.http.session import Response
 
 SMALL = 64 * 1024 * 1024
 _PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new start
@@ -109,7 +109,7 @@ def download(
     IntegrityError if no endpoint gives what the descriptor says; the file is gone then.
     """
     path.touch()
-    with disk.plain_errors(path), path.open("r+b", buffering=0) as file:
+    with files.plain_errors(path), path.open("r+b", buffering=0) as file:
         work = _Download(http, repository, descriptor, file, advance)
         try:
             work.run()
@@ -149,7 +149,7 @@ class _Download:
         )
 
     def _from(self, request: Request) -> None:
-        from imgbuild.fetch_session import Transient
+        from imgbuild.http.session import Transient
 
         tries, furthest, restarted = 0, self._size, False
         while True:
@@ -173,7 +173,7 @@ class _Download:
 
     def _append(self, request: Request) -> int:
         """One request for what is missing; the byte from which on its answer was used."""
-        from imgbuild.fetch_session import Transient
+        from imgbuild.http.session import Transient
 
         more = {"Range": f"bytes={self._size}-"} if self._size else {}
         asked = msgspec.structs.replace(request, headers={**request.headers, **more})

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from imgbuild.console import console
 from imgbuild.errors import InputError
 from imgbuild.registry.reference import HUB
+from imgbuild.system.console import console
 
 HUB_SERVER = "registry-1.docker.io"
 LOCAL = re.compile(r"^(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$")
@@ -87,9 +87,9 @@ def endpoints(
 
 def context(certificates: Certificates) -> ssl.SSLContext:
     """A TLS context with `certificates`; InputError for a file that is none."""
-    from imgbuild import fetch_session
+    from imgbuild.http import session
 
-    made = fetch_session.trust(os.environ)
+    made = session.trust(os.environ)
     place = Path()
     try:
         for place in certificates.authorities:

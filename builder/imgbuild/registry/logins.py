@@ -15,12 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import run
-from imgbuild.console import console
-from imgbuild.credentials import Login
 from imgbuild.errors import InputError
+from imgbuild.http.credentials import Login
 from imgbuild.registry.hosts import HUB_SERVER
 from imgbuild.registry.reference import HUB
+from imgbuild.system import process
+from imgbuild.system.console import console
 
 HUB_LOGIN = "https://index.docker.io/v1/"
 TOKEN_USER = "<token>"  # noqa: S105 - by this name a helper says that its secret is a token
@@ -130,7 +130,7 @@ def _ask(helper: str, name: str, path: Path) -> Found:
     if program is None:
         console.warn(f"{path} names docker-credential-{helper}, which is not installed")
         return Found()
-    result = run.run([program, "get"], stdin=name, check=False)
+    result = process.run([program, "get"], stdin=name, check=False)
     if result.status != 0:
         if NOTHING not in result.stdout + result.stderr:
             console.warn(f"docker-credential-{helper} gives no login for {name}")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.fetch_headers import number
-from imgbuild.fetch_http import Refused, Request
+from imgbuild.http.client import Refused, Request
+from imgbuild.http.headers import number
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import hosts
@@ -22,7 +22,7 @@ from imgbuild.registry.transport import PLAIN, RegistryHttp, pulling, pushing
 from imgbuild.values import DIGEST_PATTERN, Digest, digest_of
 
 if TYPE_CHECKING:
-    from imgbuild.fetch_session import Response
+    from imgbuild.http.session import Response
 
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"

@@ -13,9 +13,9 @@ from urllib.parse import urljoin
 import msgspec
 
 from imgbuild import codec
-from imgbuild.credentials import origin, redact
 from imgbuild.errors import FetchFailed
-from imgbuild.fetch_http import Refused, Request
+from imgbuild.http.client import Refused, Request
+from imgbuild.http.credentials import origin, redact
 from imgbuild.registry import hosts
 from imgbuild.registry.hosts import Endpoint
 from imgbuild.registry.manifests import NotFound
@@ -23,7 +23,7 @@ from imgbuild.registry.reference import Repository
 from imgbuild.registry.transport import PLAIN, RegistryHttp, at, pulling
 
 if TYPE_CHECKING:
-    from imgbuild.fetch_session import Response
+    from imgbuild.http.session import Response
 
 LIMIT = 64 * 1024 * 1024
 PAGES = 100_000  # some registries give ten entries at a time, none has a million of anything

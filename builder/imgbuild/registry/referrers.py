@@ -13,15 +13,15 @@ from urllib.parse import urlencode
 import msgspec
 
 from imgbuild import codec
-from imgbuild.console import console
 from imgbuild.errors import FetchFailed
-from imgbuild.fetch_http import Refused, Request
+from imgbuild.http.client import Refused, Request
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Index
 from imgbuild.registry import hosts, manifests, pages
 from imgbuild.registry.manifests import NotFound
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.registry.transport import PLAIN, RegistryHttp, pulling
+from imgbuild.system.console import console
 from imgbuild.values import Digest, digest_of
 
 # How a registry without the API answers; the specification knows only 404.

@@ -15,9 +15,9 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from imgbuild.credentials import Login, host, origin
 from imgbuild.errors import FetchFailed
-from imgbuild.fetch_http import Request
+from imgbuild.http.client import Request
+from imgbuild.http.credentials import Login, host, origin
 from imgbuild.registry.logins import Found
 
 CLIENT = "imgbuild"

@@ -20,18 +20,18 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
-from imgbuild.console import console
-from imgbuild.credentials import Login, bare, host, origin
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.fetch_http import Http, Refused, Request
+from imgbuild.http.client import Http, Refused, Request
+from imgbuild.http.credentials import Login, bare, host, origin
 from imgbuild.registry import hosts, logins, tokens
 from imgbuild.registry.hosts import Endpoint
 from imgbuild.registry.tokens import Grant
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     import ssl
 
-    from imgbuild.fetch_session import Response, Session
+    from imgbuild.http.session import Response, Session
 
 T = TypeVar("T")
 PLAIN = {"Accept-Encoding": "identity"}
@@ -273,7 +273,7 @@ class RegistryHttp(Http):
         return next(iter(within or near), None)
 
     def _session(self, request: Request) -> Session:
-        from imgbuild import fetch_session
+        from imgbuild.http import session
 
         endpoint = self._endpoint(f"{request.server}/") if request.server else None
         shown = endpoint.certificates if endpoint else hosts.Certificates()
@@ -287,11 +287,11 @@ class RegistryHttp(Http):
             with self._describing:
                 if shown not in self._contexts:
                     self._contexts[shown] = hosts.context(shown)
-            kept[shown] = fetch_session.session(self._contexts[shown])
+            kept[shown] = session.session(self._contexts[shown])
         return kept[shown]
 
     def _refusal(self, response: Response, request: Request) -> Exception:
-        from imgbuild.fetch_session import Transient
+        from imgbuild.http.session import Transient
 
         self._pass_on(response)
         failure = super()._refusal(response, request)

@@ -19,19 +19,19 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from imgbuild.console import console
-from imgbuild.credentials import origin
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, WorkFailed
-from imgbuild.fetch_headers import number
-from imgbuild.fetch_http import Refused, Request
+from imgbuild.http.client import Refused, Request
+from imgbuild.http.credentials import origin
+from imgbuild.http.headers import number
 from imgbuild.registry import blobs, hosts
 from imgbuild.registry.reference import Repository
 from imgbuild.registry.transport import RegistryHttp, RegistryRefused, pulling, pushing
-from imgbuild.threads import Stopped
+from imgbuild.system.console import console
+from imgbuild.system.threads import Stopped
 from imgbuild.values import Digest
 
 if TYPE_CHECKING:
-    from imgbuild.fetch_session import Response
+    from imgbuild.http.session import Response
 
 PIECE = 128 * 1024
 CHUNK = 32 * 1024 * 1024  # after a break; what is lost at most by the next one
@@ -163,7 +163,7 @@ class _Upload:
 
     def _send(self) -> None:
         """Send it, again and again while that may help."""
-        from imgbuild.fetch_session import Transient
+        from imgbuild.http.session import Transient
 
         tries, furthest = 0, 0
         while True:
@@ -313,7 +313,7 @@ class _Upload:
 
     def _recover(self) -> None:
         """Ask how far the upload is; begin anew where that is not known. Chunks from now on."""
-        from imgbuild.fetch_session import Transient
+        from imgbuild.http.session import Transient
 
         self._chunk = self._chunk or CHUNK
         self._http.fragile.add(self._repository.host)
@@ -335,7 +335,7 @@ class _Upload:
 
     def _cancel(self) -> None:
         """Tell the registry that the upload will not go on; of other places nothing is deleted."""
-        from imgbuild.fetch_session import Transient
+        from imgbuild.http.session import Transient
 
         place, self._location = self._location, None
         if place is not None and origin(place) == origin(self._server):

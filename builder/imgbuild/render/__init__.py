@@ -1,1 +1,1 @@
-"""The plan as text for people and other builders: Dockerfiles, bake files, definition files."""
+"""A lock as text for other tools: Dockerfile, bake file, pylock, definition file, script."""

@@ -9,12 +9,12 @@ import urllib.parse
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from imgbuild import sources
+from imgbuild.assemble import sources
+from imgbuild.cache.download import Http
 from imgbuild.errors import FetchFailed, InputError
-from imgbuild.fetch import Http
-from imgbuild.lock import Lock
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Locked
 from imgbuild.matrix.model import Matrix
-from imgbuild.resolution import Locked
 
 READERS = 16
 Addresses = Callable[[str, Locked], str]

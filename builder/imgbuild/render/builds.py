@@ -6,8 +6,8 @@ Comes in: a built package of a lock. Goes out: the wheels that its build needs, 
 from __future__ import annotations
 
 from imgbuild.errors import InputError
-from imgbuild.lock import Lock
-from imgbuild.resolution import Built, Wheel
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Built, Wheel
 from imgbuild.values import Arch
 
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imgbuild import codec
-from imgbuild.lock import Lock
+from imgbuild.lock.lock import Lock
 from imgbuild.matrix.model import Matrix
-from imgbuild.plan import FilesRecipe, VenvRecipe, plan
+from imgbuild.plan.plan import FilesRecipe, VenvRecipe, plan
+from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.render import dockerfile, templates, tree
-from imgbuild.seal import Seal
 from imgbuild.values import Arch
 
 DOCKERFILE = "Dockerfile"

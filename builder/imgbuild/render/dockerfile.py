@@ -14,14 +14,17 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from imgbuild import codec, extend_lock, requirements, skeleton
-from imgbuild import seal as seals
+from imgbuild import codec
+from imgbuild.assemble import skeleton
 from imgbuild.errors import InputError
-from imgbuild.lock import Lock
+from imgbuild.lock import extension, requirements
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import Matrix
 from imgbuild.oci.tar import Kind, Member
-from imgbuild.plan import (
+from imgbuild.plan import seal as seals
+from imgbuild.plan.plan import (
     AddedFilesRecipe,
     FilesRecipe,
     Plan,
@@ -31,9 +34,8 @@ from imgbuild.plan import (
     installed_wheels,
     plan,
 )
+from imgbuild.plan.seal import Seal
 from imgbuild.render.tree import Tree, tree
-from imgbuild.resolution import Wheel
-from imgbuild.seal import Seal
 from imgbuild.values import Arch, Digest, Sha256, sha256
 
 INSTALLER = "uv"
@@ -243,7 +245,7 @@ def added(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[Member, ...]:
     found: list[Member] = []
     for layer in planned.layers:
         if isinstance(layer.recipe, AddedFilesRecipe):
-            contents = extend_lock.contents(lock, matrix)
+            contents = extension.contents(lock, matrix)
             found += skeleton.added_members(layer.recipe, contents)
     for member in found:
         try:

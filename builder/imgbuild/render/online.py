@@ -12,11 +12,11 @@ from collections.abc import Iterable
 import msgspec
 
 from imgbuild.errors import InputError
-from imgbuild.lock import Lock
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Resolution
 from imgbuild.render import builds
 from imgbuild.render.addresses import Addresses
 from imgbuild.render.dockerfile import Build, Dockerfile, Install, Stage
-from imgbuild.resolution import Resolution
 from imgbuild.values import Arch
 
 

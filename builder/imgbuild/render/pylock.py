@@ -12,9 +12,9 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 import imgbuild
-from imgbuild.lock import Lock
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Built, Locked, Wheel
 from imgbuild.render.addresses import Addresses
-from imgbuild.resolution import Built, Locked, Wheel
 from imgbuild.values import Arch
 
 Entries = dict[tuple[str, str], dict[Arch, Wheel | Built]]

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.lock import Lock
-from imgbuild.plan import installed_wheels, omitted
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Built, Locked, Resolution
+from imgbuild.plan.plan import installed_wheels, omitted
+from imgbuild.plan.seal import Seal
 from imgbuild.render import builds, templates
 from imgbuild.render.addresses import Addresses
 from imgbuild.render.dockerfile import Omission, omission
-from imgbuild.resolution import Built, Locked, Resolution
-from imgbuild.seal import Seal
 from imgbuild.values import Arch
 
 HOST = ("NVIDIA_", "PATH", "VIRTUAL_ENV")  # variables that only a container or `activate` sets

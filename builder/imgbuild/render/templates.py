@@ -15,8 +15,9 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.errors import InputError
+from imgbuild.system import files
 
-DATA = Path(__file__).parents[1] / "data" / "templates"
+DATA = files.data("templates")
 WIDTH = 100
 
 

@@ -16,16 +16,16 @@ from typing import Literal
 
 import msgspec
 
-from imgbuild import disk
-from imgbuild.console import console
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
-from imgbuild.lock import lock_path, read_lock
+from imgbuild.lock.lock import lock_path, read_lock
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.merged import shown
-from imgbuild.seal import read_seal
+from imgbuild.plan.seal import read_seal
 from imgbuild.sif import container, enroot, files, squashfs
 from imgbuild.sif.flat import Flat, Layer
 from imgbuild.sif.image import archive, read
+from imgbuild.system import files as disk
+from imgbuild.system.console import console
 from imgbuild.values import Arch, Bytes, Digest, digest_of_file
 
 Format = Literal["sif", "squashfs"]

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imgbuild import codec
-from imgbuild.console import console
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.tar import Kind, Member
 from imgbuild.sif import container
 from imgbuild.sif.image import Image, file, folder, link, words
+from imgbuild.system.console import console
 from imgbuild.values import Digest, digest_of
 
 HOME = ".singularity.d"

@@ -23,13 +23,13 @@ from typing import BinaryIO, NoReturn
 
 import msgspec
 
-from imgbuild.console import console
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.merged import Merged, Node
 from imgbuild.oci.tar import END, padding
 from imgbuild.oci.unpack import XATTR, Entry, Reader, inflated
 from imgbuild.sif import skim
 from imgbuild.sif.skim import Seen
+from imgbuild.system.console import console
 from imgbuild.values import Bytes, Digest, digest_of_file
 
 TYPES = {

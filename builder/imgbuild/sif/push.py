@@ -7,12 +7,12 @@ image's manifest, under a tag; `apptainer pull oras://` takes it. The same SIF i
 from __future__ import annotations
 
 from imgbuild import codec
-from imgbuild.console import console
 from imgbuild.errors import InputError
 from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.registry.client import Client, Outcome, bytes_source, file_source
 from imgbuild.registry.reference import TAG, Reference, Repository
 from imgbuild.sif.convert import Made, Pushed
+from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest
 
 CONFIG_TYPE = "application/vnd.sylabs.sif.config.v1+json"

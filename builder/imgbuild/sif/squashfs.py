@@ -17,9 +17,9 @@ from typing import Literal
 
 import msgspec
 
-from imgbuild import run
 from imgbuild.errors import ToolMissing
 from imgbuild.oci.merged import Node
+from imgbuild.system import process
 
 Compressor = Literal["zstd", "gzip"]
 
@@ -51,8 +51,8 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 
 def find() -> Tool:
     """The mksquashfs of this machine; ToolMissing if there is none or it reads no tar."""
-    program = run.find(PROGRAM, remedy=REMEDY)
-    said = run.run([program, "-version"], check=False)
+    program = process.find(PROGRAM, remedy=REMEDY)
+    said = process.run([program, "-version"], check=False)
     found = re.search(r"mksquashfs version (\d+)\.(\d+)(\S*)", said.stdout + said.stderr)
     if found is None:
         message = f"{program} does not tell its version"
@@ -81,4 +81,4 @@ def write(
     # The one time that reaches all of it: 4.5.1 takes no time for the root folder beside a tar, and
     # gives it that of the clock. No file has a later one, so no other is moved. (Where a file's is
     # in the future, the root folder's is the clock's after all.)
-    run.feed(command, chunks, env={"SOURCE_DATE_EPOCH": str(form.time)})
+    process.feed(command, chunks, env={"SOURCE_DATE_EPOCH": str(form.time)})

@@ -1,0 +1,1 @@
+"""The terminal, processes, the file system and threads."""

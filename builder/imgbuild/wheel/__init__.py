@@ -1,0 +1,1 @@
+"""A wheel as a value: its files, its metadata, how it installs."""

@@ -19,13 +19,7 @@ from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.tar import Member, Slice
 from imgbuild.wheel.archive import Archive, read
 from imgbuild.wheel.record import Row, digest, known_digest, read_record, relative, write_record
-from imgbuild.wheel.scripts import (
-    PLACEHOLDER,
-    EntryPoint,
-    entry_points,
-    launcher,
-    rewritten,
-)
+from imgbuild.wheel.scripts import PLACEHOLDER, EntryPoint, entry_points, launcher, rewritten
 from imgbuild.wheel.zipformat import ZipMember, refuse
 
 INSTALLER = b"imgbuild\n"

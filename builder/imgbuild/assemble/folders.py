@@ -1,0 +1,144 @@
+"""Folders of the base that a user's files are put into: a layer that adds the files names them too.
+
+Comes in: the lock of an extension, and the cache. Goes out: the same lock, which says mode and
+owner of those that are not plain: the layer writer would make /root a folder that all can read.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.assemble.layers import require
+from imgbuild.cache.store import Store
+from imgbuild.deb import root as debian_root
+from imgbuild.errors import InputError
+from imgbuild.lock.lock import AddedFolder, Extends, Lock
+from imgbuild.oci.merged import Merged
+from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe, Layer, RegistryRecipe, base_of, plan
+from imgbuild.values import Arch
+
+FACT = "folders"
+FOLDER = "folder"
+PLAIN = AddedFolder(mode="0755")
+SETGID = 0o2000
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands at a path of the base: its type, and mode and owner as a folder has them."""
+
+    path: str
+    kind: str
+    folder: AddedFolder
+
+
+def known(lock: Lock, inputs: Inputs) -> Lock:
+    """`lock` with the folders of its base that added files and links lie in, where not plain.
+
+    What the base is made of is fetched if nobody has read it. InputError if a file or link would
+    stand for a folder, if above it there is something else than one, or one whose group a
+    container's programs would pass on.
+    """
+    if lock.extends is None or not (lock.extends.files or lock.extends.links):
+        return lock
+    extends = lock.extends
+    arches = {
+        arch: msgspec.structs.replace(added, folders=_folders(lock, extends, arch, inputs))
+        for arch, added in extends.arch.items()
+    }
+    return msgspec.structs.replace(lock, extends=msgspec.structs.replace(extends, arch=arches))
+
+
+def _folders(lock: Lock, extends: Extends, arch: Arch, inputs: Inputs) -> dict[str, AddedFolder]:
+    layers = base_of(plan(lock, arch)).layers
+    placed = sorted((*extends.files, *extends.links))
+    above = sorted({folder for path in placed for folder in _above(path)})
+    own = {path.strip("/") for path in placed}
+    key = codec.compact([[layer.id for layer in layers], above, sorted(own)]).decode()
+    kept = inputs.store.fact(FACT, key)
+    if kept is None:
+        inputs.fetch(lock, layers)
+        found = _met(_seen(layers, inputs.store), above, own)
+        inputs.store.put_fact(FACT, key, msgspec.json.encode(found))
+    else:
+        found = msgspec.json.decode(kept, type=tuple[Seen, ...])
+    for seen in found:
+        _refuse(lock.target, extends, seen)
+    return {f"/{seen.path}": seen.folder for seen in found if seen.folder != PLAIN}
+
+
+def _met(every: Iterable[Seen], above: Sequence[str], placed: set[str]) -> tuple[Seen, ...]:
+    """What of a base is above the placed paths, and the folders that stand at one of them.
+
+    A folder that no package names is known by what lies below it.
+    """
+    met: dict[str, Seen] = {}
+    for seen in every:
+        if seen.path in above or (seen.path in placed and seen.kind == FOLDER):
+            met[seen.path] = seen
+        for path in placed & set(_above(seen.path)):
+            met.setdefault(path, Seen(path=path, kind=FOLDER, folder=PLAIN))
+    return tuple(met[path] for path in sorted(met))
+
+
+def _refuse(target: str, extends: Extends, seen: Seen) -> None:
+    """InputError if what a row adds cannot be where or below what `seen` is."""
+    place = f"/{seen.path}"
+    added = {**extends.links, **{path: file.file for path, file in extends.files.items()}}
+    path = min(path for path in added if path == place or path.startswith(f"{place}/"))
+    field = "files" if path in extends.files else "links"
+    message = f"targets.{target}.{field}.{path} cannot be added: {place}"
+    if path == place:
+        message = f"{message} is a folder there"
+        raise InputError(message, hint=f"write {place}/{posixpath.basename(added[path])}")
+    if seen.kind != FOLDER:
+        message = f"{message} is no folder there: {seen.kind}"
+        raise InputError(message, hint="write the path of a folder, not of a link to one")
+    if int(seen.folder.mode, 8) & SETGID:
+        message = f"{message} hands its group on to what is in it (its mode is {seen.folder.mode})"
+        raise InputError(message, hint="choose another folder: a layer says each file's group")
+
+
+def _above(path: str) -> Iterator[str]:
+    """The folders above an absolute path, without the slash that it begins with."""
+    path = path.strip("/")
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _seen(layers: Sequence[Layer], store: Store) -> Iterable[Seen]:
+    """Every path of a base: Debian's packages, those that are added as well, or a registry's."""
+    last = layers[-1].recipe
+    if isinstance(last, DebianRecipe):
+        yield from _of_packages(last, store)
+    elif isinstance(last, AddedDebsRecipe):
+        both = (*last.base.debs, *last.debs)
+        yield from _of_packages(msgspec.structs.replace(last.base, debs=both), store)
+    else:
+        recipes = [layer.recipe for layer in layers if isinstance(layer.recipe, RegistryRecipe)]
+        blobs = [store.blob(recipe.layer.digest) for recipe in recipes]
+        yield from _of_layers([blob for blob in blobs if blob is not None])
+
+
+def _of_packages(recipe: DebianRecipe, store: Store) -> Iterator[Seen]:
+    paths = {deb.sha256: require(store, deb.sha256, deb.file) for deb in recipe.debs}
+    with store.scratch() as scratch:
+        for each in debian_root.members(recipe, paths, scratch):
+            folder = AddedFolder(mode=f"{each.mode:04o}", uid=each.uid, gid=each.gid)
+            yield Seen(path=each.path, kind=each.kind.name.lower(), folder=folder)
+
+
+def _of_layers(blobs: Sequence[Path]) -> Iterator[Seen]:
+    tree = Merged()
+    for blob in blobs:
+        with inflated(blob) as stream:
+            tree.add(Reader(stream, str(blob)))
+    for path, node in tree.walk():
+        folder = AddedFolder(mode=f"{node.mode:04o}", uid=node.uid, gid=node.gid)
+        yield Seen(path=path.strip("/"), kind=node.kind, folder=folder)

@@ -1,0 +1,192 @@
+"""The cache and the ways to fill it: what a build reads, brought into the store.
+
+Comes in: layers of a plan. Goes out: their files in the store, with the hashes that the lock says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.assemble import layers as assemble
+from imgbuild.assemble import mirror_items, skeleton, sources
+from imgbuild.assemble.mirror import Mirror
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed
+from imgbuild.lock import extension
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Wheel
+from imgbuild.matrix.model import Matrix
+from imgbuild.oci.tar import Kind
+from imgbuild.plan.plan import Layer, RegistryRecipe, VenvRecipe, WheelsRecipe
+from imgbuild.registry import base_image
+from imgbuild.values import Sha256, sha256
+from imgbuild.wheel import conflicts
+
+TABLES = "prefix-files"
+BATCH_BYTES = 4_000_000_000  # inputs on disk at once where they are not kept
+T = TypeVar("T")
+
+
+class Inputs:
+    """Everything that layers are made from, fetched when it is missing and allowed.
+
+    `mirror` is asked first; if it is the only source, or `offline`, no other server is asked.
+    """
+
+    def __init__(
+        self,
+        matrix: Matrix,
+        store: Store,
+        http: Http,
+        *,
+        offline: bool,
+        mirror: Mirror | None = None,
+    ) -> None:
+        self.matrix = matrix
+        self.store = store
+        self.http = http
+        self.offline = offline
+        self.mirror = None if offline else mirror
+
+    def fetch(self, lock: Lock, layers: Sequence[Layer]) -> list[Sha256]:
+        """Bring every input of `layers` into the store; the hashes of those that were not there."""
+        due = {
+            key
+            for layer in layers
+            for key in assemble.input_hashes(layer.recipe)
+            if self.store.file(key) is None
+        }
+        blobs = [
+            layer.recipe
+            for layer in layers
+            if isinstance(layer.recipe, RegistryRecipe)
+            and self.store.blob(layer.recipe.layer.digest) is None
+        ]
+        due -= extension.bring(lock, due, self.matrix, self.store)
+        self.download(lock, due, blobs)
+        return sorted(due)
+
+    def download(self, lock: Lock, due: set[Sha256], blobs: Sequence[RegistryRecipe] = ()) -> None:
+        """Bring the files of `lock` with the hashes `due`, and layers of registries.
+
+        Offline, only what needs no server; FetchFailed, before any is asked, for all else.
+        """
+        if self.mirror is not None and (due or blobs):
+            wanted = due | {recipe.layer.digest.removeprefix("sha256:") for recipe in blobs}
+            brought = self._from_mirror(self.mirror, lock, wanted)
+            due = due - brought
+            blobs = [r for r in blobs if r.layer.digest.removeprefix("sha256:") not in brought]
+        if self.offline or (self.mirror is not None and self.mirror.only):
+            self._refuse_far(lock, due, blobs)
+        if due:
+            sources.fetch(lock, due, self.matrix, self.store, self.http)
+        for recipe in blobs:
+            base_image.fetch_layers(recipe.image, [recipe.layer], self.store)
+
+    def _from_mirror(self, mirror: Mirror, lock: Lock, wanted: set[Sha256]) -> set[Sha256]:
+        """Bring what the mirror has of `wanted`: its hashes; and what builds a wheel that it lacks.
+
+        It is asked for files of the user's own folders too: another machine may not have these.
+        """
+        named = mirror_items.inputs_of_all(lock)
+        items = [named[key] for key in sorted(wanted) if key in named]
+        found = mirror.bring(items, self.store, title=lock.target)
+        brought = {digest.removeprefix("sha256:") for digest in found}
+        parts = sources.made_of(lock, wanted - brought)
+        if parts:
+            parts |= {deb.sha256 for deb in sources.host_debs(lock)}
+            due = [named[key] for key in sorted(parts) if self.store.file(key) is None]
+            mirror.bring(due, self.store, title=f"{lock.target}, what is built from an sdist")
+        return brought
+
+    def _refuse_far(self, lock: Lock, due: set[Sha256], blobs: Sequence[RegistryRecipe]) -> None:
+        """FetchFailed if a server that may not be asked would have to be."""
+        far = sources.far(lock, due, self.matrix, self.store) if due else set()
+        if not far and not blobs:
+            return
+        if self.mirror is None:
+            message = (
+                f"{len(far) + len(blobs)} inputs of {lock.target} are not in {self.store.root}"
+            )
+            raise FetchFailed(message, hint="run once without --offline")
+        named = mirror_items.inputs_of_all(lock)
+        lacking = sorted(
+            named[key].file
+            for key in {*far, *(recipe.layer.digest.removeprefix("sha256:") for recipe in blobs)}
+            if key in named
+        )
+        some = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")
+        message = (
+            f"the mirror {self.mirror.repository} lacks {len(lacking)} inputs of {lock.target},"
+            f" and no other place may be asked: {some}"
+        )
+        place = f"imgbuild mirror push {lock.target} {self.mirror.repository}"
+        raise FetchFailed(message, hint=f"fill it where the indexes answer: {place}")
+
+    def drop(self, hashes: Iterable[Sha256]) -> None:
+        """Take files out of the cache again."""
+        for key in hashes:
+            self.store.drop_file(key)
+
+    def file_tables(
+        self, lock: Lock, layers: Sequence[Layer]
+    ) -> dict[str, tuple[conflicts.Entry, ...]]:
+        """Package → installed files with CRC and size, remembered by the wheel's hash."""
+        tables = {}
+        for layer in layers:
+            recipe = layer.recipe
+            if isinstance(recipe, WheelsRecipe):
+                for wheel in recipe.wheels:
+                    tables[wheel.package] = self._table(lock, layer, recipe, wheel)
+            elif isinstance(recipe, VenvRecipe):
+                own = tuple(
+                    item for item in skeleton.venv_members(recipe) if item.kind is not Kind.FOLDER
+                )
+                tables["(the environment itself)"] = conflicts.table(own, recipe.prefix.strip("/"))
+        return tables
+
+    def read(self, layer: Layer) -> bool:
+        """Whether the files of all wheels in `layer` are known; True where it has none."""
+        recipe = layer.recipe
+        return not isinstance(recipe, WheelsRecipe) or all(
+            self.store.fact(TABLES, _table_key(recipe, wheel)) is not None
+            for wheel in recipe.wheels
+        )
+
+    def _table(
+        self, lock: Lock, layer: Layer, recipe: WheelsRecipe, wheel: Wheel
+    ) -> tuple[conflicts.Entry, ...]:
+        key = _table_key(recipe, wheel)
+        stored = self.store.fact(TABLES, key)
+        if stored is not None:
+            return msgspec.json.decode(stored, type=tuple[conflicts.Entry, ...])
+        self.fetch(lock, [layer])
+        members = assemble.wheel_members(recipe, wheel, self.store)
+        table = conflicts.table(members, recipe.prefix.strip("/"))
+        self.store.put_fact(TABLES, key, msgspec.json.encode(table))
+        return table
+
+
+def batches(items: Iterable[T], size: Callable[[T], int], *, bounded: bool) -> Iterator[list[T]]:
+    """Items in runs of at most BATCH_BYTES (a single larger one stands alone), or all in one."""
+    batch: list[T] = []
+    total = 0
+    for item in items:
+        added = size(item)
+        if batch and bounded and total + added > BATCH_BYTES:
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += added
+    if batch:
+        yield batch
+
+
+def _table_key(recipe: WheelsRecipe, wheel: Wheel) -> Sha256:
+    omit = recipe.omit.get(wheel.package, ())
+    return sha256(codec.compact([wheel.sha256, recipe.prefix, recipe.python, omit]))

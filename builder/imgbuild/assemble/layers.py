@@ -1,0 +1,193 @@
+"""The embedded builder: layers of a plan to blobs in the store, with no daemon and no root.
+
+Comes in: layers and the records of those that are known. Goes out: the record of each, and, unless
+only digests are wanted, its blob in the store. One layer at a time; `workers` makes several.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.assemble import skeleton
+from imgbuild.cache.store import Store
+from imgbuild.deb import root as debian_root
+from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.lock.resolution import Wheel
+from imgbuild.oci.layer import LayerRecord, write_layer
+from imgbuild.oci.tar import Member
+from imgbuild.plan.plan import (
+    AddedDebsRecipe,
+    AddedFilesRecipe,
+    DebianRecipe,
+    FilesRecipe,
+    Layer,
+    Recipe,
+    RegistryRecipe,
+    VenvRecipe,
+    WheelsRecipe,
+)
+from imgbuild.plan.records import WheelFacts
+from imgbuild.values import Digest, Sha256
+from imgbuild.wheel import archive, install
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer to make. With a record, its bytes must come out as recorded.
+
+    `keep` puts the blob into the store; otherwise only the digests are wanted. `verify` inflates
+    and checks what a record would allow to be trusted.
+    """
+
+    layer: Layer
+    record: LayerRecord | None
+    keep: bool
+    verify: bool = False
+
+
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer that was made, and the wheels whose contents were checked on the way."""
+
+    id: Digest
+    record: LayerRecord
+    wheels: dict[Sha256, WheelFacts]
+
+
+def input_size(recipe: Recipe) -> int:
+    """Bytes of the files that a recipe names: a measure of its work."""
+    match recipe:
+        case DebianRecipe():
+            return sum(deb.size for deb in recipe.debs)
+        case AddedDebsRecipe():
+            return sum(deb.size for deb in (*recipe.base.debs, *recipe.debs))
+        case AddedFilesRecipe():
+            return sum(file.size for file in recipe.files.values())
+        case WheelsRecipe():
+            return sum(wheel.size for wheel in recipe.wheels)
+        case RegistryRecipe():
+            return recipe.layer.size
+        case _:
+            return 0
+
+
+def input_hashes(recipe: Recipe) -> tuple[Sha256, ...]:
+    """The files that a recipe reads, by sha256."""
+    match recipe:
+        case DebianRecipe():
+            return tuple(deb.sha256 for deb in recipe.debs)
+        case AddedDebsRecipe():
+            return tuple(deb.sha256 for deb in (*recipe.base.debs, *recipe.debs))
+        case AddedFilesRecipe():
+            return tuple(file.sha256 for file in recipe.files.values())
+        case WheelsRecipe():
+            return tuple(wheel.sha256 for wheel in recipe.wheels)
+        case _:
+            return ()
+
+
+def make_layer(job: Job, store: Store, advance: Callable[[int], None]) -> Made:
+    """Make one layer in this process; `advance` is told of bytes read."""
+    recipe = job.layer.recipe
+    if isinstance(recipe, RegistryRecipe):
+        layer = recipe.layer
+        record = LayerRecord(
+            digest=layer.digest, size=layer.size, diff_id=layer.diff_id, unpacked=0
+        )
+        return Made(id=job.layer.id, record=record, wheels={})
+    trusted = job.record.diff_id if job.record and not job.verify else None
+    with store.scratch() as scratch, contextlib.ExitStack() as stack:
+        members = _members(recipe, store, scratch)
+        blob = scratch / "blob"
+        sink = stack.enter_context(blob.open("wb")) if job.keep else None
+        record = write_layer(members, sink, diff_id=trusted, advance=advance)
+        if job.record and (record.digest, record.diff_id) != (
+            job.record.digest,
+            job.record.diff_id,
+        ):
+            message = (
+                f"layer {job.layer.name}: {record.digest} was made,"
+                f" {job.record.digest} stands in images/layers.json"
+            )
+            hint = (
+                "an input or imgbuild changed the bytes; a changed layer needs a new format number"
+            )
+            raise IntegrityError(message, hint=hint)
+        if sink is not None:
+            sink.close()
+            store.add_blob(blob, record.digest)
+    facts = {} if job.record or not isinstance(recipe, WheelsRecipe) else _facts(recipe, store)
+    return Made(id=job.layer.id, record=record, wheels=facts)
+
+
+def _members(recipe: Recipe, store: Store, scratch: Path) -> Sequence[Member]:
+    match recipe:
+        case DebianRecipe():
+            paths = {deb.sha256: require(store, deb.sha256, deb.file) for deb in recipe.debs}
+            return debian_root.members(recipe, paths, scratch)
+        case AddedDebsRecipe():
+            debs = (*recipe.base.debs, *recipe.debs)
+            paths = {deb.sha256: require(store, deb.sha256, deb.file) for deb in debs}
+            return debian_root.added_members(recipe, paths, scratch)
+        case AddedFilesRecipe():
+            contents = {
+                path: require(store, file.sha256, file.file).read_bytes()
+                for path, file in recipe.files.items()
+            }
+            return skeleton.added_members(recipe, contents)
+        case WheelsRecipe():
+            labels = {wheel.sha256: wheel.file for wheel in recipe.wheels}
+            parts = [(wheel.sha256, wheel_members(recipe, wheel, store)) for wheel in recipe.wheels]
+            return install.joined(parts, labels=labels)
+        case VenvRecipe():
+            return skeleton.venv_members(recipe)
+        case FilesRecipe():
+            return skeleton.files_members(recipe)
+        case RegistryRecipe():  # taken as it is: make_layer never asks for its members
+            message = f"{recipe.image} is not made from files"
+            raise InputError(message)
+
+
+def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
+    """What is worth knowing of wheels whose contents have just been checked."""
+    facts = {}
+    for wheel in recipe.wheels:
+        read = archive.read(require(store, wheel.sha256, wheel.file), label=wheel.file)
+        facts[wheel.sha256] = WheelFacts(
+            file=wheel.file,
+            files=len(read.members),
+            unpacked=sum(member.size for member in read.members.values()),
+        )
+    return facts
+
+
+def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Member, ...]:
+    """What installing one wheel of a layer adds, less what the recipe omits of it."""
+    path = require(store, wheel.sha256, wheel.file)
+    install_ = functools.partial(
+        install.installed, path, prefix=recipe.prefix, python=recipe.python, label=wheel.file
+    )
+    patterns = recipe.omit.get(wheel.package)
+    if not patterns:
+        return install_()
+    below = recipe.prefix.strip("/")
+    omitted = {
+        member.path
+        for member in install_()
+        for pattern in patterns
+        if fnmatch.fnmatchcase(member.path, f"{below}/{pattern}")
+    }
+    return install_(omit=frozenset(omitted))
+
+
+def require(store: Store, sha256: Sha256, name: str) -> Path:
+    """The file in the store; FetchFailed if it was not fetched."""
+    path = store.file(sha256)
+    if path is None:
+        message = f"{name} (sha256 {sha256}) is not in the cache {store.root}"
+        raise FetchFailed(message, hint="run without --offline, or fetch it on a machine that can")
+    return path

@@ -1,0 +1,259 @@
+"""The mirror: a repository of one's own registry that is asked for inputs before any index.
+
+Comes in: a setting, and inputs that the store lacks. Goes out: those that the mirror has, in the
+store. What it gives is checked against the hashes of the lock as everything is, so that a mirror
+changes where files come from and never what they are; no lock and no digest knows of it.
+
+A mirror is named by an option, by $IMGBUILD_MIRROR, by mirror.json beside the matrix, or by the
+user's own, in this order; `off` says that there is none.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import shutil
+import threading
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.assemble.mirror_items import Input
+from imgbuild.cache.download import Refused, check_space
+from imgbuild.cache.store import NAME, Store
+from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError
+from imgbuild.oci.documents import Descriptor
+from imgbuild.registry.reference import Repository, parse_repository
+from imgbuild.system import files, threads
+from imgbuild.system.console import Bar, console
+from imgbuild.system.threads import Stop
+from imgbuild.values import Digest
+
+if TYPE_CHECKING:
+    from imgbuild.registry.client import Client
+
+FILE = "mirror.json"
+VARIABLE = "IMGBUILD_MIRROR"
+OFF = "off"
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What `imgbuild mirror use` writes. With `only` no index is asked for what the mirror lacks.
+
+    `plain_http` lets a registry on another machine be spoken to without TLS.
+    """
+
+    mirror: str
+    only: bool = False
+    plain_http: bool = False
+
+
+class Origin(enum.StrEnum):
+    """Who named the mirror."""
+
+    OPTION = "--mirror"
+    ENVIRONMENT = f"${VARIABLE}"
+    PROJECT = "project"
+    USER = "user"
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting and who made it; `place` is the file where it stands, if it is one's."""
+
+    setting: Setting
+    origin: Origin
+    place: Path | None = None
+
+
+def user_file() -> Path:
+    """Where a user's setting stands: $XDG_CONFIG_HOME/imgbuild, else ~/.config/imgbuild."""
+    xdg = os.environ.get("XDG_CONFIG_HOME", "")
+    # The XDG specification: a relative path there is to be ignored.
+    folder = Path(xdg) if xdg.startswith("/") else Path.home() / ".config"
+    return folder / "imgbuild" / FILE
+
+
+def find(root: Path, text: str | None = None, *, only: bool = False) -> Named | None:
+    """The setting for the project in `root`; None if no mirror is to be used.
+
+    `text` and `only` are the options of a verb. InputError if a setting cannot be read, or `only`
+    is asked for where there is no mirror.
+    """
+    found = _named(root, text)
+    if found is not None and found.setting.mirror == OFF:
+        found = None
+    if found is None:
+        if only:
+            message = "--mirror-only needs a mirror, and none is set"
+            raise InputError(message, hint="name it: --mirror HOST/REPOSITORY, or mirror use")
+        return None
+    repository(found.setting.mirror, str(found.place or found.origin.value))
+    if only:
+        setting = msgspec.structs.replace(found.setting, only=True)
+        found = msgspec.structs.replace(found, setting=setting)
+    return found
+
+
+def repository(text: str, place: str) -> Repository:
+    """The mirror that `text` names; InputError, with the `place` where it stands, if it does not.
+
+    It is HOST/REPOSITORY: a name without a host would be one of Docker's own registry.
+    """
+    try:
+        found = parse_repository(text)
+    except InputError as error:
+        message = f"{place}: {error.message}"
+        raise InputError(message, hint=error.hint) from error
+    if text.partition("/")[0] != found.host:
+        message = f"{place}: {text!r} names no registry's host"
+        raise InputError(message, hint="name it as HOST/REPOSITORY: registry.example/rl/inputs")
+    return found
+
+
+def _named(root: Path, text: str | None) -> Named | None:
+    for origin, named in ((Origin.OPTION, text), (Origin.ENVIRONMENT, os.environ.get(VARIABLE))):
+        if named:
+            return Named(setting=Setting(mirror=named), origin=origin)
+    for origin, path in ((Origin.PROJECT, root / FILE), (Origin.USER, user_file())):
+        if path.is_file():
+            setting = codec.read(
+                path, Setting, what="setting of a mirror", hint="write it anew: imgbuild mirror use"
+            )
+            return Named(setting=setting, origin=origin, place=path)
+    return None
+
+
+class Mirror:
+    """A repository to take inputs from. Nothing is asked, nor loaded, before it is used."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        *,
+        only: bool = False,
+        plain_http: Collection[str] = (),
+        client: Client | None = None,
+    ) -> None:
+        self.repository = repository
+        self.only = only
+        self._plain_http = tuple(plain_http)
+        self._client = client
+        self._given_up = False
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(
+        cls,
+        named: Named | None,
+        *,
+        any_source: bool = False,
+        plain_http: Collection[str] = (),
+    ) -> Mirror | None:
+        """The mirror that a setting names, None without one; with `any_source` never the only."""
+        if named is None:
+            return None
+        repository, setting = parse_repository(named.setting.mirror), named.setting
+        plain = {*plain_http, *([repository.host] if setting.plain_http else [])}
+        return cls(repository, only=setting.only and not any_source, plain_http=plain)
+
+    @property
+    def client(self) -> Client:
+        """The one client of this mirror."""
+        with self._lock:
+            if self._client is None:
+                from imgbuild.registry.client import Client  # here: requests is slow to import
+
+                self._client = Client(plain_http=self._plain_http)
+            return self._client
+
+    def bring(self, wanted: Sequence[Input], store: Store, *, title: str) -> set[Digest]:
+        """Bring those of `wanted` that the mirror has into the store: their digests.
+
+        A mirror that does not answer, or gives other bytes, is warned of and passed over, unless
+        it is the only source: then FetchFailed or IntegrityError. It is not asked again.
+        """
+        if not wanted or self._given_up:
+            return set()
+        check_space({item.sha256 for item in wanted}, sum(item.size for item in wanted), store)
+        largest_first = sorted(wanted, key=lambda item: (-item.size, item.file))
+        with console.progress(
+            f"{title}: from {self.repository}", sum(i.size for i in wanted)
+        ) as bar:
+            try:
+                found = threads.each(
+                    largest_first,
+                    lambda item, stop: self._bring(item, store, bar, stop),
+                    kept="what was downloaded is kept",
+                )
+            except FetchFailed as error:
+                if self.only:
+                    raise
+                self._give_up(error)
+                found = [item.digest if _has(item, store) else None for item in largest_first]
+        brought = {digest for digest in found if digest is not None}
+        size = sum(item.size for item in wanted if item.digest in brought)
+        console.info(
+            f"{title}: {len(brought)} of {len(wanted)} files, {size / 1e9:.2f} GB,"
+            f" from the mirror {self.repository}"
+        )
+        return brought
+
+    def _give_up(self, error: ImgbuildError) -> None:
+        self._given_up = True
+        console.warn(f"the mirror {self.repository} is passed over: {error.message}")
+
+    def _bring(self, item: Input, store: Store, bar: Bar, stop: Stop) -> Digest | None:
+        """One file; None if the mirror has not got it."""
+
+        def _advance(amount: int) -> None:
+            stop.check()
+            bar.advance(amount)
+
+        try:
+            self._download(item, store, _advance, stop)
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+            console.detail(f"{item.file}: not in {self.repository}")
+            bar.advance(item.size)
+            return None
+        except IntegrityError as error:
+            if self.only:
+                raise
+            console.warn(f"{item.file} of {self.repository} is passed over: {error.message}")
+            return None
+        return item.digest
+
+    def _download(
+        self, item: Input, store: Store, advance: Callable[[int], None], stop: Stop
+    ) -> None:
+        descriptor = Descriptor(media_type=item.media_type, digest=item.digest, size=item.size)
+        while not _has(item, store):
+            stop.check()
+            with store.partial(item.sha256, stop=stop) as partial:
+                if partial is None:  # another process has had it, or the work is to stop
+                    _adopt(item, store)
+                    continue
+                with files.plain_errors(store.root):
+                    self.client.download(self.repository, descriptor, partial, advance)
+                if item.layer:
+                    store.add_blob(partial, item.digest)
+                else:
+                    store.put_fact(NAME, item.sha256, item.file.encode())
+                    store.add_file(partial, item.sha256)
+
+
+def _adopt(item: Input, store: Store) -> None:
+    """Of a layer that another process has only downloaded yet, make a layer of the store."""
+    path = store.file(item.sha256) if item.layer else None
+    if path is not None:
+        with store.scratch() as scratch:
+            store.add_blob(Path(shutil.copyfile(path, scratch / "blob")), item.digest)
+
+
+def _has(item: Input, store: Store) -> bool:
+    place = store.blob(item.digest) if item.layer else store.file(item.sha256)
+    return place is not None

@@ -1,0 +1,135 @@
+"""The inputs of a lock as one's own registry keeps them.
+
+Comes in: a lock and an architecture. Goes out: every file that a build from the lock downloads, as
+a blob that is named by the sha256 that the lock has; and the artifact that names them all, so that
+a registry keeps them and people see them. Nothing of the hour or the machine is in it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Locked, RegistryLayer
+from imgbuild.oci.documents import MANIFEST
+from imgbuild.values import Arch, Bytes, Digest, Sha256, digest_of, sha256
+
+ARTIFACT = "application/vnd.imgbuild.inputs.v1+json"
+EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+EMPTY = b"{}"
+WHEEL_TYPE = "application/zip"
+SDIST_TYPE = "application/gzip"
+DEB_TYPE = "application/vnd.debian.binary-package"
+OTHER_TYPE = "application/octet-stream"
+TITLE = "org.opencontainers.image.title"
+TARGET = "dev.imgbuild.target"
+ARCH = "dev.imgbuild.arch"
+DIGITS = 12  # of an artifact's digest in the tag that stays
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that a build from a lock reads. `layer`: the store has it among its blobs."""
+
+    file: str
+    digest: Digest
+    size: Bytes
+    media_type: str
+    layer: bool = False
+
+    @property
+    def sha256(self) -> Sha256:
+        """The hash alone, as locks and the store have it."""
+        return self.digest.removeprefix("sha256:")
+
+
+def inputs(lock: Lock, arch: Arch) -> tuple[Input, ...]:
+    """Every input of `lock` on `arch`, each once, sorted by name.
+
+    Of a wheel that was built from an sdist both are kept, and what builds it: the wheel, so that
+    nothing has to be built again, the others, so that it can be.
+    """
+    found: dict[Digest, Input] = {}
+    for item in _all(lock, arch):
+        found.setdefault(item.digest, item)
+    return tuple(sorted(found.values(), key=lambda item: (item.file, item.digest)))
+
+
+def inputs_of_all(lock: Lock) -> dict[Sha256, Input]:
+    """The inputs of `lock` on all its architectures, by hash."""
+    return {item.sha256: item for arch in lock.arch for item in inputs(lock, arch)}
+
+
+def _all(lock: Lock, arch: Arch) -> Iterator[Input]:
+    resolution = lock.arch[arch]
+    yield from _files(resolution.wheels, WHEEL_TYPE)
+    for built in resolution.built:
+        yield from _files((built.wheel, *built.requires), WHEEL_TYPE)
+        zipped = built.sdist.file.endswith(".zip")
+        yield from _files((built.sdist,), WHEEL_TYPE if zipped else SDIST_TYPE)
+    yield from _files(resolution.debs, DEB_TYPE)
+    for item in resolution.base_layers:
+        yield layer(item)
+    if lock.extends is not None:
+        yield from _files(lock.extends.files.values(), OTHER_TYPE, folder="files")
+
+
+def layer(item: RegistryLayer) -> Input:
+    """A layer of a registry image, as an input."""
+    return Input(
+        file=f"layers/{item.digest.removeprefix('sha256:')}",
+        digest=item.digest,
+        size=item.size,
+        media_type=item.media_type,
+        layer=True,
+    )
+
+
+def _files(items: Iterable[Locked], media_type: str, *, folder: str = "") -> Iterator[Input]:
+    for item in items:
+        yield Input(
+            file=posixpath.join(folder, item.file),
+            digest=f"sha256:{item.sha256}",
+            size=item.size,
+            media_type=media_type,
+        )
+
+
+def artifact(lock: Lock, arch: Arch) -> bytes:
+    """The manifest that names every input of `lock` on `arch`: a pure function of the lock."""
+    return codec.compact(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": ARTIFACT,
+            "config": {
+                "mediaType": EMPTY_TYPE,
+                "digest": digest_of(EMPTY),
+                "size": len(EMPTY),
+            },
+            "layers": [
+                {
+                    "mediaType": item.media_type,
+                    "digest": item.digest,
+                    "size": item.size,
+                    "annotations": {TITLE: item.file},
+                }
+                for item in inputs(lock, arch)
+            ],
+            "annotations": {TARGET: lock.target, ARCH: arch.value},
+        }
+    )
+
+
+def tags(lock: Lock, arch: Arch, data: bytes) -> tuple[str, str]:
+    """The tags of the artifact `data`: one that stays with these bytes, and the target's newest."""
+    moved = newest(lock.target, arch)
+    return f"{moved}-{sha256(data)[:DIGITS]}", moved
+
+
+def newest(target: str, arch: Arch) -> str:
+    """The tag of a target's newest inputs; TARGET-ARCH is an image's, which may lie beside them."""
+    return f"{target}-{arch}-inputs"

@@ -1,0 +1,112 @@
+"""The layers that come from no package: the empty virtual environment, imgbuild's files, a user's.
+
+Comes in: their recipes. Goes out: members of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from imgbuild.oci.tar import Kind, Member
+from imgbuild.plan.plan import AddedFilesRecipe, FilesRecipe, VenvRecipe
+from imgbuild.system import files
+
+DATA = files.data("image")
+HOME = "opt/imgbuild"
+
+ACTIVATE = """\
+# Sourced by an interactive shell. The image's environment has the same settings already.
+export VIRTUAL_ENV={prefix}
+export PATH="{prefix}/bin:$PATH"
+"""
+
+
+def venv_members(recipe: VenvRecipe) -> tuple[Member, ...]:
+    """An empty virtual environment on the base's interpreter, with links and no copies."""
+    prefix = recipe.prefix.strip("/")
+    home, _, _ = recipe.interpreter.rpartition("/")
+    config = f"home = {home}\ninclude-system-site-packages = false\nversion = {recipe.python}\n"
+    return (
+        _folder(f"{prefix}/include"),
+        _folder(f"{prefix}/lib/python{recipe.python}/site-packages"),
+        _link(f"{prefix}/lib64", "lib"),
+        _link(f"{prefix}/bin/python", recipe.interpreter),
+        _link(f"{prefix}/bin/python3", "python"),
+        _link(f"{prefix}/bin/python{recipe.python}", "python"),
+        _file(f"{prefix}/bin/activate", ACTIVATE.format(prefix=recipe.prefix)),
+        _file(f"{prefix}/pyvenv.cfg", config),
+    )
+
+
+def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
+    """Entry point, home, work and cache folders; on a registry base also the user's entries."""
+    user = recipe.user
+    members = [
+        _file(f"{HOME}/{name}", _template(name, recipe.cache), mode=mode)
+        for name, mode in (("entrypoint", 0o755), ("environment.sh", 0o644))
+    ]
+    members.append(
+        Member(path=user.home.strip("/"), kind=Kind.FOLDER, mode=0o755, uid=user.uid, gid=user.gid)
+    )
+    # Any user id may come: Kubernetes and Apptainer choose their own.
+    members.extend(_folder(path.strip("/"), mode=0o1777) for path in (recipe.workdir, recipe.cache))
+    members.extend(_link(path.strip("/"), to) for path, to in recipe.links.items())
+    if recipe.passwd:
+        entry = f"{user.name}:x:{user.uid}:{user.gid}::{user.home}:/bin/bash"
+        members.append(_file("etc/passwd", _with_line(recipe.passwd, entry)))
+        members.append(_file("etc/group", _with_line(recipe.group, f"{user.name}:x:{user.gid}:")))
+    return tuple(members)
+
+
+def added_members(recipe: AddedFilesRecipe, contents: Mapping[str, bytes]) -> tuple[Member, ...]:
+    """A user's files and links; `contents` has each file's bytes by path.
+
+    Folders of imgbuild's own files, and those of the base that the recipe names, come along where
+    something is put into them: they have owners and modes of their own.
+    """
+    members = [
+        _file(path.strip("/"), contents[path], mode=int(file.mode, 8))
+        for path, file in recipe.files.items()
+    ]
+    members.extend(_link(path.strip("/"), to) for path, to in recipe.links.items())
+    placed = [member.path for member in members]
+    folders = {
+        path.strip("/"): Member(
+            path=path.strip("/"), kind=Kind.FOLDER, mode=int(each.mode, 8), uid=each.uid,
+            gid=each.gid,
+        )
+        for path, each in recipe.folders.items()
+    }  # fmt: skip
+    folders |= {  # above the base, so that theirs is the last word
+        member.path: member
+        for member in files_members(recipe.below)
+        if member.kind is Kind.FOLDER and any(path.startswith(f"{member.path}/") for path in placed)
+    }
+    return (*folders.values(), *members)
+
+
+def _template(name: str, cache: str) -> str:
+    return (DATA / name).read_text(encoding="utf-8").replace("@CACHE@", cache)
+
+
+def _with_line(text: str, line: str) -> str:
+    name = line.partition(":")[0]
+    number = line.split(":")[2:3]
+    kept = [row for row in text.split("\n") if row and row.partition(":")[0] != name]
+    # The first line with an id names it: ours goes before another account of the base with our id.
+    same = (place for place, row in enumerate(kept) if row.split(":")[2:3] == number)
+    kept.insert(next(same, len(kept)), line)
+    return "\n".join(kept) + "\n"
+
+
+def _file(path: str, text: str | bytes, *, mode: int = 0o644) -> Member:
+    data = text if isinstance(text, bytes) else text.encode()
+    return Member(path=path, mode=mode, size=len(data), content=data)
+
+
+def _link(path: str, target: str) -> Member:
+    return Member(path=path, kind=Kind.LINK, mode=0o777, target=target)
+
+
+def _folder(path: str, *, mode: int = 0o755) -> Member:
+    return Member(path=path, kind=Kind.FOLDER, mode=mode)

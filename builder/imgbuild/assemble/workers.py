@@ -1,0 +1,85 @@
+"""Several layers at once, each in a process, the largest first; no byte depends on it."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+
+from imgbuild.assemble.layers import Job, Made, input_size, make_layer
+from imgbuild.cache.store import Store
+from imgbuild.system.console import Bar, console
+
+POLL_SECONDS = 0.1
+
+
+def assemble_all(jobs: Sequence[Job], store: Store, *, processes: int) -> list[Made]:
+    """Make every layer of `jobs`. What is finished stays in the store, come what may."""
+    total = sum(input_size(job.layer.recipe) for job in jobs)
+    largest_first = sorted(jobs, key=lambda job: -input_size(job.layer.recipe))
+    with console.progress(f"assembling {len(jobs)} layers", total) as bar:
+        if processes == 1 or len(jobs) <= 1:
+            return [make_layer(job, store, bar.advance) for job in largest_first]
+        return _in_processes(largest_first, store, processes, bar)
+
+
+_counter: Synchronized[int] | None = None
+
+
+def _in_processes(jobs: Sequence[Job], store: Store, processes: int, bar: Bar) -> list[Made]:
+    # spawn, not fork: the progress bar's thread may hold a lock at the moment of a fork.
+    context = multiprocessing.get_context("spawn")
+    counter: Synchronized[int] = context.Value("q", 0)
+    workers = min(processes, len(jobs))
+    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(counter,))
+    with _polled(counter, bar):
+        try:
+            futures = [pool.submit(_work, job, store.root) for job in jobs]
+            made = [future.result() for future in as_completed(futures)]
+        except BaseException:
+            for process in list(pool._processes.values()):  # noqa: SLF001 (no public way before 3.14)
+                process.terminate()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    pool.shutdown()
+    return made
+
+
+def _start_worker(counter: Synchronized[int]) -> None:
+    global _counter  # noqa: PLW0603 (the only way to hand a shared value to pool workers)
+    _counter = counter
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _work(job: Job, root: Path) -> Made:
+    return make_layer(job, Store.open(root), _advance)
+
+
+def _advance(amount: int) -> None:
+    if _counter is not None:
+        with _counter.get_lock():
+            _counter.value += amount
+
+
+@contextlib.contextmanager
+def _polled(counter: Synchronized[int], bar: Bar) -> Iterator[None]:
+    stop = threading.Event()
+
+    def _poll() -> None:
+        seen = 0
+        while not stop.wait(POLL_SECONDS):
+            bar.advance(counter.value - seen)
+            seen = counter.value
+
+    thread = threading.Thread(target=_poll, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,1 @@
+"""What is attached to an image: SBOM, provenance, signatures, its lock."""

@@ -1,0 +1,148 @@
+"""What is attached to a pushed image: bills of materials, provenance, and the lock itself.
+
+Comes in: a sealed lock that was pushed to a repository. Goes out: artifacts that refer to its
+manifests. The bills of an architecture refer to its manifest; provenance and lock to what the tag
+names and to each manifest, so that they are found from either digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from imgbuild.attest import bundle, provenance
+from imgbuild.attest.bundle import Carried
+from imgbuild.attest.sbom import cyclonedx, document, spdx
+from imgbuild.lock.lock import Lock
+from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor
+from imgbuild.plan import documents, seal
+from imgbuild.plan.seal import Seal
+from imgbuild.project import Project
+from imgbuild.registry import artifacts as attach
+from imgbuild.registry.artifacts import Part
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Repository
+from imgbuild.system.console import console
+from imgbuild.values import Arch, digest_of
+
+PREDICATE = "in-toto.io/predicate-type"  # where others look for the kind of a statement
+TARGET = "dev.imgbuild.target"
+
+
+class Due(msgspec.Struct, frozen=True, kw_only=True):
+    """An artifact to be: what it refers to, its type and its files."""
+
+    subject: Descriptor
+    artifact_type: str
+    files: dict[str, Part]
+    annotations: dict[str, str] = {}
+
+
+def attach_all(
+    client: Client,
+    repository: Repository,
+    lock: Lock,
+    sealed: Seal,
+    project: Project,
+    *,
+    arches: Collection[Arch] | None = None,
+) -> tuple[Descriptor, ...]:
+    """Attach everything to the image of `lock` on `arches`; what is there already stays.
+
+    LockStale if `project` has another lock by now.
+    """
+    chosen = tuple(lock.arch) if arches is None else tuple(sorted(arches))
+    own = bundle.of(lock, sealed, project)
+    said = _statement(client, repository, own, chosen, project)
+    with console.step(f"attaching what is known of {lock.target}"):
+        return tuple(
+            attach.attach(
+                client, repository, due.subject, due.artifact_type, due.files, due.annotations
+            )
+            for due in artifacts(own, chosen, said)
+        )
+
+
+def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[Due]:
+    """Everything that is attached to the image of `own` on `arches`: a pure function."""
+    lock, sealed = own.lock, own.sealed
+    found = subjects(lock, sealed, arches)
+    manifests = found if len(found) == 1 else found[1:]
+    about = {TARGET: lock.target}
+    due = []
+    for arch, subject in zip(sorted(arches), manifests, strict=True):
+        for media_type, files in bills(own, arch).items():
+            named = {**about, "dev.imgbuild.arch": str(arch)}
+            due.append(
+                Due(subject=subject, artifact_type=media_type, files=files, annotations=named)
+            )
+    kind = {PREDICATE: provenance.PREDICATE_TYPE}
+    said = Part(data=statement, media_type=provenance.MEDIA_TYPE, annotations=kind)
+    for subject in found:
+        due.append(
+            Due(
+                subject=subject,
+                artifact_type=provenance.MEDIA_TYPE,
+                files={"provenance.json": said},
+                annotations={**about, **kind},
+            )
+        )
+        due.append(
+            Due(
+                subject=subject,
+                artifact_type=bundle.ARTIFACT_TYPE,
+                files=bundle.parts(own),
+                annotations=about,
+            )
+        )
+    return due
+
+
+def bills(own: Carried, arch: Arch) -> Mapping[str, dict[str, Part]]:
+    """The bills of materials on `arch`, by media type."""
+    made = document.bill(own.lock, own.sealed, arch, own.packages)
+    documents = {
+        cyclonedx.MEDIA_TYPE: ("sbom.cdx.json", cyclonedx.document(made)),
+        spdx.MEDIA_TYPE: ("sbom.spdx.json", spdx.document(made)),
+    }
+    return {
+        media_type: {name: Part(data=data, media_type=media_type)}
+        for media_type, (name, data) in documents.items()
+    }
+
+
+def subjects(lock: Lock, sealed: Seal, arches: Collection[Arch]) -> list[Descriptor]:
+    """What the tag names, and below an index each manifest, in the order of architectures."""
+    manifests = seal.manifests(lock, sealed, arches)
+    each = [_descriptor(MANIFEST, data) for data in manifests.values()]
+    if len(each) == 1:
+        return each
+    return [_descriptor(INDEX, documents.index(manifests)), *each]
+
+
+def _statement(
+    client: Client,
+    repository: Repository,
+    own: Carried,
+    arches: Collection[Arch],
+    project: Project,
+) -> bytes:
+    """The provenance to attach: what is attached already, if it says the same of the same image.
+
+    That another run pushes the image again, or at another commit, makes it no other image. What
+    is attached is what anybody said, so it is never signed: see `signing`.
+    """
+    lock, sealed = own.lock, own.sealed
+    found = provenance.circumstances(project, lock.target)
+    made = provenance.statement(lock, sealed, sorted(arches), found)
+    top = subjects(lock, sealed, arches)[0]
+    for known in attach.find_whole(client, repository, top.digest, provenance.MEDIA_TYPE):
+        for part in known.files.values():
+            if provenance.basis(part.data) == provenance.basis(made):
+                return part.data
+    return made
+
+
+def _descriptor(media_type: str, data: bytes) -> Descriptor:
+    return Descriptor(media_type=media_type, digest=digest_of(data), size=len(data))

@@ -1,0 +1,227 @@
+"""A lock that travels with its image: all that a build needs but the inputs themselves.
+
+Comes in: a lock, its seal and the project that they lie in. Goes out: a `Carried`, as files of an
+artifact or of a folder, and back; and a matrix that stands in for the project's, so that an image
+is built again, to the same digest, where there is no checkout. What is read is checked: the seal
+must follow from the lock. Whether it is the seal of the image in question is for callers to see.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.attest.sbom import packages
+from imgbuild.attest.sbom.packages import Packages
+from imgbuild.cache.store import Store
+from imgbuild.errors import InputError, IntegrityError, LockStale
+from imgbuild.http import credentials
+from imgbuild.index.pages import is_local
+from imgbuild.lock import extension, published
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.matrix import load as matrices
+from imgbuild.matrix.model import DebianBase, Flashinfer, Index, Layers, Matrix, Name, Sdist, Target
+from imgbuild.plan import seal
+from imgbuild.plan.seal import Seal
+from imgbuild.project import Project
+from imgbuild.registry.artifacts import Part
+from imgbuild.values import Sha256, sha256
+
+ARTIFACT_TYPE = "application/vnd.imgbuild.lock.v1+json"
+LOCK, SEAL = published.LOCK, published.SEAL
+PACKAGES, SOURCES, FILES = "packages.json", "sources.json", "files/"
+JSON, OCTETS = "application/json", "application/octet-stream"
+OTHER = "it was made by another imgbuild, or changed on the way"
+
+
+class Sources(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a lock's files may be looked for, beside this machine's own index and mirrors.
+
+    `indexes` are those that the lock names, as the matrix has them; a folder of wheels is relative.
+    """
+
+    default_index: str
+    indexes: dict[str, Index] = {}
+    mirrors: tuple[str, ...] = ()
+
+
+class Carried(msgspec.Struct, frozen=True, kw_only=True):
+    """A lock with all that travels with it; `data` are its files' own bytes by name."""
+
+    lock: Lock
+    sealed: Seal
+    packages: Packages
+    sources: Sources
+    data: dict[str, bytes]
+
+    @property
+    def added(self) -> dict[Sha256, bytes]:
+        """The files that an extension adds, by sha256."""
+        return {
+            name.removeprefix(FILES): data
+            for name, data in self.data.items()
+            if name.startswith(FILES)
+        }
+
+
+def of(lock: Lock, sealed: Seal, project: Project) -> Carried:
+    """What travels with the image of `lock`; LockStale if `project` has another lock by now."""
+    matrix = published.load(project.matrix)
+    data = {
+        LOCK: locks.lock_path(project.images, lock.target).read_bytes(),
+        SEAL: seal.seal_path(project.images, lock.target).read_bytes(),
+    }
+    there = (codec.decode(data[LOCK], Lock, file=LOCK), codec.decode(data[SEAL], Seal, file=SEAL))
+    if there != (lock, sealed):
+        message = f"{project.images / lock.target}: lock or seal were written meanwhile"
+        raise LockStale(message, hint="run the same command again")
+    known = packages.of_lock(packages.read_packages(project.images), lock)
+    sources = _sources(lock, matrix, project.root)
+    data |= {PACKAGES: codec.compact(known), SOURCES: codec.compact(sources)}
+    data |= {f"{FILES}{sha256(one)}": one for one in extension.contents(lock, matrix).values()}
+    return Carried(lock=lock, sealed=sealed, packages=known, sources=sources, data=data)
+
+
+def parts(carried: Carried) -> dict[str, Part]:
+    """The files of the artifact by name."""
+    return {
+        name: Part(data=data, media_type=OCTETS if name.startswith(FILES) else JSON)
+        for name, data in carried.data.items()
+    }
+
+
+def read(data: Mapping[str, bytes], place: str) -> Carried:
+    """What the files `data`, found at `place`, carry.
+
+    InputError if one is missing or cannot be read, LockStale if the seal is not of the lock,
+    IntegrityError if an added file is not what the lock says.
+    """
+    for name in (LOCK, SEAL):
+        if name not in data:
+            message = f"{place} has no {name}"
+            raise InputError(message, hint="name an image that imgbuild pushed, or a folder of it")
+    file = f"{place}/{LOCK}"
+    lock = codec.decode(data[LOCK], Lock, file=file, what="lock", hint=OTHER)
+    if lock.format != locks.LOCK_FORMAT:
+        message = f"{file}: lock format {lock.format}; this imgbuild reads {locks.LOCK_FORMAT}"
+        raise LockStale(message, hint="use the imgbuild that made it")
+    _refuse_name(lock, file)
+    sealed = seal.decode_seal(data[SEAL], lock, file=f"{place}/{SEAL}", hint=OTHER)
+    files = _added(lock, data, place)
+    known = packages.read(data[PACKAGES], f"{place}/{PACKAGES}") if PACKAGES in data else Packages()
+    sources = Sources(default_index=published.default_index(lock))
+    if SOURCES in data:
+        sources = codec.decode(data[SOURCES], Sources, file=f"{place}/{SOURCES}", hint=OTHER)
+    _refuse_unplaced(lock, sources, place)
+    kept = {name: data[name] for name in (LOCK, SEAL, PACKAGES, SOURCES) if name in data}
+    return Carried(lock=lock, sealed=sealed, packages=known, sources=sources, data=kept | files)
+
+
+def read_folder(folder: Path) -> Carried:
+    """What lies in `folder`: the files of the artifact, or a target's folder of `images/`."""
+    found = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in (*(folder / name for name in (LOCK, SEAL, PACKAGES, SOURCES)),
+                     *(folder / FILES).glob("*"))
+        if path.is_file()
+    }  # fmt: skip
+    return read(found, str(folder))
+
+
+def bring(carried: Carried, store: Store) -> None:
+    """Put the added files into the cache, where a build looks for them."""
+    for key, data in carried.added.items():
+        if store.file(key) is None:
+            with store.scratch() as scratch:
+                (scratch / "file").write_bytes(data)
+                store.add_file(scratch / "file", key)
+
+
+def matrix(carried: Carried, folder: Path) -> Matrix:
+    """A matrix that has the one target; folders of wheels are looked for in `folder`."""
+    lock, sources = carried.lock, carried.sources
+    reason = f"the lock of {lock.target} has it so"
+    built = [one for found in lock.arch.values() for one in found.built]
+    versions = {key: one for found in lock.arch.values() for key, one in found.versions.items()}
+    target = Target(
+        summary=lock.target,
+        base=lock.base.name,
+        cuda=lock.cuda,
+        arch=tuple(lock.arch),
+        as_of=datetime.date.fromisoformat(lock.as_of),
+        pins=versions,
+        flashinfer=msgspec.convert({"mode": lock.flashinfer, "reason": reason}, Flashinfer),
+        indexes=lock.indexes,
+    )
+    made = Matrix(
+        version=1,
+        indexes={sources.default_index: Index(), **sources.indexes},
+        default_index=sources.default_index,
+        bases={lock.base.name: published.base_of(lock, sources.mirrors)},
+        image=published.image_of(lock),
+        layers=Layers(**msgspec.structs.asdict(lock.layers)),
+        requires={},
+        targets={lock.target: target},
+        sdists={one.package: Sdist(reason=reason, env=one.env) for one in built},
+    )
+    return matrices.located(made, folder)
+
+
+def _sources(lock: Lock, matrix: Matrix, root: Path) -> Sources:
+    names = sorted({matrix.default_index, *lock.indexes.values()})
+    base = matrix.bases[matrix.targets[lock.target].base]
+    return Sources(
+        default_index=matrix.default_index,
+        indexes={name: _portable(matrix.indexes[name], root) for name in names},
+        mirrors=tuple(map(credentials.bare, base.mirrors)) if isinstance(base, DebianBase) else (),
+    )
+
+
+def _portable(index: Index, root: Path) -> Index:
+    """`index` as whoever can pull may read it.
+
+    A folder of wheels is relative to where the matrix lies, as that names it. No address holds a
+    login: the matrix is refused with one, and this is the last place before it is public.
+    """
+    if index.url is None:
+        return index
+    if not is_local(index.url):
+        return msgspec.structs.replace(index, url=credentials.bare(index.url))
+    path = os.path.relpath(unquote(urlsplit(index.url).path), root)
+    return msgspec.structs.replace(index, url=f"file:{path}")
+
+
+def _refuse_name(lock: Lock, file: str) -> None:
+    """A target's name is a folder's too, and who attached the lock has chosen it."""
+    try:
+        msgspec.convert(lock.target, Name)
+    except msgspec.ValidationError as error:
+        message = f"{file}: {lock.target!r} is no name of a target"
+        raise InputError(message, hint="do not trust it: imgbuild locks no such name") from error
+
+
+def _refuse_unplaced(lock: Lock, sources: Sources, place: str) -> None:
+    lacking = set(lock.indexes.values()) - {sources.default_index, *sources.indexes}
+    if lacking:
+        message = f"{place} does not say where the index {', '.join(sorted(lacking))} is"
+        raise InputError(message, hint=f"{SOURCES} says it, in the artifact that travels with it")
+
+
+def _added(lock: Lock, data: Mapping[str, bytes], place: str) -> dict[str, bytes]:
+    """The files that `lock` adds, among `data`, which may hold others."""
+    found = {}
+    for file in lock.extends.files.values() if lock.extends is not None else ():
+        name = f"{FILES}{file.sha256}"
+        if name not in data or sha256(data[name]) != file.sha256:
+            what = "is another file" if name in data else "is not there"
+            message = f"{place}/{name} {what}, and {lock.target} adds it as {file.file}"
+            raise IntegrityError(message, hint=OTHER)
+        found[name] = data[name]
+    return found

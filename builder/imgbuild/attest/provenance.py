@@ -1,0 +1,246 @@
+"""Where an image comes from: an in-toto statement with SLSA's provenance, version 1.
+
+Comes in: lock, seal and the circumstances of a build. Goes out: the statement's bytes. It names
+the image by digest, what was asked for (target, architectures, lock, matrix), every file that went
+in, and who built it. No time is in it: of the same lock, commit and run it is the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+import imgbuild
+from imgbuild import codec
+from imgbuild.attest.sbom import document, purl
+from imgbuild.attest.sbom.document import Bill, Kind
+from imgbuild.attest.sbom.packages import Packages
+from imgbuild.errors import ToolMissing
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.plan import seal
+from imgbuild.plan.seal import Seal
+from imgbuild.project import Project
+from imgbuild.system import process
+from imgbuild.values import Arch, Digest, Sha256, digest_of, sha256
+
+MEDIA_TYPE = "application/vnd.in-toto+json"
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
+BUILD_TYPE = "https://imgbuild.dev/build/v1"  # docs/registry.md says what its parameters are
+LOCAL_BUILDER = (
+    "https://imgbuild.dev/builder/local"  # a person's machine, which vouches for nothing
+)
+VERSION = "imgbuild"
+SCP = re.compile(r"(?:[^@/:]+@)?([^@/:]+):(?!/)(.+)")  # git@host:owner/name.git
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit of a git repository; `uri` is empty where the repository has no public address."""
+
+    id: str
+    uri: str = ""
+
+
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+    """What is not in lock and seal: digests of the files asked by, and who builds where.
+
+    `matrix` is None for a lock alone. `commit` is None outside a checkout, and where lock or matrix
+    are not as committed.
+    """
+
+    lock: Sha256
+    matrix: Sha256 | None = None
+    builder: str = LOCAL_BUILDER
+    version: str = imgbuild.__version__
+    invocation: str = ""
+    commit: Commit | None = None
+
+
+class Basis(msgspec.Struct, frozen=True):
+    """What makes two statements say the same of an image: not the run, nor the commit it was at."""
+
+    subjects: tuple[Digest, ...]
+    lock: Sha256
+    builder: str
+    version: str
+
+
+def circumstances(
+    project: Project, target: str, environ: Mapping[str, str] | None = None
+) -> Circumstances:
+    """The circumstances of a build of `target` here and now."""
+    known = os.environ if environ is None else environ
+    lock = locks.lock_path(project.images, target)
+    return Circumstances(
+        lock=sha256(lock.read_bytes()),
+        matrix=sha256(project.matrix.read_bytes()),
+        builder=builder_id(known),
+        invocation=_invocation(known),
+        commit=_commit(project, (lock, seal.seal_path(project.images, target)), known),
+    )
+
+
+def bare(lock: Sha256, environ: Mapping[str, str] | None = None) -> Circumstances:
+    """What is known of a lock that lies in no project: its bytes, and who speaks of it."""
+    known = os.environ if environ is None else environ
+    return Circumstances(lock=lock, builder=builder_id(known), invocation=_invocation(known))
+
+
+def builder_id(environ: Mapping[str, str]) -> str:
+    """Who vouches for the build: the workflow that GitHub runs, else only this machine."""
+    if environ.get("GITHUB_ACTIONS") == "true" and environ.get("GITHUB_WORKFLOW_REF"):
+        return f"{_server(environ)}/{environ['GITHUB_WORKFLOW_REF']}"
+    return LOCAL_BUILDER
+
+
+def statement(
+    lock: Lock, sealed: Seal, arches: Sequence[Arch], circumstances: Circumstances
+) -> bytes:
+    """The statement about the image of `lock` on `arches`."""
+    documents = seal.manifests(lock, sealed, arches)
+    manifests = {arch: digest_of(data) for arch, data in documents.items()}
+    top = seal.top_digest(documents)
+    subjects = [_subject(lock.target, top)]
+    if top not in manifests.values():
+        subjects += [_subject(f"{lock.target}/{arch}", one) for arch, one in manifests.items()]
+    asked_by = {"lock": {"sha256": circumstances.lock}}
+    if circumstances.matrix is not None:
+        asked_by["matrix"] = {"sha256": circumstances.matrix}
+    metadata = {"invocationId": circumstances.invocation} if circumstances.invocation else {}
+    run_details: dict[str, Any] = {
+        "builder": {"id": circumstances.builder, "version": {VERSION: circumstances.version}}
+    }
+    if metadata:
+        run_details["metadata"] = metadata
+    if made := list(_byproducts(lock, tuple(manifests))):
+        run_details["byproducts"] = made
+    return codec.compact(
+        {
+            "_type": STATEMENT_TYPE,
+            "subject": subjects,
+            "predicateType": PREDICATE_TYPE,
+            "predicate": {
+                "buildDefinition": {
+                    "buildType": BUILD_TYPE,
+                    "externalParameters": {
+                        "target": lock.target,
+                        "arch": list(manifests),
+                        **asked_by,
+                    },
+                    "resolvedDependencies": [
+                        *_asked_by(circumstances),
+                        *_inputs(lock, sealed, tuple(manifests)),
+                    ],
+                },
+                "runDetails": run_details,
+            },
+        }
+    )
+
+
+def basis(data: bytes) -> Basis | None:
+    """What a statement of this module rests on; None if `data` is something else."""
+    try:
+        found = msgspec.json.decode(data)
+        definition = found["predicate"]["buildDefinition"]
+        if found["predicateType"] != PREDICATE_TYPE or definition["buildType"] != BUILD_TYPE:
+            return None
+        builder = found["predicate"]["runDetails"]["builder"]
+        return Basis(
+            subjects=tuple(sorted(f"sha256:{one['digest']['sha256']}" for one in found["subject"])),
+            lock=definition["externalParameters"]["lock"]["sha256"],
+            builder=builder["id"],
+            version=builder["version"][VERSION],
+        )
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return None
+
+
+def _subject(name: str, digest: Digest) -> dict[str, Any]:
+    return {"name": name, "digest": {"sha256": digest.removeprefix("sha256:")}}
+
+
+def _asked_by(circumstances: Circumstances) -> Iterator[dict[str, Any]]:
+    yield {"name": "lock.json", "digest": {"sha256": circumstances.lock}}
+    if circumstances.matrix is not None:
+        yield {"name": "matrix.yaml", "digest": {"sha256": circumstances.matrix}}
+    commit = circumstances.commit
+    if commit is not None:
+        place = {"uri": commit.uri} if commit.uri else {}
+        yield {"name": "repository", **place, "digest": {"gitCommit": commit.id}}
+
+
+def _inputs(lock: Lock, sealed: Seal, arches: Sequence[Arch]) -> Iterator[dict[str, Any]]:
+    """Every file that went in, once, by purl and sha256."""
+    seen: set[Sha256] = set()
+    for arch in arches:
+        found: Bill = document.bill(lock, sealed, arch, Packages())
+        for part in found.parts:
+            given = part.id not in found.made and part.kind not in (Kind.LAYER, Kind.SYSTEM)
+            if given and part.sha256 not in seen:
+                seen.add(part.sha256)
+                place = {"uri": part.purl} if part.purl else {}
+                yield {"name": part.file or part.name, **place, "digest": {"sha256": part.sha256}}
+
+
+def _byproducts(lock: Lock, arches: Sequence[Arch]) -> Iterator[dict[str, Any]]:
+    """Wheels that were made of sdists on the way."""
+    made = {built.wheel.sha256: built for arch in arches for built in lock.arch[arch].built}
+    for key, built in sorted(made.items()):
+        name = purl.pypi(built.package, built.version, built.wheel.file)
+        yield {"name": built.wheel.file, "uri": name, "digest": {"sha256": key}}
+
+
+def _invocation(environ: Mapping[str, str]) -> str:
+    """The run of GitHub's that this is; empty elsewhere."""
+    repository, number = environ.get("GITHUB_REPOSITORY"), environ.get("GITHUB_RUN_ID")
+    if environ.get("GITHUB_ACTIONS") != "true" or not repository or not number:
+        return ""
+    attempt = environ.get("GITHUB_RUN_ATTEMPT", "1")
+    return f"{_server(environ)}/{repository}/actions/runs/{number}/attempts/{attempt}"
+
+
+def _server(environ: Mapping[str, str]) -> str:
+    return environ.get("GITHUB_SERVER_URL", "https://github.com")
+
+
+def _commit(project: Project, files: Sequence[Path], environ: Mapping[str, str]) -> Commit | None:
+    """The commit that is checked out, if matrix, lock and seal are as it has them."""
+    try:
+        git = process.find("git", remedy="install git")
+    except ToolMissing:
+        return None
+    asked = [str(path) for path in (project.matrix, *files)]
+    head = process.run([git, "rev-parse", "--verify", "HEAD"], cwd=project.root, check=False)
+    tracked = process.run(
+        [git, "ls-files", "--error-unmatch", "--", *asked], cwd=project.root, check=False
+    )
+    same = process.run(
+        [git, "diff", "--quiet", "HEAD", "--", *asked], cwd=project.root, check=False
+    )
+    if head.status or tracked.status or same.status:
+        return None
+    if environ.get("GITHUB_ACTIONS") == "true" and environ.get("GITHUB_REPOSITORY"):
+        place = f"{_server(environ)}/{environ['GITHUB_REPOSITORY']}"
+    else:
+        remote = process.run([git, "remote", "get-url", "origin"], cwd=project.root, check=False)
+        place = remote.stdout.strip() if remote.status == 0 else ""
+    return Commit(id=head.stdout.strip(), uri=public(place))
+
+
+def public(remote: str) -> str:
+    """A git remote as others may read it: no user, no password, no folder of this machine."""
+    if "://" not in remote and (scp := SCP.fullmatch(remote)):
+        return f"git+ssh://{scp[1]}/{scp[2]}"
+    parts = urlsplit(remote)
+    if parts.scheme not in ("https", "http", "ssh", "git") or not parts.hostname:
+        return ""
+    port = f":{parts.port}" if parts.port else ""
+    return f"git+{parts.scheme}://{parts.hostname}{port}{parts.path}"

@@ -1,0 +1,35 @@
+"""The lock of an image in a registry: one that is attached to it, and that it follows from.
+
+Comes in: a reference and the manifest that it leads to. Goes out: the bytes of lock.json.
+"""
+
+from __future__ import annotations
+
+from imgbuild.attest import attachments, bundle
+from imgbuild.errors import ImgbuildError
+from imgbuild.registry import artifacts as attach
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Repository
+from imgbuild.system.console import console
+from imgbuild.values import Arch, Digest
+
+
+def lock_of(client: Client, repository: Repository, image: Digest, arch: Arch) -> bytes:
+    """The lock.json attached to the manifest `image`, which is for `arch`; nothing if none fits.
+
+    Anybody may attach: a lock counts if it and its seal give that very manifest.
+    """
+    artifacts = attach.find_whole(client, repository, image, bundle.ARTIFACT_TYPE)
+    for artifact in sorted(artifacts, key=lambda each: each.descriptor.digest):
+        place = f"{repository}@{artifact.descriptor.digest}"
+        try:
+            own = bundle.read({name: part.data for name, part in artifact.files.items()}, place)
+        except ImgbuildError as error:
+            console.warn(f"left out of what is attached to {image}: {error.message}")
+            continue
+        if arch in own.sealed.arch:
+            [given] = attachments.subjects(own.lock, own.sealed, [arch])
+            if given.digest == image:
+                return own.data[bundle.LOCK]
+        console.warn(f"left out of what is attached to {image}: {place} is another image's lock")
+    return b""

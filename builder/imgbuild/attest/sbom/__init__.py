@@ -1,0 +1,1 @@
+"""SBOMs, as CycloneDX and SPDX."""

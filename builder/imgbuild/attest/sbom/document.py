@@ -1,0 +1,315 @@
+"""A bill of materials: everything in an image on one architecture, and what needs what.
+
+Comes in: lock, seal, and what the locked files say of themselves. Goes out: a `Bill`, from which
+`cyclonedx` and `spdx` write their documents. Nothing else is asked: no clock, no network, no cache.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from imgbuild.attest.sbom import needs, purl
+from imgbuild.attest.sbom.licences import Licence
+from imgbuild.attest.sbom.packages import Package, Packages
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.published import default_index
+from imgbuild.lock.resolution import Built, Deb, Locked, Resolution, Wheel
+from imgbuild.plan.plan import (
+    AddedDebsRecipe,
+    AddedFilesRecipe,
+    DebianRecipe,
+    FilesRecipe,
+    Layer,
+    VenvRecipe,
+    WheelsRecipe,
+    installed_wheels,
+    plan,
+)
+from imgbuild.plan.seal import Seal, SealedLayer
+from imgbuild.values import Arch, Digest, Sha256
+from imgbuild.wheel.tags import Tags
+
+RELEASE_PACKAGE = "base-files"  # its version begins with Debian's release: 12.4+deb12u11
+SEES = 4  # copyright files that stand for another, one after the other
+
+
+class Kind(enum.StrEnum):
+    """What a part is."""
+
+    IMAGE = "image"
+    SYSTEM = "system"  # the distribution that debs are of
+    BASE = "base"  # an image of a registry that this one stands on
+    DEB = "deb"
+    WHEEL = "wheel"
+    SDIST = "sdist"  # what a wheel was built from; not in the image
+    TOOL = "tool"  # what built that wheel; not in the image
+    LAYER = "layer"  # files that imgbuild makes itself
+    FILE = "file"  # a file of the user's repository
+
+
+OUTSIDE = frozenset({Kind.SDIST, Kind.TOOL})  # of the image: what wheels of it were built from
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One part. `id` is unique in its bill; `layer` is where it lies.
+
+    `index` is told where it is not the default one, `source` is Debian's source package.
+    """
+
+    id: str
+    kind: Kind
+    name: str
+    version: str = ""
+    file: str = ""
+    sha256: Sha256 = ""
+    purl: str = ""
+    licence: Licence = Licence()
+    index: str = ""
+    source: str = ""
+    layer: SealedLayer | None = None
+
+
+class Bill(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in one image. `needs`: id → ids; `made`: a wheel's id → those it was built from."""
+
+    target: str
+    arch: Arch
+    digest: Digest
+    created: str
+    layers: tuple[SealedLayer, ...]
+    image: Part
+    parts: tuple[Part, ...]
+    needs: dict[str, tuple[str, ...]]
+    made: dict[str, tuple[str, ...]] = {}
+
+
+def bill(lock: Lock, sealed: Seal, arch: Arch, known: Packages) -> Bill:
+    """What is in the image of `lock` on `arch`."""
+    planned = plan(lock, arch)
+    layers = {layer.id: layer for layer in sealed.arch[arch].layers}
+    maker = _Maker(lock, arch, known, _places(planned.layers, layers))
+    parts = (
+        *maker.system(),
+        *maker.base(),
+        *maker.debs(),
+        *maker.wheels(),
+        *maker.made(),
+        *_own(lock, planned.layers, layers),
+    )
+    digest = sealed.arch[arch].manifest
+    edges = maker.edges()
+    inside = [part.id for part in parts if part.kind not in OUTSIDE]
+    edges["image"] = maker.roots(inside, edges)
+    return Bill(
+        target=lock.target,
+        arch=arch,
+        digest=digest,
+        created=planned.config.created,
+        layers=sealed.arch[arch].layers,
+        image=Part(
+            id="image",
+            kind=Kind.IMAGE,
+            name=lock.target,
+            version=digest,
+            sha256=digest.removeprefix("sha256:"),
+            purl=purl.oci(lock.target, digest, arch=arch.oci),
+        ),
+        parts=tuple(sorted(parts, key=lambda part: part.id)),
+        needs=dict(sorted(edges.items())),
+        made=maker.origins(),
+    )
+
+
+def _places(
+    layers: tuple[Layer, ...], sealed: Mapping[Digest, SealedLayer]
+) -> dict[Sha256, SealedLayer]:
+    """The sha256 of a wheel, deb or added file → the layer that it is in."""
+    found: dict[Sha256, SealedLayer] = {}
+    for layer in layers:
+        recipe = layer.recipe
+        files: tuple[Locked, ...] = ()
+        if isinstance(recipe, WheelsRecipe):
+            files = recipe.wheels
+        elif isinstance(recipe, DebianRecipe | AddedDebsRecipe):
+            files = recipe.debs
+        elif isinstance(recipe, AddedFilesRecipe):
+            files = tuple(recipe.files.values())
+        found.update((file.sha256, sealed[layer.id]) for file in files)
+    return found
+
+
+def _own(
+    lock: Lock, layers: tuple[Layer, ...], sealed: Mapping[Digest, SealedLayer]
+) -> Iterator[Part]:
+    """What imgbuild itself or the user adds: the empty environment, the entry point, files."""
+    for layer in layers:
+        recipe, place = layer.recipe, sealed[layer.id]
+        if isinstance(recipe, VenvRecipe | FilesRecipe):
+            yield Part(
+                id=f"layer/{layer.name}",
+                kind=Kind.LAYER,
+                name=f"{lock.target}/{layer.name}",
+                sha256=place.digest.removeprefix("sha256:"),
+                layer=place,
+            )
+        elif isinstance(recipe, AddedFilesRecipe):
+            for path, file in sorted(recipe.files.items()):
+                yield Part(
+                    id=f"file{path}", kind=Kind.FILE, name=path, sha256=file.sha256, layer=place
+                )
+
+
+class _Maker:
+    """Makes the parts of one image; every question is asked of the lock or of `known`."""
+
+    def __init__(
+        self, lock: Lock, arch: Arch, known: Packages, places: Mapping[Sha256, SealedLayer]
+    ) -> None:
+        self._lock = lock
+        self._arch = arch
+        self._known = known.packages
+        self._places = places
+        self._resolution: Resolution = lock.arch[arch]
+        self._installed = installed_wheels(self._resolution)
+        self._default = default_index(lock)
+        self._debs = {deb.package: deb for deb in self._resolution.debs}
+
+    @property
+    def _release(self) -> str:
+        found = self._debs.get(RELEASE_PACKAGE)
+        return found.version.split("+")[0].split(".")[0] if found else ""
+
+    def system(self) -> Iterator[Part]:
+        """Debian itself, which scanners look for before they look at its packages."""
+        if self._debs:
+            yield Part(id="system", kind=Kind.SYSTEM, name="debian", version=self._release)
+
+    def base(self) -> Iterator[Part]:
+        """The image of a registry below; what is in it is not known here."""
+        manifest = self._resolution.base_manifest
+        if manifest is None:
+            return
+        place = self._lock.base.image.partition("@")[0]
+        head, slash, last = place.rpartition("/")
+        name = last.partition(":")[0]
+        yield Part(
+            id="base",
+            kind=Kind.BASE,
+            name=f"{head}{slash}{name}",
+            version=manifest,
+            sha256=manifest.removeprefix("sha256:"),
+            purl=purl.oci(
+                name, manifest, arch=self._arch.oci, place=f"{head}{slash}{name}" if head else ""
+            ),
+        )
+
+    def debs(self) -> Iterator[Part]:
+        """Debian's packages."""
+        for deb in self._resolution.debs:
+            said = self._said(deb)
+            source = said.source or deb.package
+            version = said.source_version or deb.version
+            yield Part(
+                id=f"deb/{deb.package}",
+                kind=Kind.DEB,
+                name=deb.package,
+                version=deb.version,
+                file=deb.file.rpartition("/")[2],
+                sha256=deb.sha256,
+                purl=purl.deb(
+                    deb.package,
+                    deb.version,
+                    deb.arch,
+                    release=self._release,
+                    source=f"{source}@{version}" if said.source else "",
+                ),
+                licence=self._licence(deb),
+                source=f"{source} {version}" if said.file else "",
+                layer=self._places.get(deb.sha256),
+            )
+
+    def wheels(self) -> Iterator[Part]:
+        """Installed wheels."""
+        for wheel in self._installed:
+            yield self._wheel(f"wheel/{wheel.package}", Kind.WHEEL, wheel)
+
+    def made(self) -> Iterator[Part]:
+        """What wheels of this image were built from and with; each file once."""
+        found = {}
+        for built in self._resolution.built:
+            found[built.sdist.sha256] = Part(
+                id=f"sdist/{built.package}",
+                kind=Kind.SDIST,
+                name=built.package,
+                version=built.version,
+                file=built.sdist.file,
+                sha256=built.sdist.sha256,
+                purl=purl.pypi(built.package, built.version, built.sdist.file),
+                index=built.index if built.index != self._default else "",
+            )
+            for wheel in built.requires:
+                found[wheel.sha256] = self._wheel(f"tool/{wheel.file}", Kind.TOOL, wheel)
+        yield from found.values()
+
+    def origins(self) -> dict[str, tuple[str, ...]]:
+        """A wheel built here → its sdist and the tools that built it."""
+        return {
+            f"wheel/{built.package}": (f"sdist/{built.package}", *_tools(built))
+            for built in self._resolution.built
+        }
+
+    def edges(self) -> dict[str, tuple[str, ...]]:
+        """Which part needs which; a part that needs nothing has an empty row."""
+        base = self._lock.base
+        tags = Tags(python=base.python, glibc=base.glibc, arch=self._arch)
+        wheels = needs.of_wheels(
+            {wheel.package: self._said(wheel) for wheel in self._installed}, tags.markers
+        )
+        debs = needs.of_debs({deb.package: self._said(deb) for deb in self._resolution.debs})
+        found = {f"wheel/{one}": _ids("wheel", others) for one, others in wheels.items()}
+        return found | {f"deb/{one}": _ids("deb", others) for one, others in debs.items()}
+
+    def roots(self, inside: list[str], edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+        """What the image needs itself: what was asked for, and what nothing else needs."""
+        lock = self._lock
+        packages = (*lock.base.packages, *(lock.extends.packages if lock.extends else ()))
+        asked = {*_ids("wheel", lock.requirements), *_ids("deb", packages)}
+        needed = {other for others in edges.values() for other in others}
+        return tuple(sorted(one for one in inside if one in asked or one not in needed))
+
+    def _wheel(self, name: str, kind: Kind, wheel: Wheel) -> Part:
+        return Part(
+            id=name,
+            kind=kind,
+            name=wheel.package,
+            version=wheel.version,
+            file=wheel.file,
+            sha256=wheel.sha256,
+            purl=purl.pypi(wheel.package, wheel.version, wheel.file),
+            licence=self._licence(wheel),
+            index=wheel.index if wheel.index != self._default else "",
+            layer=self._places.get(wheel.sha256) if kind is Kind.WHEEL else None,
+        )
+
+    def _said(self, item: Wheel | Deb) -> Package:
+        return self._known.get(item.sha256, Package(file=""))
+
+    def _licence(self, item: Wheel | Deb) -> Licence:
+        said = self._said(item)
+        for _ in range(SEES):
+            other = self._debs.get(said.see)
+            if other is None:
+                break
+            said = self._said(other)
+        return Licence(said.licence, said.words)
+
+
+def _ids(kind: str, names: tuple[str, ...] | Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{kind}/{name}" for name in names)
+
+
+def _tools(built: Built) -> tuple[str, ...]:
+    return tuple(sorted(f"tool/{wheel.file}" for wheel in built.requires))

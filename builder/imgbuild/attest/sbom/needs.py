@@ -1,0 +1,65 @@
+"""Which package of an image needs which: the edges of its bill of materials.
+
+Comes in: a resolution and what its files say. Goes out: for each wheel and deb, the names of those
+that it needs. A requirement that counts on this machine and is not there draws no edge: finding
+those is the audit's work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from packaging.requirements import Requirement
+
+from imgbuild.attest.sbom.packages import Package
+from imgbuild.values import normalize
+
+
+def of_wheels(
+    said: Mapping[str, Package], markers: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """Package → packages it needs, with the extras that others ask for; `said` by package."""
+    wanted = {package: _requirements(one) for package, one in said.items()}
+    extras: dict[str, set[str]] = {package: {""} for package in said}
+    edges: dict[str, set[str]] = {package: set() for package in said}
+    due = set(said)
+    while due:
+        package = due.pop()
+        for requirement in wanted[package]:
+            other = normalize(requirement.name)
+            if other not in said or not _counts(requirement, extras[package], markers):
+                continue
+            if other != package:
+                edges[package].add(other)
+            asked = {normalize(extra) for extra in requirement.extras}
+            if not asked <= extras[other]:
+                extras[other] |= asked
+                due.add(other)
+    return {package: tuple(sorted(found)) for package, found in sorted(edges.items())}
+
+
+def of_debs(said: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
+    """Package → packages it needs; of alternatives the first that is there."""
+    giving = {given: package for package, one in sorted(said.items()) for given in one.gives}
+    giving |= {package: package for package in said}
+    return {
+        package: tuple(sorted(set(_chosen(one.needs, giving)) - {package}))
+        for package, one in sorted(said.items())
+    }
+
+
+def _requirements(package: Package) -> list[Requirement]:
+    return [Requirement(text) for text in package.needs]
+
+
+def _counts(requirement: Requirement, extras: Iterable[str], markers: Mapping[str, str]) -> bool:
+    marker = requirement.marker
+    return marker is None or any(
+        marker.evaluate({**markers, "extra": extra}) for extra in sorted(extras)
+    )
+
+
+def _chosen(clauses: Sequence[str], giving: Mapping[str, str]) -> Iterable[str]:
+    for clause in clauses:
+        found = (giving[name] for name in clause.split(" | ") if name in giving)
+        yield from list(found)[:1]

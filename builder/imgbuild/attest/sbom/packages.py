@@ -1,0 +1,203 @@
+"""What wheels and debs say of themselves: `images/packages.json`, so that each is read once.
+
+Comes in: files of a lock while they are in the cache. Goes out: licence, requirements and Debian's
+source package of each by its sha256. These are facts about immutable files, as `layers.json` has
+them: only ever added. A bill of materials is made of lock, seal and this file alone; for a
+package that is not in it, it says that nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+
+from imgbuild import codec
+from imgbuild.attest.sbom import licences
+from imgbuild.cache.store import Store
+from imgbuild.deb import archive
+from imgbuild.deb.control import Clause, clauses
+from imgbuild.errors import IntegrityError, LockStale
+from imgbuild.index.remote_wheel import FACT as METADATA
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Deb, Wheel
+from imgbuild.plan.plan import installed_wheels
+from imgbuild.values import Sha256, normalize, sha256
+from imgbuild.wheel.metadata import read_metadata
+
+PACKAGES_FORMAT = 1
+FACT = "package-1"  # a number of its own: raised when more is read of a file
+READERS = 2  # threads that unpack debs; the decompressors run beside each other
+
+
+class Package(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one file says of itself.
+
+    `licence` is an SPDX expression; `words` stand where it says something else. `see` is the
+    package whose copyright file stands for its own. `source` and `source_version` are Debian's.
+    `needs` are requirements without versions: `ray[serve]; python_version < "3.12"` of a wheel,
+    `mawk | awk` of a deb; `gives` what a deb provides.
+    """
+
+    file: str
+    licence: str = ""
+    words: str = ""
+    see: str = ""
+    source: str = ""
+    source_version: str = ""
+    needs: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
+
+
+class Packages(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole of `packages.json`."""
+
+    format: int = PACKAGES_FORMAT
+    packages: dict[Sha256, Package] = {}
+
+
+def packages_path(images: Path) -> Path:
+    """Where they stand in the folder `images`."""
+    return images / "packages.json"
+
+
+def read_packages(images: Path) -> Packages:
+    """The packages of the folder `images`; none if nothing was recorded yet."""
+    path = packages_path(images)
+    return read(path.read_bytes(), str(path)) if path.exists() else Packages()
+
+
+def read(data: bytes, file: str) -> Packages:
+    """The packages that `data`, known as `file`, holds; InputError or LockStale if it cannot be."""
+    hint = "restore it from git, or delete it and lock again"
+    found = codec.decode(data, Packages, file=file, what="list of packages", hint=hint)
+    if found.format != PACKAGES_FORMAT:
+        message = f"{file}: format {found.format}; this imgbuild reads {PACKAGES_FORMAT}"
+        raise LockStale(message, hint="use the imgbuild that wrote it, or delete it and lock again")
+    return found
+
+
+def of_lock(known: Packages, lock: Lock) -> Packages:
+    """What of `known` counts for `lock`: its files, and of their needs those that are there."""
+    files = {key: known.packages[key] for key, _ in _sorted(lock) if key in known.packages}
+    there = {normalize(item.package) for _, item in _files(lock)}
+    there |= {normalize(given) for package in files.values() for given in package.gives}
+    return Packages(
+        packages={
+            key: msgspec.structs.replace(
+                package, needs=tuple(line for line in package.needs if there & _wanted(line))
+            )
+            for key, package in files.items()
+        }
+    )
+
+
+def merge(known: Packages, found: Mapping[Sha256, Package]) -> Packages:
+    """Both together; IntegrityError where they disagree about a file."""
+    packages = dict(known.packages)
+    for key, package in found.items():
+        if packages.setdefault(key, package) != package:
+            message = f"{key} was recorded as {packages[key]} and is now {package}"
+            raise IntegrityError(message, hint="delete images/packages.json and lock again")
+    return Packages(packages=dict(sorted(packages.items())))
+
+
+def keep(images: Path, lock: Lock, store: Store) -> None:
+    """Record what the files of `lock` say, as far as the cache has them."""
+    with store.exclusive(f"records-{sha256(str(images).encode())}"):
+        known = read_packages(images)
+        due = [(key, item) for key, item in _files(lock) if key not in known.packages]
+        if found := look(due, store):
+            codec.write(packages_path(images), merge(known, found))
+
+
+def look(files: Iterable[tuple[Sha256, Wheel | Deb]], store: Store) -> dict[Sha256, Package]:
+    """What those of `files` say that are in the cache; remembered there, each is read once."""
+    due = dict(files)
+    with ThreadPoolExecutor(READERS) as pool:
+        said = list(pool.map(lambda item: _remembered(item, store), due.values()))
+    return {key: package for key, package in zip(due, said, strict=True) if package is not None}
+
+
+def _files(lock: Lock) -> Iterable[tuple[Sha256, Wheel | Deb]]:
+    for resolution in lock.arch.values():
+        needed = [wheel for built in resolution.built for wheel in built.requires]
+        items: tuple[Wheel | Deb, ...] = (*installed_wheels(resolution), *needed, *resolution.debs)
+        yield from ((item.sha256, item) for item in items)
+
+
+def _sorted(lock: Lock) -> list[tuple[Sha256, Wheel | Deb]]:
+    return sorted(dict(_files(lock)).items(), key=lambda item: item[0])
+
+
+def _remembered(item: Wheel | Deb, store: Store) -> Package | None:
+    known = store.fact(FACT, item.sha256)
+    if known is not None:
+        return msgspec.json.decode(known, type=Package)
+    found = _of_deb(item, store) if isinstance(item, Deb) else _of_wheel(item, store)
+    if found is not None:
+        store.put_fact(FACT, item.sha256, msgspec.json.encode(found))
+    return found
+
+
+def _of_wheel(wheel: Wheel, store: Store) -> Package | None:
+    data = store.fact(METADATA, wheel.sha256)
+    if data is None:
+        path = store.file(wheel.sha256)
+        if path is None:
+            return None
+        with path.open("rb") as file:
+            data = read_metadata(file, wheel.file)
+    return of_metadata(wheel.file, data.decode(errors="replace"))
+
+
+def of_metadata(file: str, text: str) -> Package:
+    """What METADATA of the wheel `file` says."""
+    stated = licences.of_metadata(text)
+    return Package(
+        file=file,
+        licence=stated.expression,
+        words=stated.words,
+        needs=tuple(dict.fromkeys(_needs(text))),
+    )
+
+
+def _needs(text: str) -> Iterable[str]:
+    for line in licences.headers(text).get_all("Requires-Dist", []):
+        try:
+            needed = Requirement(" ".join(line.split()))
+        except InvalidRequirement:
+            continue  # uv reads these, or has refused the wheel
+        extras = f"[{','.join(sorted(needed.extras))}]" if needed.extras else ""
+        yield f"{needed.name}{extras}" + (f"; {needed.marker}" if needed.marker else "")
+
+
+def _wanted(line: str) -> set[str]:
+    """The packages that a line of `needs` names."""
+    names = line.partition(";")[0].split(" | ")
+    return {normalize(name.partition("[")[0].strip()) for name in names}
+
+
+def _of_deb(deb: Deb, store: Store) -> Package | None:
+    path = store.file(deb.sha256)
+    if path is None:
+        return None
+    control, notice = archive.control(path), archive.notice(path, deb.package)
+    source, _, version = control.get("Source", "").partition(" ")
+    relations = (control.get(field, "") for field in ("Pre-Depends", "Depends"))
+    return Package(
+        file=deb.file,
+        licence=licences.of_copyright(notice.text).expression,
+        see=notice.package,
+        source=source,
+        source_version=version.strip("()"),
+        needs=tuple(dict.fromkeys(_names(one) for text in relations for one in clauses(text))),
+        gives=tuple(_names(one) for one in clauses(control.get("Provides", ""))),
+    )
+
+
+def _names(clause: Clause) -> str:
+    return " | ".join(relation.name for relation in clause)

@@ -1,0 +1,1 @@
+"""Signatures in cosign's formats."""

@@ -1,0 +1,187 @@
+"""The two forms in which cosign keeps signatures in a registry, as documents.
+
+Comes in: a signature, a signed envelope, an image. Goes out: bytes, and values read back.
+
+Bundles are what cosign 3 writes and looks for first: an artifact of its own for each statement,
+whose `subject` is the image. Collections are what cosign 1 and 2 write: an image at the tag
+`sha256-HEX.sig` (signatures) or `sha256-HEX.att` (statements) with one layer for each. cosign 3
+reads collections only where the image has no bundle.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.attest.signing import statements
+from imgbuild.attest.signing.statements import Envelope
+from imgbuild.oci.documents import CONFIG, MANIFEST, Descriptor
+from imgbuild.values import Digest, digest_of
+
+BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
+BUNDLES = "application/vnd.dev.sigstore.bundle"  # how the type of every version begins
+EMPTY = "application/vnd.oci.empty.v1+json"
+EMPTY_DATA = b"{}"
+SIMPLE = "application/vnd.dev.cosign.simplesigning.v1+json"
+DSSE = "application/vnd.dsse.envelope.v1+json"
+SIGNATURES, ATTESTATIONS = "sig", "att"
+SIGNATURE_NOTE = "dev.cosignproject.cosign/signature"
+PREDICATE_NOTE = "predicateType"
+CLAIM = "cosign container image signature"
+
+
+class _PublicKeyHint(msgspec.Struct, frozen=True):
+    hint: str = ""
+
+
+class _Material(msgspec.Struct, frozen=True, rename="camel"):
+    public_key: _PublicKeyHint | None = None
+
+
+class Bundle(msgspec.Struct, frozen=True, rename="camel"):
+    """A bundle, as far as keys are concerned. One of a file's own signature has no envelope."""
+
+    media_type: str
+    verification_material: _Material
+    dsse_envelope: Envelope | None = None
+
+    @property
+    def hint(self) -> str:
+        """Which key it says it is signed with; "" for a certificate."""
+        named = self.verification_material.public_key
+        return named.hint if named else ""
+
+
+class _Image(msgspec.Struct, frozen=True, rename="kebab"):
+    docker_manifest_digest: Digest
+
+
+class _Identity(msgspec.Struct, frozen=True, rename="kebab"):
+    docker_reference: str = ""
+
+
+class _Critical(msgspec.Struct, frozen=True):
+    image: _Image
+    type: str
+    identity: _Identity = _Identity()
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What a signature of a collection signs: simple signing's own document."""
+
+    critical: _Critical
+
+    @property
+    def digest(self) -> Digest:
+        """The image that it is about."""
+        return self.critical.image.docker_manifest_digest
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer of a collection, to be put."""
+
+    media_type: str
+    data: bytes
+    notes: dict[str, str]
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """What a manifest says of it."""
+        return described(self.media_type, self.data, self.notes)
+
+
+def tag(digest: Digest, kind: str) -> str:
+    """The tag of the collection of `kind` for an image."""
+    return f"{digest.replace(':', '-')}.{kind}"
+
+
+def claim(repository: str, digest: Digest) -> bytes:
+    """What is signed to say that the image `digest` of `repository` is one's own."""
+    return codec.compact(
+        {
+            "critical": {
+                "identity": {"docker-reference": repository},
+                "image": {"docker-manifest-digest": digest},
+                "type": CLAIM,
+            },
+            "optional": None,
+        }
+    )
+
+
+def signature(payload: bytes, signed: bytes) -> Entry:
+    """The layer of a collection for `payload`, whose signature is `signed`."""
+    notes = {SIGNATURE_NOTE: base64.b64encode(signed).decode()}
+    return Entry(media_type=SIMPLE, data=payload, notes=notes)
+
+
+def attestation(envelope: Envelope, predicate_type: str) -> Entry:
+    """The layer of a collection for a signed statement."""
+    notes = {SIGNATURE_NOTE: "", PREDICATE_NOTE: predicate_type}
+    return Entry(media_type=DSSE, data=codec.compact(envelope), notes=notes)
+
+
+def collection(layers: Sequence[Descriptor]) -> tuple[bytes, bytes]:
+    """Configuration and manifest of a collection of `layers`."""
+    rootfs = {"type": "layers", "diff_ids": [layer.digest for layer in layers]}
+    config = codec.compact({"architecture": "", "os": "", "config": {}, "rootfs": rootfs})
+    manifest = codec.compact(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": described(CONFIG, config),
+            "layers": layers,
+        }
+    )
+    return config, manifest
+
+
+def bundle(envelope: Envelope, hint: str) -> bytes:
+    """A bundle of a statement that was signed with the key which `hint` names."""
+    return codec.compact(
+        {
+            "mediaType": BUNDLE,
+            "verificationMaterial": {"publicKey": {"hint": hint}},
+            "dsseEnvelope": envelope,
+        }
+    )
+
+
+def bundle_manifest(subject: Descriptor, data: bytes, predicate_type: str) -> bytes:
+    """The manifest that puts the bundle `data` beside the image `subject`."""
+    return codec.compact(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": BUNDLE,
+            "config": described(EMPTY, EMPTY_DATA),
+            "layers": [described(BUNDLE, data)],
+            "annotations": {
+                "dev.sigstore.bundle.content": "dsse-envelope",
+                "dev.sigstore.bundle.predicateType": predicate_type,
+            },
+            "subject": {
+                "mediaType": subject.media_type,
+                "digest": subject.digest,
+                "size": subject.size,
+            },
+        }
+    )
+
+
+def described(media_type: str, data: bytes, notes: Mapping[str, str] | None = None) -> Descriptor:
+    """The descriptor of `data`."""
+    return Descriptor(
+        media_type=media_type,
+        digest=digest_of(data),
+        size=len(data),
+        annotations=dict(notes or {}),
+    )
+
+
+def about_image(digest: Digest) -> bytes:
+    """The statement by which cosign 3 signs the image `digest`."""
+    return statements.of([digest], statements.SIGNATURE, {})

@@ -1,0 +1,48 @@
+"""Signing without a key: the real cosign, with the identity that the CI gives its jobs.
+
+Comes in: an image that is there, and what is said of it. Goes out: cosign's own bundles, with a
+certificate in place of a key. Only cosign itself speaks to the authorities that this needs.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from imgbuild import codec
+from imgbuild.attest.signing import statements
+from imgbuild.attest.signing.signer import Signed
+from imgbuild.attest.signing.statements import Statement
+from imgbuild.registry.reference import Repository
+from imgbuild.system import process
+from imgbuild.values import Digest
+
+TYPES = {
+    statements.PROVENANCE: "slsaprovenance1",
+    statements.CYCLONEDX: "cyclonedx",
+    statements.SPDX: "spdxjson",
+}
+REMEDY = "install cosign 2.4 or newer, or sign with --key FILE"
+
+
+def sign(repository: Repository, digest: Digest, said: Sequence[bytes] = ()) -> Signed:
+    """Let cosign sign the image `digest`, and what the statements `said` say of it.
+
+    ToolMissing if there is no cosign, WorkFailed if it cannot sign: without an identity, say.
+    """
+    kinds = []
+    program = process.find("cosign", remedy=REMEDY)
+    name = f"{repository}@{digest}"
+    process.run([program, "sign", "--yes", name])
+    with tempfile.TemporaryDirectory(prefix="imgbuild-sign-") as folder:
+        for number, each in enumerate(said):
+            statement = codec.decode(each, Statement, file="a statement to sign")
+            predicate = Path(folder) / f"{number}.json"
+            predicate.write_bytes(codec.compact(statement.predicate))
+            kinds.append(statement.predicate_type)
+            kind = TYPES.get(statement.predicate_type, statement.predicate_type)
+            process.run(
+                [program, "attest", "--yes", "--type", kind, "--predicate", str(predicate), name]
+            )
+    return Signed(digest=digest, statements=tuple(kinds), bundles=())

@@ -1,0 +1,117 @@
+"""What is signed of an image: its digest, its provenance, and the SBOMs that follow from its lock.
+
+Comes in: an image in a registry, the lock that it was pushed from, a private key. Goes out:
+signatures beside the index and beside each manifest, so that whoever asks for one architecture
+alone finds them too. All that is signed is made here, of the lock; nothing that the registry has
+is vouched for unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+import msgspec
+
+from imgbuild.attest import attachments, bundle, provenance
+from imgbuild.attest.bundle import Carried
+from imgbuild.attest.sbom import cyclonedx, spdx
+from imgbuild.attest.signing import signer, statements, stored
+from imgbuild.attest.signing.keys import PrivateKey
+from imgbuild.attest.signing.signer import Signed
+from imgbuild.lock.lock import Lock
+from imgbuild.oci.documents import Descriptor
+from imgbuild.plan.seal import Seal
+from imgbuild.project import Project
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Repository
+from imgbuild.system.console import console
+from imgbuild.values import Arch, Digest
+
+Sign = Callable[[Descriptor, Sequence[bytes]], Signed]
+PREDICATES = {cyclonedx.MEDIA_TYPE: statements.CYCLONEDX, spdx.MEDIA_TYPE: statements.SPDX}
+
+
+def sign_pushed(
+    client: Client,
+    repository: Repository,
+    lock: Lock,
+    sealed: Seal,
+    project: Project,
+    key: PrivateKey,
+    *,
+    arches: Collection[Arch] | None = None,
+) -> tuple[Signed, ...]:
+    """Sign the image of `lock` on `arches`, which was pushed from `project`.
+
+    LockStale if `project` has another lock by now.
+    """
+    chosen = tuple(lock.arch) if arches is None else tuple(sorted(arches))
+    own = bundle.of(lock, sealed, project)
+    circumstances = provenance.circumstances(project, lock.target)
+    made = provenance.statement(lock, sealed, chosen, circumstances)
+    with console.step(f"signing {lock.target}"):
+        return sign_made(client, repository, own, chosen, made, key)
+
+
+def sign_made(
+    client: Client,
+    repository: Repository,
+    own: Carried,
+    arches: Collection[Arch],
+    made: bytes,
+    key: PrivateKey,
+) -> tuple[Signed, ...]:
+    """Sign the image of `own` on `arches`, its SBOMs, and `made`, its provenance.
+
+    A provenance that rests on the same and that the key has signed already stands for `made`.
+    """
+    sign = partial(signer.sign, client, repository, key=key)
+
+    def _sign(subject: Descriptor, said: Sequence[bytes]) -> Signed:
+        known = _said(client, repository, subject.digest, made, key)
+        return sign(subject, said=[known or made, *said])
+
+    return sign_all(own, arches, (), _sign)
+
+
+def sign_all(
+    own: Carried, arches: Collection[Arch], provenances: Sequence[bytes], sign: Sign
+) -> tuple[Signed, ...]:
+    """Let `sign` sign what the tag names and each manifest, with what is said of each."""
+    subjects = attachments.subjects(own.lock, own.sealed, arches)
+    manifests = dict(
+        zip((one.digest for one in subjects[-len(arches) :]), sorted(arches), strict=True)
+    )
+    return tuple(
+        sign(
+            subject,
+            [
+                *provenances,
+                *(bills(own, manifests[subject.digest]) if subject.digest in manifests else ()),
+            ],
+        )
+        for subject in subjects
+    )
+
+
+def bills(own: Carried, arch: Arch) -> tuple[bytes, ...]:
+    """The statements that the SBOMs of `own` on `arch` are of its image there."""
+    digest = own.sealed.arch[arch].manifest
+    return tuple(
+        statements.of([digest], PREDICATES[media_type], msgspec.json.decode(part.data))
+        for media_type, files in attachments.bills(own, arch).items()
+        for part in files.values()
+    )
+
+
+def _said(
+    client: Client, repository: Repository, digest: Digest, made: bytes, key: PrivateKey
+) -> bytes | None:
+    """The provenance of this image that the key has signed already and that rests on the same."""
+    for each in stored.read(client, repository, digest).signatures:
+        about = each.kind == statements.PROVENANCE and digest in each.digests
+        same = about and provenance.basis(each.payload) == provenance.basis(made)
+        if same and each.by(key.public):
+            return each.payload
+    return None

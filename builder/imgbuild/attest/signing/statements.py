@@ -1,0 +1,91 @@
+"""in-toto statements and the DSSE envelopes that sign them.
+
+Comes in: what is said of which image, and a key. Goes out: a signed envelope, and the statement in
+one read back. What is signed is the statement's own bytes with their type before them, so that a
+reader never has to write the same JSON again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.attest.signing.keys import PrivateKey, PublicKey
+from imgbuild.values import Digest
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT = "https://in-toto.io/Statement/v1"
+STATEMENTS = (STATEMENT, "https://in-toto.io/Statement/v0.1")
+# What a statement is about: an image's signature as cosign 3 makes it, and attestations.
+SIGNATURE = "https://sigstore.dev/cosign/sign/v1"
+PROVENANCE = "https://slsa.dev/provenance/v1"
+CYCLONEDX = "https://cyclonedx.org/bom"
+SPDX = "https://spdx.dev/Document"
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What a statement is about: an image, by its digest."""
+
+    digest: dict[str, str]
+    name: str = ""
+
+
+class Statement(msgspec.Struct, frozen=True, rename={"type": "_type"}):
+    """What is said of some images."""
+
+    type: str
+    subject: tuple[Subject, ...]
+    predicate_type: str = msgspec.field(name="predicateType")
+    predicate: Any = None
+
+    @property
+    def digests(self) -> tuple[Digest, ...]:
+        """The images that it is about."""
+        found = (subject.digest.get("sha256") for subject in self.subject)
+        return tuple(f"sha256:{text}" for text in found if text)
+
+
+class Sealed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One signature of an envelope."""
+
+    sig: bytes
+    keyid: str = ""
+
+
+class Envelope(msgspec.Struct, frozen=True, rename="camel"):
+    """A payload and its signatures (DSSE 1); JSON has the bytes in base64."""
+
+    payload: bytes
+    payload_type: str
+    signatures: tuple[Sealed, ...]
+
+    @property
+    def signed(self) -> bytes:
+        """The bytes that are signed."""
+        kind = self.payload_type.encode()
+        return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(self.payload), self.payload)
+
+    def by(self, key: PublicKey) -> bool:
+        """Whether one of the signatures is that of `key`."""
+        return any(key.verify(self.signed, each.sig) for each in self.signatures)
+
+    def statement(self, label: str) -> Statement:
+        """The statement inside; InputError, which names `label`, if it holds none."""
+        return codec.decode(self.payload, Statement, file=label, what="in-toto statement")
+
+
+def of(digests: Sequence[Digest], kind: str, predicate: object) -> bytes:
+    """The bytes of a statement of `kind` that says `predicate` of the images `digests`."""
+    subjects = [{"digest": {"sha256": digest.removeprefix("sha256:")}} for digest in digests]
+    return codec.compact(
+        {"_type": STATEMENT, "subject": subjects, "predicateType": kind, "predicate": predicate}
+    )
+
+
+def seal(payload: bytes, key: PrivateKey) -> Envelope:
+    """The envelope of a statement, signed with `key`."""
+    bare = Envelope(payload=payload, payload_type=PAYLOAD_TYPE, signatures=())
+    return msgspec.structs.replace(bare, signatures=(Sealed(sig=key.sign(bare.signed)),))

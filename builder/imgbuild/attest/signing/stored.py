@@ -1,0 +1,209 @@
+"""Signatures beside an image in a registry: read, and added.
+
+Comes in: a client, a repository, an image. Goes out: every signature and signed statement that the
+registry keeps beside it, in either form of cosign, and what there is damaged. Whose they are is
+not judged here.
+"""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.attest.signing import forms, statements
+from imgbuild.attest.signing.forms import Bundle, Claim, Entry
+from imgbuild.attest.signing.keys import PublicKey
+from imgbuild.attest.signing.statements import Envelope
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.http.client import Refused
+from imgbuild.oci.documents import MANIFEST, Descriptor, Manifest
+from imgbuild.registry.artifacts import whole
+from imgbuild.registry.client import Client, NotFound, bytes_source
+from imgbuild.registry.reference import Reference, Repository
+from imgbuild.values import Digest, digest_of
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True):
+    """One signature: where it is, what it is about, and the bytes that it signs.
+
+    `kind` is a statement's predicate type; that of a signature of the image itself is the same in
+    both forms. `payload` is the statement, empty for a collection's signature.
+    """
+
+    place: str
+    kind: str
+    digests: tuple[Digest, ...]
+    signed: bytes
+    signatures: tuple[bytes, ...]
+    hint: str = ""
+    payload: bytes = b""
+
+    def by(self, key: PublicKey) -> bool:
+        """Whether `key` made it."""
+        return any(key.verify(self.signed, each) for each in self.signatures)
+
+
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """All signatures beside an image, and what cannot be read, in words."""
+
+    signatures: tuple[Signature, ...]
+    damaged: tuple[str, ...]
+
+
+class _Artifact(msgspec.Struct, frozen=True, rename="camel"):
+    layers: tuple[Descriptor, ...] = ()
+    artifact_type: str = ""
+
+
+def read(client: Client, repository: Repository, digest: Digest) -> Beside:
+    """Every signature that `repository` keeps beside the image `digest`."""
+    found: list[Signature] = []
+    damaged: list[str] = []
+    beside: tuple[Descriptor, ...] = ()
+    with _noted(damaged):
+        beside = client.referrers(repository, digest)
+    for descriptor in beside:
+        with _noted(damaged):
+            found += _bundled(client, repository, descriptor)
+    for kind in (forms.SIGNATURES, forms.ATTESTATIONS):
+        layers: tuple[Descriptor, ...] = ()
+        with _noted(damaged):
+            layers = collected(client, repository, digest, kind)
+        for number, layer in enumerate(layers, start=1):
+            with _noted(damaged):
+                place = f"layer {number} of {forms.tag(digest, kind)}"
+                found.append(_collected(client.blob(repository, layer), layer, place))
+    return Beside(signatures=tuple(found), damaged=tuple(damaged))
+
+
+@contextlib.contextmanager
+def _noted(damaged: list[str]) -> Iterator[None]:
+    """What of a signature is absent or is no signature is noted, and the others are read."""
+    try:
+        yield
+    except InputError as error:
+        damaged.append("; ".join([error.message, *map(str, error.problems)]))
+    except (IntegrityError, NotFound) as error:
+        damaged.append(error.message)
+    except Refused as error:  # named by a document, and not there
+        if error.status != 404:
+            raise
+        damaged.append(error.message)
+
+
+def _bundled(client: Client, repository: Repository, descriptor: Descriptor) -> Iterator[Signature]:
+    # cosign lists its bundles by the type of their empty configuration: then the manifest tells.
+    listed = descriptor.artifact_type
+    if not listed.startswith(forms.BUNDLES) and listed not in ("", forms.EMPTY):
+        return
+    label = f"bundle {descriptor.digest}"
+    try:
+        fetched = client.manifest(at(repository, digest=descriptor.digest))
+    except NotFound:
+        return  # removed since: lists of referrers outlive what they name
+    try:
+        artifact = codec.decode(fetched.data, _Artifact, file=label, what="artifact")
+    except InputError:
+        if listed.startswith(forms.BUNDLES):
+            raise
+        return  # anything may refer to an image: only what says it is a bundle can be a bad one
+    if not artifact.artifact_type.startswith(forms.BUNDLES):
+        return
+    for layer in artifact.layers:
+        data = client.blob(repository, layer)
+        bundle = codec.decode(data, Bundle, file=label, what="bundle")
+        if bundle.dsse_envelope is not None:
+            yield _of_envelope(bundle.dsse_envelope, label, bundle.hint)
+
+
+def _collected(data: bytes, layer: Descriptor, place: str) -> Signature:
+    if layer.media_type == forms.DSSE:
+        return _of_envelope(codec.decode(data, Envelope, file=place, what="envelope"), place)
+    claim = codec.decode(data, Claim, file=place, what="signature")
+    try:
+        signed = b64decode(layer.annotations.get(forms.SIGNATURE_NOTE, ""), validate=True)
+    except binascii.Error as error:
+        message = f"{place}: its signature is no base64"
+        raise IntegrityError(message) from error
+    return Signature(
+        place=place,
+        kind=statements.SIGNATURE if claim.critical.type == forms.CLAIM else claim.critical.type,
+        digests=(claim.digest,),
+        signed=data,
+        signatures=(signed,),
+    )
+
+
+def _of_envelope(envelope: Envelope, place: str, hint: str = "") -> Signature:
+    # What is signed is signed as something: a statement only if the envelope says so.
+    stated = envelope.payload_type == statements.PAYLOAD_TYPE
+    statement = envelope.statement(place) if stated else None
+    return Signature(
+        place=place,
+        kind=statement.predicate_type if statement else envelope.payload_type,
+        digests=statement.digests if statement else (),
+        signed=envelope.signed,
+        signatures=tuple(each.sig for each in envelope.signatures),
+        hint=hint,
+        payload=envelope.payload,
+    )
+
+
+def collected(
+    client: Client, repository: Repository, digest: Digest, kind: str
+) -> tuple[Descriptor, ...]:
+    """The layers of an image's collection; none if there is no such tag."""
+    tag = forms.tag(digest, kind)
+    try:
+        fetched = client.manifest(at(repository, tag=tag))
+    except NotFound:
+        return ()
+    return codec.decode(fetched.data, Manifest, file=tag, what="image manifest").layers
+
+
+def put_bundle(
+    client: Client, repository: Repository, subject: Descriptor, data: bytes, kind: str
+) -> Digest:
+    """Put the bundle `data` of a statement of `kind` beside `subject`, unless it lies there."""
+    manifest = forms.bundle_manifest(subject, data, kind)
+    digest = digest_of(manifest)
+    listed = client.referrers(repository, subject.digest, forms.BUNDLE)
+    blobs = (forms.EMPTY_DATA, data)
+    there = any(one.digest == digest for one in listed)
+    if there and client.resolve(at(repository, digest=digest)) and whole(client, repository, blobs):
+        return digest
+    for blob in blobs:
+        client.upload(repository, bytes_source(blob))
+    return client.put_manifest(repository, manifest, MANIFEST)
+
+
+def add(
+    client: Client, repository: Repository, digest: Digest, kind: str, entries: Sequence[Entry]
+) -> None:
+    """Add `entries` to an image's collection; those that it has already stay as they are.
+
+    What the registry lost of them is put again.
+    """
+    layers = list(collected(client, repository, digest, kind))
+    new = [entry for entry in entries if entry.descriptor not in layers]
+    for entry in entries:
+        if entry not in new and not whole(client, repository, [entry.data]):
+            client.upload(repository, bytes_source(entry.data))
+    if not new:
+        return
+    config, manifest = forms.collection([*layers, *(entry.descriptor for entry in new)])
+    for blob in (*(entry.data for entry in new), config):
+        client.upload(repository, bytes_source(blob))
+    client.put_manifest(repository, manifest, MANIFEST, tag=forms.tag(digest, kind))
+
+
+def at(
+    repository: Repository, *, tag: str | None = None, digest: Digest | None = None
+) -> Reference:
+    """What is called `tag` or `digest` in `repository`."""
+    return Reference(repository.host, repository.name, tag, digest)

@@ -1,0 +1,1 @@
+"""Reads shared objects and GPU code into facts."""

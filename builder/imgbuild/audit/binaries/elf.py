@@ -1,0 +1,355 @@
+"""Facts of a shared object or program, read from a stream that need not fit into memory.
+
+Comes in: a way to open the file's bytes in pieces, and its path. Goes out: `ElfFacts`, or None for
+what is no ELF file that a loader would take; a damaged one is none. A large file is seen once from
+end to end; its section headers lie at the end and its symbol tables at either end, so both ends are
+kept. Where a table lies in between, the stream is opened again and left when the last table has
+passed.
+Source: System V ABI, chapters 4 and 5; Linux Standard Base, symbol versioning.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import blake2b
+
+import msgspec
+
+from imgbuild.audit.binaries.fatbin import FatbinScanner, cubin_arch
+from imgbuild.audit.source.facts import ElfFacts, GpuCode
+
+KEPT = 24 << 20  # bytes kept of each end of a file
+MAGIC = b"\x7fELF"
+HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+SECTION = struct.Struct("<IIQQQQIIQQ")
+SYMBOL = struct.Struct("<IBBHQQ")
+DYNAMIC = struct.Struct("<qQ")
+VERNEED = struct.Struct("<HHIII")
+VERNAUX = struct.Struct("<IHHII")
+VERDEF = struct.Struct("<HHHHIII")
+LITTLE_64 = b"\x02\x01"
+EXECUTABLE, SHARED = 2, 3
+CUDA = 190
+MACHINES = {62: "x86_64", 183: "arm64", CUDA: "cuda"}
+STRINGS, DYNAMIC_TABLE, SYMBOLS = 3, 6, 11
+DEFINED_VERSIONS, NEEDED_VERSIONS, VERSION_NUMBERS = 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
+NEEDED, SONAME, RPATH, RUNPATH = 1, 14, 15, 29
+LOCAL, GLOBAL = 0, 1
+INTERNAL, HIDDEN = 1, 2
+OLD_NUMPY, NEW_NUMPY = b"numpy.core._multiarray_umath", b"numpy._core._multiarray_umath"
+LARGEST_TEXT = 64 << 20  # bytes of constants in which numpy is looked for
+
+
+class Section(msgspec.Struct, frozen=True):
+    """An entry of the section headers: `link` is the number of another one."""
+
+    name: int
+    kind: int
+    offset: int
+    size: int
+    link: int
+    info: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where its content lies: offset and size."""
+        return self.offset, self.size
+
+
+class Symbols(msgspec.Struct, frozen=True):
+    """What the dynamic symbol table says."""
+
+    undefined: tuple[str, ...] = ()
+    defined: bytes = b""
+    python: bool = False
+    uses_python: bool = False
+
+
+class Malformed(Exception):
+    """The bytes start like an ELF file and do not go on like one."""
+
+
+def read_elf(
+    opened: Callable[[], Iterator[bytes]], file: str, *, kept: int = KEPT
+) -> ElfFacts | None:
+    """The facts of one file; `opened` starts its stream, a second time only for some large files.
+
+    `kept` is how many bytes of each end are held in memory. None for what is no ELF file, for
+    object files, and for what a loader would not take.
+    """
+    stream = opened()
+    first = next(stream, b"")
+    while MAGIC.startswith(first[:4]) and len(first) < HEADER.size and (more := next(stream, b"")):
+        first += more
+    if not first.startswith(MAGIC) or len(first) < HEADER.size or first[4:6] != LITTLE_64:
+        return None
+    _, kind, machine, *_, flags = HEADER.unpack_from(first)[:8]
+    name = MACHINES.get(machine, f"machine {machine}")
+    if machine == CUDA:
+        arch = cubin_arch(flags, first[8])
+        return ElfFacts(file=file, machine=name, gpu=(GpuCode(arch),))
+    if kind not in (EXECUTABLE, SHARED):
+        return None
+    ends, gpu = _pass(first, stream, kept)
+    try:
+        return _facts(Tables(ends, opened), file, name, gpu)
+    except (Malformed, struct.error):
+        return None
+
+
+class Ends:
+    """The first and the last bytes of a stream."""
+
+    def __init__(self, kept: int) -> None:
+        self._kept = max(kept, HEADER.size)
+        self.head = bytearray()
+        self.size = 0
+        self._pieces: deque[bytes] = deque()
+        self._held = 0
+
+    def feed(self, piece: bytes) -> None:
+        """The next piece of the stream."""
+        self.size += len(piece)
+        if len(self.head) < self._kept:
+            self.head += piece
+            return
+        self._pieces.append(piece)
+        self._held += len(piece)
+        while self._held - len(self._pieces[0]) >= self._kept:
+            self._held -= len(self._pieces.popleft())
+
+    def join(self) -> None:
+        """The stream has ended."""
+        self._pieces = deque([b"".join(self._pieces)])
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """The bytes of a range; None if they are not kept."""
+        if offset + size > self.size:
+            raise Malformed
+        if offset + size <= len(self.head):
+            return bytes(memoryview(self.head)[offset : offset + size])
+        start = self.size - self._held
+        if offset >= start:
+            return self._pieces[0][offset - start : offset - start + size]
+        if start <= len(self.head):  # nothing is missing, and the range lies on the seam
+            data = bytes(memoryview(self.head)[offset:]) + self._pieces[0]
+            return data[:size]
+        return None
+
+
+def _pass(first: bytes, stream: Iterable[bytes], kept: int) -> tuple[Ends, tuple[GpuCode, ...]]:
+    ends, scanner = Ends(kept), FatbinScanner()
+    ends.feed(first)
+    scanner.feed(first)
+    for piece in stream:
+        ends.feed(piece)
+        scanner.feed(piece)
+    ends.join()
+    return ends, scanner.found()
+
+
+class Tables:
+    """The sections of a file, and the content of those that are asked for."""
+
+    def __init__(self, ends: Ends, opened: Callable[[], Iterator[bytes]]) -> None:
+        self._ends = ends
+        self._opened = opened
+        header = HEADER.unpack_from(ends.head)
+        offset, size, count, names = header[6], header[11], header[12], header[13]
+        if count and size != SECTION.size:
+            raise Malformed
+        place = (offset, size * count)
+        table = self.content([place])[place] if count else b""
+        self.sections = [
+            Section(row[0], row[1], row[4], row[5], row[6], row[7])
+            for row in SECTION.iter_unpack(table)
+        ]
+        self._names = names
+
+    def first(self, kind: int) -> Section | None:
+        """The first section of a kind."""
+        return next((one for one in self.sections if one.kind == kind), None)
+
+    def called(self, name: bytes) -> Section | None:
+        """The section of this name."""
+        if self._names >= len(self.sections):
+            return None
+        names = self.sections[self._names]
+        text = self.read(names)
+        return next((one for one in self.sections if text.startswith(name + b"\0", one.name)), None)
+
+    def read(self, section: Section) -> bytes:
+        """The content of one section."""
+        return self.content([section.place])[section.place]
+
+    def content(self, ranges: Iterable[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
+        """Range (offset, size) → its bytes; opens the stream again if some were not kept."""
+        found: dict[tuple[int, int], bytes] = {}
+        missing: dict[tuple[int, int], bytearray] = {}
+        for offset, size in ranges:
+            data = self._ends.read(offset, size)
+            if data is None:
+                missing[offset, size] = bytearray()
+            else:
+                found[offset, size] = data
+        if not missing:
+            return found
+        end = max(offset + size for offset, size in missing)
+        at = 0
+        for piece in self._opened():
+            for (offset, size), parts in missing.items():
+                begin, stop = max(offset - at, 0), offset + size - at
+                if begin < len(piece) and stop > 0:
+                    parts.extend(piece[begin:stop])
+            at += len(piece)
+            if at >= end:
+                break
+        return found | {place: bytes(parts) for place, parts in missing.items()}
+
+
+def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) -> ElfFacts:
+    dynamic, symbols = tables.first(DYNAMIC_TABLE), tables.first(SYMBOLS)
+    if dynamic is None or dynamic.link >= len(tables.sections):
+        return ElfFacts(file=file, machine=machine, gpu=gpu)
+    strings = tables.sections[dynamic.link]
+    kinds = (VERSION_NUMBERS, NEEDED_VERSIONS, DEFINED_VERSIONS)
+    numbers, needs, defines = (tables.first(kind) for kind in kinds)
+    wanted = (dynamic, symbols, strings, numbers, needs, defines)
+    content = tables.content([one.place for one in wanted if one is not None])
+    text = content[strings.place]
+    entries = _dynamic(content[dynamic.place], text)
+    by_library = _needed_versions(content[needs.place], needs.info, text) if needs else {}
+    offers = _defined_versions(content[defines.place], defines.info, text) if defines else ()
+    found = Symbols()
+    if symbols is not None:
+        names = {
+            number: version
+            for versions in by_library.values()
+            for number, version in versions.items()
+        }
+        table = content[numbers.place] if numbers else b""
+        found = _symbols(content[symbols.place], text, table, names)
+    paths = entries[RUNPATH] or entries[RPATH]
+    return ElfFacts(
+        file=file,
+        machine=machine,
+        soname=next(iter(entries[SONAME]), ""),
+        needed=tuple(entries[NEEDED]),
+        runpath=tuple(path for line in paths for path in line.split(":") if path),
+        wants={
+            library: tuple(sorted(set(versions.values())))
+            for library, versions in sorted(by_library.items())
+        },
+        offers=offers,
+        undefined=found.undefined,
+        defined=found.defined,
+        gpu=gpu,
+        numpy=_numpy(tables) if found.uses_python else 0,
+        python=found.python,
+    )
+
+
+def _bytes(text: bytes, offset: int) -> bytes:
+    """The string that starts at an offset of a string table."""
+    end = text.find(b"\0", offset)
+    if end < 0:
+        raise Malformed
+    return text[offset:end]
+
+
+def _string(text: bytes, offset: int) -> str:
+    return _bytes(text, offset).decode("utf-8", "replace")
+
+
+def _dynamic(data: bytes, text: bytes) -> dict[int, list[str]]:
+    """Tag → the strings that entries of this tag name."""
+    found: dict[int, list[str]] = {NEEDED: [], SONAME: [], RPATH: [], RUNPATH: []}
+    for tag, value in DYNAMIC.iter_unpack(data):
+        if tag == 0:
+            break
+        if tag in found:
+            found[tag].append(_string(text, value))
+    return found
+
+
+def _needed_versions(data: bytes, count: int, text: bytes) -> dict[str, dict[int, str]]:
+    """Library → number → version that is needed of it. Weak needs count: no version is left out."""
+    found: dict[str, dict[int, str]] = {}
+    at = 0
+    left = len(data) // VERNAUX.size  # no more entries than this have room in the section
+    for _ in range(count):
+        _, needs, library, first, step = VERNEED.unpack_from(data, at)
+        place = at + first
+        left -= needs + 1
+        if left < 0:
+            raise Malformed
+        versions = found.setdefault(_string(text, library), {})
+        for _ in range(needs):
+            _, _, number, name, after = VERNAUX.unpack_from(data, place)
+            versions[number & 0x7FFF] = _string(text, name)
+            place += after
+        at += step
+    return found
+
+
+def _defined_versions(data: bytes, count: int, text: bytes) -> tuple[str, ...]:
+    found = []
+    at = 0
+    if count > len(data) // VERDEF.size:
+        raise Malformed
+    for _ in range(count):
+        _, flags, _, _, _, first, step = VERDEF.unpack_from(data, at)
+        if not flags & 1:  # the base version is the file's own name
+            (name,) = struct.unpack_from("<I", data, at + first)
+            found.append(_string(text, name))
+        at += step
+    return tuple(sorted(found))
+
+
+def _symbols(data: bytes, text: bytes, numbers: bytes, names: Mapping[int, str]) -> Symbols:
+    versions = array("H")
+    versions.frombytes(numbers[: len(numbers) // 2 * 2])
+    undefined: set[bytes] = set()
+    hashes: set[bytes] = set()
+    python = False
+    for place, (start, info, other, section, _, _) in enumerate(SYMBOL.iter_unpack(data)):
+        binding = info >> 4
+        if binding == LOCAL or other & 3 in (INTERNAL, HIDDEN):
+            continue
+        name = _bytes(text, start)
+        if section != 0:
+            hashes.add(symbol_hash(name))
+            python = python or name.startswith(b"PyInit_")
+        elif binding == GLOBAL and name:
+            version = names.get(versions[place] & 0x7FFF) if place < len(versions) else None
+            undefined.add(name + b"@" + version.encode() if version else name)
+    return Symbols(
+        undefined=tuple(name.decode("utf-8", "replace") for name in sorted(undefined)),
+        defined=_packed(hashes),
+        python=python,
+        uses_python=any(name.startswith((b"Py", b"_Py")) for name in undefined),
+    )
+
+
+def symbol_hash(name: bytes) -> bytes:
+    """The eight bytes by which `ElfFacts.defined` knows a symbol."""
+    return blake2b(name, digest_size=8).digest()
+
+
+def _packed(hashes: Iterable[bytes]) -> bytes:
+    numbers = array("Q", sorted(int.from_bytes(one, "little") for one in hashes))
+    return numbers.tobytes()
+
+
+def _numpy(tables: Tables) -> int:
+    """Which numpy a library was compiled for: 2 knows both names of its core, 1 only the old."""
+    constants = tables.called(b".rodata")
+    if constants is None or constants.size > LARGEST_TEXT:
+        return 0
+    data = tables.read(constants)
+    if NEW_NUMPY in data:
+        return 2
+    return 1 if OLD_NUMPY in data else 0

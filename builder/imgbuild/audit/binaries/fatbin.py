@@ -1,0 +1,94 @@
+"""GPU code inside a library: fat binaries, found by their magic number in a stream.
+
+Comes in: the pieces of a file. Goes out: for which GPUs it has machine code or PTX.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+
+from imgbuild.audit.source.facts import GpuCode
+
+START = struct.pack("<IHH", 0xBA55ED50, 1, 16)  # magic, version, bytes of the header
+HEADER = struct.Struct("<IHHQ")  # and bytes of the entries
+ENTRY = struct.Struct("<HHIQIIHHI")  # kind, _, header, payload, compressed, _, minor, major, arch
+PTX, MACHINE_CODE = 1, 2
+FLAGS_AT = 40
+ENTRY_NEEDS = 48
+# Found by compiling for sm_90, sm_90a, sm_100f and their like with nvcc 13.0; 12.4 does the same.
+ONE_ARCH, ONE_FAMILY = 1 << 20, 1 << 21
+ARCH_ABOVE = 8  # the ABI of machine code from which on its architecture is in the second byte
+
+
+class FatbinScanner:
+    """Watches a stream go by."""
+
+    def __init__(self) -> None:
+        self._codes: Counter[tuple[str, str]] = Counter()
+        self._rest = b""
+        self._at = 0  # the offset of the first byte of `_rest`
+        self._entry = 0  # the offset of the next entry, within a fat binary
+        self._end = 0  # where the fat binary ends
+
+    def feed(self, piece: bytes) -> None:
+        """The next piece of the stream."""
+        begin = self._at + len(self._rest)
+        target = max(self._entry, begin) if self._entry < self._end else begin
+        if target - begin >= len(piece) and not self._rest:
+            self._at = begin + len(piece)
+            return
+        data = self._rest + piece
+        place = 0
+        while True:
+            if self._entry < self._end:
+                place = self._entry - self._at
+                if place + ENTRY_NEEDS > len(data):
+                    break
+                self._take(data, place)
+                continue
+            found = data.find(START, max(place, self._end - self._at, 0))
+            if found < 0:
+                place = max(len(data) - len(START) + 1, self._end - self._at)
+                break
+            place = found
+            if found + HEADER.size > len(data):
+                break
+            size = HEADER.unpack_from(data, found)[3]
+            self._entry = self._at + found + HEADER.size
+            self._end = self._entry + size
+        place = max(0, min(place, len(data)))
+        self._rest = data[place:]
+        self._at += place
+
+    def _take(self, data: bytes, place: int) -> None:
+        kind, _, header, payload, _, _, minor, major, arch = ENTRY.unpack_from(data, place)
+        if kind not in (PTX, MACHINE_CODE) or header < 32 or not 20 <= arch <= 999:
+            self._end = self._entry  # no entry: this is the padding, or was no fat binary
+            return
+        (flags,) = struct.unpack_from("<Q", data, place + FLAGS_AT)
+        suffix = _suffix(flags)
+        if kind == PTX:
+            self._codes[f"compute_{arch}{suffix}", f"{major}.{minor}"] += 1
+        else:
+            self._codes[f"sm_{arch}{suffix}", ""] += 1
+        self._entry += header + payload
+
+    def found(self) -> tuple[GpuCode, ...]:
+        """All that was seen, sorted."""
+        return tuple(
+            GpuCode(arch, ptx, units) for (arch, ptx), units in sorted(self._codes.items())
+        )
+
+
+def _suffix(flags: int) -> str:
+    """The suffix: "a" for one architecture alone, "f" for its family, "" for later ones too."""
+    return "a" if flags & ONE_ARCH else "f" if flags & ONE_FAMILY else ""
+
+
+def cubin_arch(flags: int, abi: int) -> str:
+    """The architecture of a file of machine code, by the flags and ABI of its ELF header.
+
+    Whether it is bound to that architecture is not told there.
+    """
+    return f"sm_{flags >> 8 & 0xFF if abi >= ARCH_ABOVE else flags & 0xFF}"

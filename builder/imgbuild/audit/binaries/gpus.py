@@ -1,0 +1,148 @@
+"""GPUs, CUDA releases and drivers: which needs which.
+
+Comes in: `data/audit/drivers.yaml`, and the GPU code of a library. Goes out: whether a GPU can run
+that code, and the oldest driver that will do.
+
+Machine code runs on its own architecture and on later ones of the same major version; with the
+suffix "a" on its own alone, with "f" on its own and later ones of its family. PTX is compiled by
+the driver for any architecture that is not older.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from importlib import resources
+from typing import NamedTuple
+
+import msgspec
+import yaml
+
+from imgbuild.audit.source.facts import GpuCode
+
+FILE = "data/audit/drivers.yaml"
+_ARCH = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+
+
+class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A CUDA release ("12.4"), the driver that came with it (if known), the PTX that it writes."""
+
+    cuda: str
+    driver: str = ""
+    ptx: str
+
+
+class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A compute capability ("9.0") and the GPUs that have it."""
+
+    capability: str
+    names: str
+
+
+class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Libraries whose GPU code everything needs; a shell pattern of paths in a wheel."""
+
+    file: str
+    why: str
+
+
+class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The whole file."""
+
+    majors: dict[str, str]
+    releases: tuple[Release, ...]
+    gpus: tuple[Gpu, ...]
+    kernels: tuple[Kernels, ...]
+
+    def oldest(self, cuda: str) -> str:
+        """The oldest driver that runs programs of a release ("12.4"); "" if that is not known."""
+        return self.majors.get(cuda.partition(".")[0], "")
+
+    def own(self, cuda: str) -> str:
+        """The driver that came with a release; "" if that is not known."""
+        return next((one.driver for one in self.releases if one.cuda == minor(cuda)), "")
+
+    def for_ptx(self, ptx: str) -> str:
+        """The oldest driver that compiles PTX of a version; "" if that is not known."""
+        wanted = numbers(ptx)
+        return next((one.driver for one in self.releases if numbers(one.ptx) >= wanted), "")
+
+    def newest(self, driver: str) -> str:
+        """The newest release whose programs run on a driver; "" if none does."""
+        found = [
+            one.cuda for one in self.releases if numbers(self.oldest(one.cuda)) <= numbers(driver)
+        ]
+        return found[-1] if found else ""
+
+    def is_kernels(self, file: str) -> bool:
+        """Whether everything needs the GPU code of this file."""
+        return any(fnmatchcase(file, one.file) for one in self.kernels)
+
+
+class Arch(NamedTuple):
+    """A GPU architecture as compilers name it: sm_90a is (False, 9, 0, "a")."""
+
+    ptx: bool
+    major: int
+    minor: int
+    suffix: str
+
+
+@lru_cache(maxsize=1)
+def load() -> Drivers:
+    """The data of this release."""
+    text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
+    return msgspec.convert(yaml.safe_load(text), Drivers)
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """A version of numbers and dots, to compare."""
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def minor(cuda: str) -> str:
+    """The release without its patch: "12.4" of "12.4.1"."""
+    return ".".join(cuda.split(".")[:2])
+
+
+def parse(arch: str) -> Arch | None:
+    """The parts of "sm_90a" or "compute_120f"; None for what is neither."""
+    found = _ARCH.fullmatch(arch)
+    if found is None:
+        return None
+    return Arch(found[1] == "compute", int(found[2]), int(found[3]), found[4])
+
+
+def runs(code: GpuCode, capability: str) -> bool:
+    """Whether a GPU can run the code, as it is or compiled by its driver."""
+    arch = parse(code.arch)
+    if arch is None:
+        return False
+    wanted = numbers(capability)
+    own = (arch.major, arch.minor)
+    if arch.suffix == "a":
+        return own == wanted
+    if arch.ptx and not arch.suffix:
+        return own <= wanted
+    return arch.major == wanted[0] and own <= wanted
+
+
+def general(codes: Sequence[GpuCode]) -> list[GpuCode]:
+    """The code that a library is built for: in at least half as many places as any.
+
+    A few kernels are written for one architecture; they say nothing of the library.
+    """
+    most = max((one.units for one in codes), default=0)
+    return [one for one in codes if one.units * 2 >= most]
+
+
+def machine_code(codes: Sequence[GpuCode], capability: str) -> bool:
+    """Whether a library is built for a GPU."""
+    return any(not one.ptx and runs(one, capability) for one in general(codes))
+
+
+def covers(codes: Sequence[GpuCode], capability: str) -> bool:
+    """Whether a library is built for a GPU, or has PTX that the GPU's driver compiles."""
+    return any(runs(one, capability) for one in general(codes))

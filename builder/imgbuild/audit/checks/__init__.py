@@ -1,0 +1,1 @@
+"""The checks: each takes facts and returns findings."""

@@ -1,0 +1,215 @@
+"""The check `cuda`: one CUDA family in a world, and code for the GPUs that it is meant for.
+
+Comes in: a world, its CUDA release and its GPUs. Goes out: findings for libraries of two CUDA
+majors that meet in one process, components that are not of the release, a torch without CUDA, and
+libraries without code for a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+
+from imgbuild.audit.binaries import gpus, libraries
+from imgbuild.audit.packages import variants
+from imgbuild.audit.packages.library_map import is_private
+from imgbuild.audit.packages.views import Linked
+from imgbuild.audit.source.facts import ElfFacts
+from imgbuild.index import cuda_releases as releases
+from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.values import normalize
+
+CHECK = "cuda"
+_OF_MAJOR = re.compile(r"nvidia-.+-cu(\d\d)")
+# Versioned as the release is; in time with it since CUDA 11.
+_LIKE_RELEASE = re.compile(r"nvidia-(?:cuda-[a-z]+|nvjitlink|nvtx|nvvm)(?:-cu\d\d)?")
+_CODE_MAKERS = ("nvcc", "nvrtc", "nvvm", "crt")
+# They show GPU code and make none: CUTLASS 4.6 wants the disassembler of CUDA 13 for CUDA 12, too.
+_CODE_READERS = ("nvdisasm", "cuobjdump", "nvprune")
+# CUTLASS' compilers link to no CUDA library: they lie side by side and are chosen by name.
+_SIDE_BY_SIDE = re.compile(r"nvidia-cutlass-dsl-libs-cu\d\d")
+
+
+def check(world: Linked, cuda: str, gpu: Sequence[str] = ()) -> list[Finding]:
+    """All findings; `cuda` is the world's release ("12.4", "" for none), `gpu` capabilities."""
+    elves = list(world.elves())
+    found = list(_families(world, elves))
+    if cuda:
+        found += _torch(world, elves, cuda)
+        found += _components(world, cuda)
+        found += _uncovered(world, elves, gpu)
+    return found
+
+
+def _families(world: Linked, elves: Sequence[tuple[str, ElfFacts]]) -> Iterator[Finding]:
+    """Files that are linked to the runtimes of two majors, and are loaded by one program."""
+    choices = libraries.load()
+    elsewhere = variants.passed_over(elves)
+    users: dict[str, list[tuple[str, ElfFacts]]] = {}
+    for package, facts in elves:
+        if is_private(facts.file) or choices.is_choice(facts.file):
+            continue
+        if (package, facts.file) not in elsewhere:
+            for runtime in variants.runtimes(facts):
+                users.setdefault(runtime, []).append((package, facts))
+    major = variants.family(elves)
+    if len(users) < 2 or not major:
+        return
+    reference = next(facts for owner, facts in users[major] if owner == "torch")
+    for other, files in sorted(users.items()):
+        seen: set[str] = set()
+        for package, facts in files if other != major else ():
+            if package.startswith("nvidia-") or package in seen:
+                continue
+            seen.add(package)
+            version = world.version(package) or ""
+            torch = world.version("torch") or ""
+            yield _finding(
+                f"{package} {version}: {facts.file} is linked to libcudart.so.{other}, and torch"
+                f" {torch} ({reference.file}) to libcudart.so.{major}: two CUDA families in one"
+                " process",
+                package=package,
+                version=version,
+                file=facts.file,
+                other="torch",
+                other_version=torch,
+                subject=f"libcudart.so.{other}",
+                remedy=f"choose a {package} that is built for CUDA {major}",
+            )
+
+
+def _torch(world: Linked, elves: Sequence[tuple[str, ElfFacts]], cuda: str) -> Iterator[Finding]:
+    """A torch for the CPU in a world that is meant for GPUs."""
+    version = world.version("torch")
+    files = {facts.file for package, facts in elves if package == "torch"}
+    # Without its other libraries, torch's files were not read.
+    if version is None or "torch/lib/libtorch_cpu.so" not in files:
+        return
+    if "torch/lib/libtorch_cuda.so" not in files:
+        yield _finding(
+            f"torch {version} is a build for the CPU: it has no libtorch_cuda.so, and the target"
+            f" is for CUDA {cuda}",
+            package="torch",
+            version=version,
+            file="torch/lib/libtorch_cpu.so",
+            subject="libtorch_cuda.so",
+            remedy=f"choose a torch that is built for CUDA {cuda}, or an index that has one for"
+            " this architecture",
+        )
+
+
+def _components(world: Linked, cuda: str) -> Iterator[Finding]:
+    """Packages of NVIDIA that are not of the release."""
+    declared = _declared(world, cuda)
+    major, _, _ = cuda.partition(".")
+    for package in world.packages:
+        if package.removeprefix("nvidia-cuda-").partition("-")[0] in _CODE_READERS:
+            continue
+        if _SIDE_BY_SIDE.fullmatch(package):
+            continue
+        version = world.version(package) or ""
+        of_major = _OF_MAJOR.fullmatch(package)
+        spec = declared.get(package)
+        if spec is not None:
+            if not SpecifierSet(spec).contains(version, prereleases=True):
+                yield _component(package, version, cuda, f"which has {package}{spec}", spec)
+        elif of_major is not None and of_major[1] != major:
+            yield _component(package, version, cuda, f"and is for CUDA {of_major[1]}", "")
+        elif _LIKE_RELEASE.fullmatch(package) and _is_other(version, cuda):
+            yield _component(package, version, cuda, "by its version", f"=={gpus.minor(cuda)}.*")
+
+
+def _declared(world: Linked, cuda: str) -> Mapping[str, str]:
+    """Component → version, as the metapackage of the world lists them for this release."""
+    metadata = world.metadata(releases.METAPACKAGE)
+    if metadata is None or gpus.minor(metadata.version) != gpus.minor(cuda):
+        return {}
+    found = {}
+    for line in metadata.requires:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            continue
+        name = normalize(requirement.name)
+        if name.startswith("nvidia-") and requirement.specifier:
+            found[name] = str(requirement.specifier)
+    return found
+
+
+def _is_other(version: str, cuda: str) -> bool:
+    """Whether a component is newer than the release, or of another major version."""
+    mine, release = gpus.numbers(version)[:2], gpus.numbers(cuda)[:2]
+    return mine > release or (mine[:1] != release[:1])
+
+
+def _component(package: str, version: str, cuda: str, why: str, spec: str) -> Finding:
+    makes = any(word in package for word in _CODE_MAKERS)
+    consequence = " (it makes code that an older driver refuses)" if makes else ""
+    return _finding(
+        f"{package} {version} is not of CUDA {cuda}, {why}{consequence}",
+        package=package,
+        version=version,
+        subject=f"{package} {version}",
+        spec=spec,
+        remedy=f"hold {package} to CUDA {cuda}" + (f": {package}{spec}" if spec else ""),
+    )
+
+
+def _uncovered(
+    world: Linked, elves: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
+) -> Iterator[Finding]:
+    """Libraries that everything needs, without code for a GPU that the world is meant for."""
+    known = gpus.load()
+    for package, facts in elves:
+        if not known.is_kernels(facts.file) or not facts.gpu:
+            continue
+        missing = [one for one in gpu if not gpus.covers(facts.gpu, one)]
+        if not missing:
+            continue
+        version = world.version(package) or ""
+        there = ", ".join(sorted({one.arch for one in gpus.general(facts.gpu)}))
+        wanted = ", ".join(f"sm_{one.replace('.', '')}" for one in missing)
+        yield _finding(
+            f"{package} {version}: {facts.file} has no code for {wanted}, or next to none; it is"
+            f" built for {there}: no kernel image is available for execution on the device",
+            package=package,
+            version=version,
+            file=facts.file,
+            subject=wanted,
+            remedy=f"take {', '.join(missing)} out of the target's gpu, or choose a {package} that"
+            " is built for it",
+        )
+
+
+def _finding(
+    message: str,
+    *,
+    package: str,
+    version: str,
+    subject: str,
+    remedy: str,
+    file: str = "",
+    other: str = "",
+    other_version: str = "",
+    spec: str = "",
+) -> Finding:
+    return Finding(
+        check=CHECK,
+        severity=Severity.ERROR,
+        message=message,
+        where=f"{package} {version} {file}".strip(),
+        remedy=remedy,
+        evidence=Evidence(
+            relation=Relation.CUDA,
+            package=package,
+            version=version,
+            file=file,
+            other=other,
+            other_version=other_version,
+            subject=subject,
+            spec=spec,
+        ),
+    )

@@ -1,0 +1,95 @@
+"""Findings of the consumer's side: one shape and one wording for imports and calls.
+
+Comes in: a place in a package, what it uses and what is wrong with that. Goes out: a Finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import get_args
+
+import msgspec
+
+from imgbuild.audit.packages.views import Surroundings
+from imgbuild.audit.source.facts import ModuleFacts
+from imgbuild.matrix.model import Check
+from imgbuild.report import Evidence, Finding, Relation, Severity
+
+_CHECKS: tuple[str, ...] = get_args(Check)
+_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a fact stands: its package and file, and the entry point that leads there, if any."""
+
+    package: str
+    version: str
+    file: str
+    line: int
+    entry: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.version} {self.file}:{self.line}"
+
+
+def place_of(world: Surroundings, facts: ModuleFacts, line: int, entry: str = "") -> Place | None:
+    """The place of a line in a module; None if no package owns it."""
+    package = world.owner(facts.module)
+    version = world.version(package) if package is not None else None
+    if package is None or version is None:
+        return None
+    return Place(package, version, facts.file, line, entry)
+
+
+def finding(
+    world: Surroundings,
+    check: str,
+    place: Place,
+    *,
+    relation: Relation,
+    other: str,
+    subject: str,
+    text: str,
+    error: bool,
+) -> Finding:
+    """What `text` says of `place` against the package `other` ("" if that is not in the world)."""
+    version = (world.version(other) or "") if other else ""
+    message = f"{place.package} {place.version} {text}"
+    if error and place.entry:
+        message += f" (used by {place.entry})"
+    return Finding(
+        check=check,
+        severity=Severity.ERROR if error else Severity.NOTE,
+        message=message,
+        where=str(place),
+        remedy=_remedy(relation, place, other, subject),
+        evidence=Evidence(
+            relation=relation,
+            package=place.package,
+            version=place.version,
+            file=place.file,
+            line=place.line,
+            other=other if version else "",
+            other_version=version,
+            subject=subject,
+        ),
+    )
+
+
+def _remedy(relation: Relation, place: Place, other: str, subject: str) -> str:
+    if relation is Relation.PACKAGE:
+        return f"add the package that brings {subject} to the target's requirements"
+    return f"choose versions of {place.package} and {other} from the same time"
+
+
+def ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """The worst first, then by check, place and words; each once."""
+    unique = {(one.check, one.severity, one.where, one.message): one for one in findings}
+
+    def _key(finding: Finding) -> tuple[object, ...]:
+        evidence = finding.evidence
+        place = (evidence.package, evidence.file, evidence.line) if evidence else ("", "", 0)
+        check = _CHECKS.index(finding.check) if finding.check in _CHECKS else len(_CHECKS)
+        return (_ORDER[finding.severity], check, *place, finding.where, finding.message)
+
+    return sorted(unique.values(), key=_key)

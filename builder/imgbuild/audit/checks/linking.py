@@ -1,0 +1,305 @@
+"""The check `elf`: what the shared objects of a world ask of the dynamic linker.
+
+Comes in: a world and the libraries of its base. Goes out: findings for what the dynamic linker
+would refuse: a library that nobody brings, a symbol that nobody defines, a version that the
+library found does not have, code compiled against another numpy.
+
+The driver's libraries come from the host. Where the base is not known, or packages are left out on
+purpose, only what is surely wrong is said.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
+from imgbuild.audit.binaries import libraries
+from imgbuild.audit.binaries.libraries import Libraries
+from imgbuild.audit.binaries.mangled import counterparts
+from imgbuild.audit.checks.floors import GLIBC
+from imgbuild.audit.checks.loading import Loading
+from imgbuild.audit.packages import variants
+from imgbuild.audit.packages.library_map import WorldMap, is_private
+from imgbuild.audit.packages.reading import Metadata
+from imgbuild.audit.packages.views import Linked
+from imgbuild.audit.source.facts import ElfFacts
+from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.values import normalize
+
+CHECK = "elf"
+SHOWN = 3  # symbols of one file that are named each by its own finding
+_TAG = re.compile(r"\.cpython-(\d)(\d+)\w*-")
+_RUNTIME = re.compile(r"@(?:GLIBC|GCC|GLIBCXX|CXXABI|GOMP|OMP|OACC|ZLIB|LIBATOMIC)")
+_PYTHON = ("Py", "_Py")
+
+
+def check(world: Linked, base: Sequence[ElfFacts] = ()) -> list[Finding]:
+    """All findings; `base` are the base's libraries, none where they are not known."""
+    return list(_Linker(world, base).run())
+
+
+class _Linker:
+    def __init__(self, world: Linked, base: Sequence[ElfFacts]) -> None:
+        self._world = world
+        self._known: Libraries = libraries.load()
+        self._map = WorldMap(world.elves(), base, world.arch.value, _requires(world))
+        self._loading = Loading(world, self._map, self._known)
+        self._sure = bool(base) and not world.partial  # whether what is not seen is not there
+        self._read = {package for package, _ in self._map.files}
+        self._variants = variants.passed_over(self._map.files)
+
+    def run(self) -> Iterator[Finding]:
+        for package, facts in self._map.files:
+            if self._is_for_another_python(facts) or self._is_passed_over(package, facts):
+                continue
+            missing = [
+                library
+                for library in facts.needed
+                if not self._is_found(package, facts, library)
+                and (self._sure or self._is_told(library))
+            ]
+            if missing:
+                yield from self._libraries(package, facts, missing)
+            else:
+                yield from self._symbols(package, facts)
+            yield from self._versions(package, facts)
+            yield from self._numpy(package, facts)
+
+    def _is_for_another_python(self, facts: ElfFacts) -> bool:
+        """Whether the file's name has the tag of another Python, which imports it alone."""
+        tag = _TAG.search(posixpath.basename(facts.file))
+        return tag is not None and [tag[1], tag[2]] != self._world.python.split(".")[:2]
+
+    def _is_passed_over(self, package: str, facts: ElfFacts) -> bool:
+        """Whether the file is for another world, and lies beside one that is for this."""
+        return self._known.is_choice(facts.file) or (package, facts.file) in self._variants
+
+    def _is_found(self, package: str, facts: ElfFacts, library: str) -> bool:
+        return (
+            self._map.in_base(library) is not None
+            or self._known.is_driver(library)
+            or bool(self._map.providers(package, facts, library))
+            or library in self._unread
+        )
+
+    @cached_property
+    def _unread(self) -> frozenset[str]:
+        """Names of libraries of the wheels whose facts were not read."""
+        known = {facts.file for _, facts in self._map.files}
+        return frozenset(
+            posixpath.basename(file)
+            for package in self._world.packages
+            for file in self._world.files(package)
+            if ".so" in file and file not in known and not is_private(file)
+        )
+
+    # -- libraries
+
+    def _libraries(
+        self, package: str, facts: ElfFacts, missing: Sequence[str]
+    ) -> Iterator[Finding]:
+        """One finding for the libraries that a file lacks, about the one of which most is known."""
+        library, *more = sorted(
+            missing, key=lambda one: (not self._map.relatives(one), not self._known.bringer(one))
+        )
+        brings = self._known.bringer(library)
+        version = self._world.version(brings) if brings else None
+        near = self._map.relatives(library)
+        text = f"{facts.file} is linked to {library}, which nothing in the image brings"
+        if version is not None:
+            text += f": {brings} {version} does not have it"
+            text += " (it is a build for the CPU)" if library.endswith("_cuda.so") else ""
+        elif near:
+            names = {one.soname or posixpath.basename(one.file) for _, one in near}
+            text += f"; there is {', '.join(sorted(names))}"
+        if more:
+            text += f"; {', '.join(more)} too"
+        other = brings if version is not None else near[0][0] if near else ""
+        remedy = _apart(package, other)
+        if brings and version is None:
+            remedy = f"add {brings}, or a {package} that is built for the libraries that are there"
+        elif not other:
+            remedy = f"if this part of {package} is used, add {library} to the base"
+        yield self._finding(package, facts, Relation.LIBRARY, other, library, text, remedy)
+
+    def _is_told(self, library: str) -> bool:
+        """Whether a library is surely missing, although not all of the world is seen."""
+        brings = self._known.bringer(library)
+        there = bool(brings) and self._world.version(brings) is not None
+        return there or bool(self._map.relatives(library))
+
+    # -- symbols
+
+    def _symbols(self, package: str, facts: ElfFacts) -> Iterator[Finding]:
+        absent = [one for one in facts.undefined if self._is_absent(package, one)]
+        # What a known package should have comes first: it says most.
+        absent.sort(key=lambda one: (not self._owner(one), one))
+        every = tuple(sorted({symbol.partition("@")[0] for symbol in absent}))
+        for place, symbol in enumerate(absent[:SHOWN], start=1):
+            name = symbol.partition("@")[0]
+            other = self._owner(symbol)
+            text = f"{facts.file} needs symbol {name}, which nothing in the image defines"
+            text += self._hint(package, name, other)
+            if len(absent) > 1:
+                text += f" ({place} of {len(absent)} that it lacks)"
+            remedy = _apart(package, other) if other else f"choose another version of {package}"
+            yield self._finding(
+                package,
+                facts,
+                Relation.SYMBOL,
+                other,
+                name,
+                text,
+                remedy,
+                every if place == 1 and len(every) > 1 else (),
+            )
+
+    def _is_absent(self, package: str, symbol: str) -> bool:
+        name = symbol.partition("@")[0]
+        if self._known.is_driver_symbol(name) or self._map.defines(package, name):
+            return False
+        if self._sure:
+            return True
+        # Without a base its symbols are not known, nor Python's; torch's are told by their names.
+        if _RUNTIME.search(symbol) or name.startswith(_PYTHON):
+            return False
+        return self._owner(symbol) in self._read
+
+    def _owner(self, symbol: str) -> str:
+        """The package of the world that should define a symbol; "" if that cannot be told."""
+        name, _, version = symbol.partition("@")
+        owner = self._known.owner(name) or (self._known.bringer(version) if version else "")
+        return owner if owner and self._world.version(owner) is not None else ""
+
+    def _hint(self, package: str, name: str, other: str) -> str:
+        for spelt, what in counterparts(name):
+            if self._map.defines(package, spelt):
+                whose = f"{other} {self._world.version(other)}" if other else "the image"
+                return f": {whose} has it {what} ({spelt})"
+        return ""
+
+    # -- versions
+
+    def _versions(self, package: str, facts: ElfFacts) -> Iterator[Finding]:
+        for library, versions in facts.wants.items():
+            lacking = [
+                version for version in versions if self._lacks(package, facts, library, version)
+            ]
+            if not lacking:
+                continue
+            newest = max(lacking, key=_order)
+            text = f"{facts.file} needs version {newest} of {library}, which the image's lacks"
+            if newest.startswith("GLIBC_"):
+                text += f" (glibc {self._world.glibc})"
+            providers = self._map.providers(package, facts, library)
+            other = providers[0][0] if providers and providers[0][0] != package else ""
+            remedy = (
+                _apart(package, other)
+                if other
+                else f"choose a base with a newer {library}, or an older {package}"
+            )
+            subject = f"{library}:{newest}"
+            yield self._finding(package, facts, Relation.ABI, other, subject, text, remedy)
+
+    def _lacks(self, package: str, facts: ElfFacts, library: str, version: str) -> bool:
+        glibc = GLIBC.fullmatch(version)
+        if glibc is not None and self._world.glibc:
+            return Version(glibc[1]) > Version(self._world.glibc)
+        providers = [one for _, one in self._map.providers(package, facts, library)]
+        found = self._map.in_base(library)
+        candidates = providers or ([found] if found is not None else [])
+        # A library without versions is taken as it is; the linker only warns.
+        return bool(candidates) and not any(
+            not one.offers or version in one.offers for one in candidates
+        )
+
+    # -- numpy
+
+    def _numpy(self, package: str, facts: ElfFacts) -> Iterator[Finding]:
+        version = self._world.version("numpy")
+        if facts.numpy != 1 or version is None or package == "numpy" or _major(version) < 2:
+            return
+        text = (
+            f"{facts.file} was compiled against numpy 1 and refuses numpy {version}:"
+            " it imports numpy.core._multiarray_umath and does not know numpy._core"
+        )
+        remedy = f"choose a {package} that was compiled against numpy 2, or numpy<2"
+        yield self._finding(package, facts, Relation.ABI, "numpy", "numpy<2", text, remedy)
+
+    def _finding(
+        self,
+        package: str,
+        facts: ElfFacts,
+        relation: Relation,
+        other: str,
+        subject: str,
+        text: str,
+        remedy: str,
+        symbols: tuple[str, ...] = (),
+    ) -> Finding:
+        version = self._world.version(package) or ""
+        main = self._loading.on_main_path(package, facts)
+        return Finding(
+            check=CHECK,
+            severity=Severity.ERROR if main else Severity.NOTE,
+            message=f"{package} {version}: {text}",
+            where=f"{package} {version} {facts.file}",
+            remedy=remedy,
+            evidence=Evidence(
+                relation=relation,
+                package=package,
+                version=version,
+                file=facts.file,
+                other=other,
+                other_version=(self._world.version(other) or "") if other else "",
+                subject=subject,
+                spec="<2" if subject == "numpy<2" else "",
+                symbols=symbols,
+            ),
+        )
+
+
+def _apart(package: str, other: str) -> str:
+    return f"choose versions of {package} and {other} that were built for each other"
+
+
+def _requires(world: Linked) -> dict[str, frozenset[str]]:
+    """Package → all that it requires, and what these require; markers are not judged."""
+    direct = {package: _direct(world.metadata(package)) for package in world.packages}
+    found = {}
+    for package, names in direct.items():
+        seen: set[str] = set()
+        todo = list(names)
+        while todo:
+            name = todo.pop()
+            if name not in seen:
+                seen.add(name)
+                todo += direct.get(name, ())
+        found[package] = frozenset(seen)
+    return found
+
+
+def _direct(metadata: Metadata | None) -> tuple[str, ...]:
+    names = []
+    for line in metadata.requires if metadata is not None else ():
+        try:
+            names.append(normalize(Requirement(line).name))
+        except InvalidRequirement:
+            continue
+    return tuple(names)
+
+
+def _major(version: str) -> int:
+    try:
+        return Version(version).major
+    except InvalidVersion:
+        return 0
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version))

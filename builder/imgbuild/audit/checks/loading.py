@@ -1,0 +1,96 @@
+"""Which shared objects a package cannot be imported without.
+
+Comes in: a world. Goes out: whether a file is on the main path: an extension module that importing
+its package brings with no condition, a library that is loaded by name, and all that these link to.
+The rest is loaded when somebody asks for it: its faults are notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from imgbuild.audit.binaries.libraries import Libraries
+from imgbuild.audit.packages.library_map import WorldMap
+from imgbuild.audit.packages.views import Code
+from imgbuild.audit.source.facts import ElfFacts, Guard, Import, ModuleFacts
+
+HIDING = frozenset(("handled", "absent", "typing", "unknown", "platform"))
+
+
+class Loading:
+    """Answers for the files of one world; each package is followed when it is asked for."""
+
+    def __init__(self, code: Code, placed: WorldMap, known: Libraries) -> None:
+        self._code = code
+        self._placed = placed
+        self._known = known
+        self._imported: dict[str, frozenset[str]] = {}
+        self._users: dict[tuple[str, str], list[tuple[str, ElfFacts]]] | None = None
+
+    def on_main_path(self, package: str, facts: ElfFacts) -> bool:
+        """Whether whoever uses `package` needs this file."""
+        seen: set[tuple[str, str]] = set()
+        todo = [(package, facts)]
+        while todo:
+            owner, one = todo.pop()
+            if (owner, one.file) in seen:
+                continue
+            seen.add((owner, one.file))
+            if self._starts(owner, one):
+                return True
+            todo += self._used_by(owner, one)
+        return False
+
+    def _starts(self, package: str, facts: ElfFacts) -> bool:
+        return self._known.is_loaded(facts.file) or facts.file in self._extensions(package)
+
+    def _used_by(self, package: str, facts: ElfFacts) -> list[tuple[str, ElfFacts]]:
+        if self._users is None:
+            self._users = {}
+            for owner, one in self._placed.files:
+                for library in one.needed:
+                    for provider, found in self._placed.providers(owner, one, library):
+                        self._users.setdefault((provider, found.file), []).append((owner, one))
+        return self._users.get((package, facts.file), [])
+
+    def _extensions(self, package: str) -> frozenset[str]:
+        """Files of the compiled modules that importing `package` brings."""
+        if package not in self._imported:
+            self._imported[package] = frozenset(self._follow(package))
+        return self._imported[package]
+
+    def _follow(self, package: str) -> Iterable[str]:
+        modules = self._code.modules_of(package)
+        todo = [name for name in modules if "." not in name and not name.startswith("_")]
+        seen = set(todo)
+        while todo:
+            self._code.prefetch(todo)
+            level, todo = todo, []
+            for name in level:
+                if not modules[name].endswith(".py"):
+                    yield modules[name]
+                    continue
+                for found in self._imports(name):
+                    if found in modules and found not in seen:
+                        seen.add(found)
+                        todo.append(found)
+
+    def _imports(self, name: str) -> Iterable[str]:
+        """The modules that importing module `name` surely imports, or may."""
+        facts = self._code.module(name)
+        if isinstance(facts, ModuleFacts):
+            for statement in facts.imports:
+                if not statement.scope and not hidden(statement.guards):
+                    yield from _targets(statement)
+
+
+def hidden(guards: Iterable[Guard]) -> bool:
+    """Whether a statement may not run, or somebody catches what goes wrong in it."""
+    return any(guard.kind in HIDING for guard in guards)
+
+
+def _targets(statement: Import) -> Iterable[str]:
+    parts = statement.module.split(".")
+    yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+    if statement.name and statement.name != "*":
+        yield f"{statement.module}.{statement.name}"

@@ -1,0 +1,105 @@
+"""The check `rules`: known failures that no other check can see, as data.
+
+Comes in: a world, `data/audit/rules.yaml`. Goes out: findings. A rule fires where its two packages
+meet in the versions that it names and the wheel's own text still shows what it says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib import resources
+
+import msgspec
+import yaml
+
+from imgbuild.audit.main_path.policy import within
+from imgbuild.audit.packages.package_set import World
+from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.values import Arch, normalize
+
+FILE = "data/audit/rules.yaml"
+CHECK = "rules"
+
+
+class Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a rule can be seen: `text` is a regular expression for one line of `file`.
+
+    `file` is a path in the wheel of the rule's `package`, or of `of`.
+    """
+
+    file: str
+    text: str
+    of: str = ""
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`package` in `versions` fails beside `other` in `clash`; `spec` is what of it would do."""
+
+    id: str
+    package: str
+    versions: str = ""
+    other: str
+    clash: str
+    spec: str
+    why: str
+    cure: str
+    source: str
+    shown: Shown
+    severity: Severity = Severity.ERROR
+    arch: tuple[Arch, ...] = ()
+
+
+@lru_cache(maxsize=1)
+def load() -> tuple[Rule, ...]:
+    """The rules of this release; their ids are unique."""
+    text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
+    return msgspec.convert(yaml.safe_load(text), tuple[Rule, ...])
+
+
+def check(world: World, rules: Sequence[Rule] | None = None) -> list[Finding]:
+    """What `rules` (those of this release) say against this world."""
+    found = (_judge(world, rule) for rule in (load() if rules is None else rules))
+    return [finding for finding in found if finding is not None]
+
+
+def _judge(world: World, rule: Rule) -> Finding | None:
+    own, other = world.version(rule.package), world.version(rule.other)
+    if own is None or other is None or (rule.arch and world.arch not in rule.arch):
+        return None
+    if not within(own, rule.versions) or not within(other, rule.clash):
+        return None
+    line = shown_at(world, rule)
+    if not line:
+        return None
+    holder = normalize(rule.shown.of or rule.package)
+    place = f"{holder} {world.version(holder)} {rule.shown.file}:{line}"
+    return Finding(
+        check=CHECK,
+        severity=rule.severity,
+        message=f"{rule.package} {own} with {rule.other} {other}: {rule.why}",
+        where=place,
+        remedy=rule.cure,
+        evidence=Evidence(
+            relation=Relation.RULE,
+            package=normalize(rule.package),
+            version=own,
+            file=rule.shown.file,
+            line=line,
+            other=normalize(rule.other),
+            other_version=other,
+            subject=rule.id,
+            spec=rule.spec,
+        ),
+    )
+
+
+def shown_at(world: World, rule: Rule) -> int:
+    """The line of the wheel's file that shows what the rule says; 0 if none does."""
+    source = world.read(rule.shown.of or rule.package, rule.shown.file)
+    pattern = re.compile(rule.shown.text.encode())
+    for number, line in enumerate((source or b"").splitlines(), 1):
+        if pattern.search(line):
+            return number
+    return 0

@@ -1,0 +1,172 @@
+"""What packages declare in files rather than in conditions.
+
+Comes in: a world. Goes out: what it lies outside of: tables of requirements that a package checks
+when it is imported (transformers and what is made after its pattern), the torch that compiled
+operators were built for (xformers' cpp_lib.json, the local part of a wheel's version), and the CUDA
+releases for which bitsandbytes ships a library.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
+from imgbuild.audit.main_path.policy import within
+from imgbuild.audit.packages.package_set import World
+from imgbuild.values import normalize
+
+CHECKER, TABLE = "dependency_versions_check.py", "dependency_versions_table.py"
+OPTIONAL = ("tokenizers", "accelerate")  # checked only where they are installed
+_BUILT = re.compile(r"(?:^|[^a-z])torch(\d+\.\d+)")
+_LIBRARY = re.compile(r"(?:^|/)libbitsandbytes_cuda(\d+)\.so")
+_RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?")
+
+
+class Declared(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a package says of another: `spec` is what of `other` would do."""
+
+    package: str
+    file: str
+    line: int
+    other: str
+    spec: str
+    text: str
+    raises: bool = False
+
+
+def declared(world: World) -> Iterator[Declared]:
+    """All that files of this world declare, and that does not hold."""
+    for package in world.packages:
+        for file in world.files(package):
+            if file.endswith(f"/{CHECKER}"):
+                yield from _of_table(world, package, file)
+            elif file.endswith("/cpp_lib.json"):
+                yield from _of_build(world, package, file)
+        yield from _of_name(world, package)
+    yield from _of_bitsandbytes(world)
+
+
+def _of_table(world: World, package: str, file: str) -> Iterator[Declared]:
+    """`deps` of the table beside it, for the names that the checker lists."""
+    table = f"{file.removesuffix(CHECKER)}{TABLE}"
+    names = _literals(world.read(package, file)).get("pkgs_to_check_at_runtime", [])
+    source = world.read(package, table)
+    wanted = _literals(source).get("deps", {})
+    if not isinstance(names, list) or not isinstance(wanted, dict):
+        return
+    for name in names:
+        try:
+            requirement = Requirement(str(wanted[name]))
+        except (KeyError, InvalidRequirement):
+            continue
+        other = normalize(requirement.name)
+        version = world.version(other)
+        missing = version is None and not world.partial and name not in (*OPTIONAL, "python")
+        if missing or (version is not None and not within(version, str(requirement.specifier))):
+            have = f"{other} is {version}" if version else f"{other} is not there"
+            yield Declared(
+                package=package,
+                file=table,
+                line=_line(source, str(wanted[name])),
+                other=other,
+                spec=str(requirement.specifier),
+                text=f"checks when it is imported that there is {wanted[name]}, and {have}",
+                raises=True,
+            )
+
+
+def _literals(source: bytes | None) -> dict[str, object]:
+    """The names that a module binds to literals."""
+    found: dict[str, object] = {}
+    try:
+        tree = ast.parse(source or b"")
+    except (SyntaxError, ValueError):
+        return found
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            try:
+                found[node.targets[0].id] = ast.literal_eval(node.value)
+            except ValueError:
+                continue
+    return found
+
+
+def _line(source: bytes | None, text: str) -> int:
+    lines = (source or b"").splitlines()
+    return next((number for number, line in enumerate(lines, 1) if text.encode() in line), 0)
+
+
+def _of_build(world: World, package: str, file: str) -> Iterator[Declared]:
+    """The torch that a build's own note names, where METADATA does not allow another one."""
+    version = world.version("torch")
+    try:
+        built = json.loads(world.read(package, file) or b"{}")["version"]["torch"]
+        same = version is None or Version(built).release == Version(version).release
+    except (ValueError, KeyError, TypeError):
+        return
+    if not same and not _allows_torch(world, package, version or ""):
+        yield Declared(
+            package=package,
+            file=file,
+            line=1,
+            other="torch",
+            spec=f"=={Version(built).public}",
+            text=f"was built for torch {built}, and torch is {version}: its operators do not load",
+        )
+
+
+def _allows_torch(world: World, package: str, version: str) -> bool:
+    metadata = world.metadata(package)
+    for line in metadata.requires if metadata is not None else ():
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            continue  # uv reads these, or has refused the wheel
+        if normalize(requirement.name) == "torch":
+            return within(version, str(requirement.specifier))
+    return False
+
+
+def _of_name(world: World, package: str) -> Iterator[Declared]:
+    """`flashinfer_python-0.2.5+cu124torch2.6`: compiled for one minor release of torch."""
+    version = world.version("torch")
+    try:
+        local = Version(world.version(package) or "").local or ""
+    except InvalidVersion:
+        return
+    built = _BUILT.search(local)
+    if built is None or version is None or within(version, f"=={built[1]}.*"):
+        return
+    yield Declared(
+        package=package,
+        file=world.metadata_file(package),
+        line=0,
+        other="torch",
+        spec=f"=={built[1]}.*",
+        text=f"was built for torch {built[1]}, as its version says, and torch is {version}",
+        raises=True,
+    )
+
+
+def _of_bitsandbytes(world: World) -> Iterator[Declared]:
+    """Bitsandbytes takes the library that is named after torch's CUDA release."""
+    runtime = next((name for name in world.packages if _RUNTIME.fullmatch(name)), None)
+    found = {match[1] for file in world.files("bitsandbytes") if (match := _LIBRARY.search(file))}
+    if runtime is None or not found:
+        return
+    release = "".join((world.version(runtime) or "").split(".")[:2])
+    if release not in found:
+        yield Declared(
+            package="bitsandbytes",
+            file="bitsandbytes",
+            line=0,
+            other=runtime,
+            spec="",
+            text=f"has libraries for CUDA {', '.join(sorted(found))} and none for {release}",
+        )

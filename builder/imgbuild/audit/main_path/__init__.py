@@ -1,0 +1,1 @@
+"""Which code runs when the packages are used as intended."""

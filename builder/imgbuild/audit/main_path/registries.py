@@ -1,0 +1,69 @@
+"""Names that a package has registered itself, so that registering them again is refused.
+
+Comes in: a call, and the policy's list of registries. Goes out: the name that is taken already.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+
+from imgbuild.audit.main_path.policy import Policy
+from imgbuild.audit.names.scopes import Meaning
+from imgbuild.audit.packages.views import Surroundings
+from imgbuild.audit.source.facts import Call, Function
+
+
+def taken(world: Surroundings, rules: Policy, call: Call, what: Meaning) -> str | None:
+    """The name that `call` registers although its package has it; None if all is well."""
+    home, definition = what.found.home, what.found.definition
+    if not call.literals or home is None or not isinstance(definition, Function):
+        return None
+    for registry in rules.registries:
+        if registry.method != f"{home.module}.{definition.name}" or call.double_star:
+            continue
+        if registry.allowed_by in call.keywords:
+            continue
+        package = world.owner(home.module)
+        for file in registry.files:
+            source = world.read(package, file) if package is not None else None
+            if source is not None and call.literals[0] in _keys(source, registry.table):
+                return call.literals[0]
+    return None
+
+
+def has(world: Surroundings, rules: Policy, package: str, name: str) -> bool:
+    """Whether `package` has registered `name` itself, in a registry of its own."""
+    sources = (
+        (world.read(package, file), registry.table)
+        for registry in rules.registries
+        for file in registry.files
+    )
+    return any(source is not None and name in _keys(source, table) for source, table in sources)
+
+
+@lru_cache(maxsize=64)
+def _keys(source: bytes, table: str) -> frozenset[str]:
+    """The keys of the mapping that a module assigns to `table`: of a dict, or a list of pairs."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return frozenset()
+    keys: set[str] = set()
+    for statement in tree.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        if isinstance(statement, ast.AnnAssign):
+            targets = [statement.target]
+        if not any(isinstance(one, ast.Name) and one.id == table for one in targets):
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Dict):
+                keys.update(_text(key) for key in node.keys)
+            elif isinstance(node, ast.Tuple) and len(node.elts) == 2:
+                keys.add(_text(node.elts[0]))
+    return frozenset(keys - {""})
+
+
+def _text(node: ast.expr | None) -> str:
+    value = node.value if isinstance(node, ast.Constant) else None
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,1 @@
+"""Looks up names, classes and signatures in the facts of modules."""

@@ -1,0 +1,310 @@
+"""Classes: their ancestors, the members and attributes that they have.
+
+Comes in: a class that a lookup found. Goes out: its order of ancestors, as far as it can be known.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from imgbuild.audit.names.lookup import index, lookup, only_typing, search_module
+from imgbuild.audit.names.model import Found, Modules, Searchable
+from imgbuild.audit.source.facts import Assigned, Class, Function, Import, ModuleFacts
+
+# Bases that add nothing to what a call takes, and only these attributes.
+_PLAIN = frozenset(
+    [
+        "object",
+        "ABC",
+        "abc.ABC",
+        "Generic",
+        "typing.Generic",
+        "Protocol",
+        "typing.Protocol",
+        "typing_extensions.Protocol",
+        "typing_extensions.Generic",
+        "Hashable",
+        "Sized",
+    ]
+)
+_OBJECT = frozenset((*dir(object), *dir(type), "__subclasses__")) | {
+    "__dict__",
+    "__module__",
+    "__weakref__",
+    "__annotations__",
+}
+_METACLASSES = frozenset(("", "type", "ABCMeta", "abc.ABCMeta"))
+# What instances of well-known bases have that cannot be read.
+_BASES: dict[str, Iterable[str]] = {
+    "msgspec.Struct": ("__struct_fields__", "__struct_config__"),
+    "typing.NamedTuple": [*dir(tuple), "_asdict", "_fields", "_replace", "_make"],
+    **{name: dir(getattr(builtins, name)) for name in ("dict", "list", "str", "int", "tuple")},
+    **{name: dir(Exception) for name in dir(builtins) if name.endswith(("Error", "Exception"))},
+}
+_DEPTH = 30
+# Class decorators that leave a class's names alone, by their last part.
+_KEEPS = frozenset(
+    [
+        "dataclass",
+        "config",
+        "final",
+        "runtime_checkable",
+        "total_ordering",
+        "deprecated",
+        "experimental",
+        "requires",
+        "auto_docstring",
+        "add_start_docstrings",
+        "add_end_docstrings",
+        "dataclass_transform",
+        "unique",
+        "support_torch_compile",
+        "register",
+        "instance",
+        "default",
+        "export",
+    ]
+)
+
+
+def origin(facts: ModuleFacts, expression: str) -> str:
+    """The dotted name by which an expression is known elsewhere: `Struct` is msgspec.Struct."""
+    first, _, rest = bare(expression).partition(".")
+    for entry in index(facts).top.get(first, ()):
+        if isinstance(entry, Import):
+            name = f"{entry.module}.{entry.name}" if entry.name else entry.module
+            if not entry.name and entry.bound == entry.module.partition(".")[0]:
+                name = entry.bound
+            return f"{name}.{rest}" if rest else name
+    return bare(expression)
+
+
+def resolve(modules: Modules, facts: ModuleFacts, expression: str, *, scope: str = "") -> Found:
+    """What a dotted expression written in this module, in this scope, stands for."""
+    first, *rest = bare(expression).split(".")
+    found = _first(modules, facts, first, scope)
+    for part in rest:
+        if found.state != "defined":
+            return found
+        found = member(modules, found, part)
+    return found
+
+
+def bare(expression: str) -> str:
+    """An expression without its subscript: "Generic[T]" is Generic."""
+    return expression.partition("[")[0].strip()
+
+
+def member(modules: Modules, found: Found, name: str) -> Found:
+    """An attribute of a module or class that was found; unknown for anything else."""
+    definition = found.definition
+    if isinstance(definition, Assigned):
+        found = follow(modules, found)
+        definition = found.definition
+    if isinstance(definition, ModuleFacts):
+        return lookup(modules, definition.module, name)
+    if not isinstance(definition, Class):
+        return Found(state="unknown", trace=found.trace)
+    chain = ancestors(modules, found)
+    for one in chain:
+        if one.definition is None:
+            return Found(state="unknown", trace=found.trace)
+        here = _own_member(one, name)
+        if here is not None:
+            return here
+    known = attributes(modules, found)
+    absent = known is not None and name not in known
+    if absent and not found.exact and found.home is not None and isinstance(modules, Searchable):
+        # A subclass may have it: of one that does, the name stands somewhere in the package.
+        absent = not modules.mentioning(found.home.module.partition(".")[0], name)
+    return Found(state="absent" if absent else "unknown", trace=found.trace)
+
+
+def follow(modules: Modules, found: Found) -> Found:
+    """What an assigned name stands for, where it is another name: `X = module.Y`."""
+    for _ in range(_DEPTH):
+        definition = found.definition
+        if not isinstance(definition, Assigned) or found.home is None:
+            return found
+        value = definition.value
+        if not value or not value.replace(".", "").replace("_", "").isalnum():
+            return Found(state="unknown", trace=found.trace)
+        if value.partition(".")[0] == definition.name:
+            return Found(state="unknown", trace=found.trace)
+        found = resolve(modules, found.home, value)
+    return Found(state="unknown", trace=found.trace)
+
+
+def class_of(modules: Modules, facts: ModuleFacts, receiver: str, *, scope: str = "") -> Found:
+    """The class of a receiver as Call and Attribute write it; unknown if it cannot be told.
+
+    "X" is an instance of X or of a class derived from it; "X()" what calling X makes.
+    """
+    if not receiver.endswith("()"):
+        return _instance(_as_class(modules, resolve(modules, facts, receiver, scope=scope)))
+    callee = receiver[:-2]
+    found = follow(modules, resolve(modules, facts, callee, scope=scope))
+    definition = found.definition
+    if isinstance(definition, Class):
+        if found.ambiguous or metaclass(modules, found) is None:
+            return Found(state="unknown", trace=found.trace)
+        return found
+    if not isinstance(definition, Function) or found.ambiguous or found.home is None:
+        return Found(state="unknown", trace=found.trace)
+    if definition.returns.strip("\"'") in ("Self", "typing.Self") and "." in callee:
+        return _as_class(modules, resolve(modules, facts, callee.rpartition(".")[0], scope=scope))
+    if not definition.returns or any("contextmanager" in text for text in definition.decorators):
+        return Found(state="unknown", trace=found.trace)
+    return _instance(
+        _as_class(modules, resolve(modules, found.home, definition.returns.strip("\"'")))
+    )
+
+
+def _instance(found: Found) -> Found:
+    """The class as what an annotation promises: its subclasses keep the promise too.
+
+    The Auto classes of transformers are written where what they make is meant.
+    """
+    name = getattr(found.definition, "name", "")
+    if found.home is not None and re.match(r"Auto[A-Z]", name):
+        return Found(state="unknown", trace=found.trace)
+    return msgspec.structs.replace(found, exact=False)
+
+
+def _as_class(modules: Modules, found: Found) -> Found:
+    found = follow(modules, found)
+    if isinstance(found.definition, Class) and not found.ambiguous:
+        return found
+    return Found(state="unknown", trace=found.trace)
+
+
+def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Found:
+    table = index(facts)
+    innermost = scope
+    while scope:
+        if scope != innermost and any(
+            isinstance(one, Class) for one in table.members.get(scope, ())
+        ):
+            scope = scope.rpartition(".")[0]  # functions do not see the names of their class
+            continue
+        for line in reversed(table.scoped.get(scope, ())):
+            if line.bound == name:
+                if line.name:
+                    return lookup(modules, line.module, line.name)
+                whole = line.module.partition(".")[0] != name
+                return module_of(modules, line.module if whole else name)
+        nested = table.members.get(f"{scope}.{name}")
+        if nested:
+            return Found(state="defined", definition=nested[-1], home=facts)
+        scope = scope.rpartition(".")[0]
+    found = search_module(modules, facts, name)
+    if found.state != "absent":
+        return found
+    # Only for type checkers, or a builtin: nothing is known of it.
+    typed = [entry for entry in table.top.get(name, ()) if only_typing(entry.guards)]
+    for entry in typed:
+        module, other = getattr(entry, "module", ""), getattr(entry, "name", "")
+        if module and other:
+            return lookup(modules, module, other)
+    return Found(state="unknown")
+
+
+def module_of(modules: Modules, name: str) -> Found:
+    """A module by its name, as a Found."""
+    facts = modules.module(name)
+    if isinstance(facts, ModuleFacts):
+        return Found(state="defined", definition=facts, home=facts)
+    return Found(state="absent" if facts is None else "unknown")
+
+
+def _own_member(found: Found, name: str) -> Found | None:
+    """A member that the class itself defines."""
+    definition, home = found.definition, found.home
+    if not isinstance(definition, Class) or home is None:
+        return None
+    entries = index(home).members.get(f"{definition.name}.{name}")
+    if entries:
+        return Found(state="defined", definition=entries[-1], home=home, owner=definition)
+    if name in definition.attributes or name in definition.methods:
+        return Found(state="defined", home=home, owner=definition)
+    if any(field.name == name for field in definition.fields):
+        return Found(state="defined", home=home, owner=definition)
+    return None
+
+
+def ancestors(modules: Modules, found: Found, depth: int = 0) -> list[Found]:
+    """A class and those that it inherits from, in the order in which they are asked.
+
+    A base that cannot be read is a Found without a definition. The order is Python's for all that
+    does not inherit one class on several ways; a class met again counts at its last place.
+    """
+    definition, home = found.definition, found.home
+    if not isinstance(definition, Class) or home is None or depth > _DEPTH:
+        return [Found(state="unknown")]
+    order = [found]
+    scope = definition.name.rpartition(".")[0]
+    for base in definition.bases:
+        if bare(base) in _PLAIN:
+            continue
+        parent = _as_class(modules, resolve(modules, home, base, scope=scope))
+        if parent.definition is None:
+            parent = Found(state="unknown", trace=(origin(home, base),))
+        order.extend(ancestors(modules, parent, depth + 1) if parent.definition else [parent])
+    seen: set[int] = set()
+    kept = []
+    for one in reversed(order):
+        if one.definition is None or id(one.definition) not in seen:
+            seen.add(id(one.definition))
+            kept.append(one)
+    return kept[::-1]
+
+
+def metaclass(modules: Modules, found: Found) -> str | None:
+    """Empty if a class is made and called as usual; None if a metaclass may do otherwise."""
+    for one in ancestors(modules, found):
+        if isinstance(one.definition, Class) and one.definition.metaclass not in _METACLASSES:
+            return None
+    return ""
+
+
+def attributes(modules: Modules, found: Found) -> frozenset[str] | None:
+    """All names that an instance of a class has; None if there may be others.
+
+    Subclasses can have more: this answers for the class itself.
+    """
+    if not isinstance(found.definition, Class) or found.ambiguous:
+        return None
+    names = set(_OBJECT)
+    for one in ancestors(modules, found):
+        definition = one.definition
+        if isinstance(definition, Class) and "dataclass" in str(definition.decorators):
+            names.update(("__dataclass_fields__", "__dataclass_params__", "__match_args__"))
+        known = _BASES.get(one.trace[0] if definition is None and one.trace else "")
+        if known is not None:
+            names.update(known)
+            continue
+        if not isinstance(definition, Class) or definition.dynamic:
+            return None
+        if definition.metaclass not in _METACLASSES:
+            return None
+        if not all(decorator_name(text) in _KEEPS for text in definition.decorators):
+            return None
+        names.update(definition.methods, definition.attributes)
+        names.update(field.name for field in definition.fields)
+        prefix = f"{definition.name}."
+        if one.home is not None:
+            names.update(
+                inner.name.removeprefix(prefix)
+                for inner in one.home.classes
+                if inner.name.startswith(prefix)
+            )
+    return frozenset(names)
+
+
+def decorator_name(text: str) -> str:
+    """The last part of a decorator's name: "dataclasses.dataclass(frozen=True)" is dataclass."""
+    return text.partition("(")[0].rpartition(".")[2]

@@ -1,0 +1,339 @@
+"""Where a name of a module comes from: re-exports, star imports, lazy tables, submodules.
+
+Comes in: the modules of a world. Goes out: Found. Absent means that Python would not find it
+either; whatever could be there without our seeing it is unknown.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+from imgbuild.audit.names.model import Found, Modules, Opaque, Searchable
+from imgbuild.audit.source.facts import Assigned, Class, Function, Guard, Import, ModuleFacts
+
+ABSENT = Found(state="absent")
+UNKNOWN = Found(state="unknown")
+
+# What every module has.
+_OF_MODULES = frozenset(
+    [
+        "__annotations__",
+        "__builtins__",
+        "__cached__",
+        "__dict__",
+        "__doc__",
+        "__file__",
+        "__loader__",
+        "__name__",
+        "__package__",
+        "__spec__",
+        "__class__",
+    ]
+)
+_DEPTH = 40
+# A module that takes all names of more than this many others is searched by word first.
+_FEW = 8
+
+Entry = Function | Class | Assigned | Import
+
+
+def lookup(modules: Modules, module: str, name: str) -> Found:
+    """What `from module import name` would bring."""
+    return _search(modules, module, name, ())
+
+
+class Index:
+    """The names of a module: what binds each of them at the top, and all members by their path."""
+
+    def __init__(self, facts: ModuleFacts) -> None:
+        """Sort the facts by name."""
+        self.top: dict[str, list[Entry]] = {}
+        self.members: dict[str, list[Function | Class]] = {}
+        self.stars: list[Import] = []
+        self.scoped: dict[str, list[Import]] = {}
+        defined: tuple[Function | Class, ...] = (*facts.functions, *facts.classes)
+        for entry in defined:
+            if isinstance(entry, Function) and _repeats(entry):
+                continue
+            self.members.setdefault(entry.name, []).append(entry)
+            if "." not in entry.name:
+                self.top.setdefault(entry.name, []).append(entry)
+        for assigned in facts.assigned:
+            self.top.setdefault(assigned.name, []).append(assigned)
+        for line in facts.imports:
+            if line.scope:
+                self.scoped.setdefault(line.scope, []).append(line)
+            elif line.name == "*":
+                self.stars.append(line)
+            else:
+                self.top.setdefault(line.bound, []).append(line)
+        for entries in self.top.values():
+            entries.sort(key=lambda entry: entry.line)
+
+
+def index(facts: ModuleFacts) -> Index:
+    """The index of a module, remembered."""
+    return _index(_Same(facts))
+
+
+def only_typing(guards: tuple[Guard, ...]) -> bool:
+    """Whether code under these guards runs for type checkers alone."""
+    return any(guard.kind == "typing" for guard in guards)
+
+
+class _Same:
+    """A module's facts, compared by identity: comparing their content would cost too much."""
+
+    __slots__ = ("facts",)
+
+    def __init__(self, facts: ModuleFacts) -> None:
+        self.facts = facts
+
+    def __hash__(self) -> int:
+        return id(self.facts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.facts is self.facts
+
+
+@functools.lru_cache(maxsize=8192)
+def _index(same: _Same) -> Index:
+    return Index(same.facts)
+
+
+def _repeats(function: Function) -> bool:
+    """Whether this is one more signature, setter or variant of a function that counts itself."""
+    return any(
+        decorator.split("(")[0].rsplit(".", 1)[-1]
+        in ("overload", "setter", "deleter", "getter", "register")
+        for decorator in function.decorators
+    )
+
+
+def _search(modules: Modules, module: str, name: str, path: tuple[str, ...]) -> Found:
+    step = f"{module}:{name}"
+    facts = modules.module(module)
+    if facts is None:
+        return _missing(modules, module, (*path, step))
+    if isinstance(facts, Opaque) or facts.broken or len(path) > _DEPTH:
+        return Found(state="unknown", trace=(*path, step))
+    if step in path:
+        return _submodule(modules, facts, name, path) or Found(state="unknown", trace=path)
+    return search_module(modules, facts, name, (*path, step))
+
+
+def search_module(
+    modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...] = ()
+) -> Found:
+    """What a name at the top of this module is."""
+    entries = [entry for entry in index(facts).top.get(name, ()) if not only_typing(entry.guards)]
+    if name in facts.deleted:
+        return Found(state="unknown", trace=path)
+    if entries:
+        return _choose(modules, facts, entries, path)
+    if _of_torch(facts.module, name):
+        return Found(state="unknown", trace=path)
+    if name in _OF_MODULES or (facts.package and name == "__path__"):
+        return Found(state="defined", home=facts, trace=path)
+    for found in (
+        _lazy(modules, facts, name, path),
+        _stars(modules, facts, name, path),
+        _submodule(modules, facts, name, path),
+    ):
+        if found is not None:
+            return found
+    return Found(state="unknown" if facts.dynamic else "absent", trace=path)
+
+
+def _of_torch(module: str, name: str) -> bool:
+    """Whether torch's compiled part puts this name there: `torch.cuda.FloatTensor`."""
+    return module.startswith("torch.") and name.endswith(("Tensor", "Storage"))
+
+
+def _missing(modules: Modules, module: str, path: tuple[str, ...]) -> Found:
+    """A module that is not there, unless a package above it makes it by hand."""
+    parent = module.rpartition(".")[0]
+    while parent:
+        facts = modules.module(parent)
+        if isinstance(facts, Opaque):
+            return Found(state="unknown", trace=path)
+        if facts is not None and any(matches(module, entry) for entry in facts.registers):
+            return Found(state="unknown", trace=path)
+        parent = parent.rpartition(".")[0]
+    return Found(state="absent", trace=path)
+
+
+def matches(module: str, pattern: str) -> bool:
+    """Whether a registered name, in which "*" stands for anything, is this module or holds it."""
+    if "*" not in pattern:
+        return module == pattern or module.startswith(pattern + ".")
+    head, _, tail = pattern.partition("*")
+    return module.startswith(head) and tail.rpartition("*")[2] in module[len(head) :]
+
+
+def _choose(
+    modules: Modules, facts: ModuleFacts, entries: list[Entry], path: tuple[str, ...]
+) -> Found:
+    """The definition that holds among those that bind a name: the last that no guard conditions."""
+    last = max((i for i, entry in enumerate(entries) if not entry.guards), default=0)
+    found = [_entry(modules, facts, entry, path) for entry in entries[last:]]
+    there = [
+        (entry, one)
+        for entry, one in zip(entries[last:], found, strict=True)
+        if one.state != "absent"
+    ]
+    if not there:
+        # The import itself fails, or is guarded against failing: not for us to say.
+        return Found(state="unknown", trace=path)
+    first = next((one for _, one in there if one.definition is not None), there[0][1])
+    remade = _remade(facts, entries[: last + 1])
+    if remade is not None:
+        return Found(state="defined", definition=remade, home=facts, trace=path, ambiguous=True)
+    rivals = [
+        one
+        for entry, one in there
+        if one.definition is not first.definition
+        and not any(guard.kind == "absent" for guard in entry.guards)
+    ]
+    if not rivals:
+        return first
+    return Found(
+        state=first.state,
+        definition=first.definition,
+        home=first.home,
+        owner=first.owner,
+        trace=first.trace,
+        ambiguous=True,
+    )
+
+
+def _remade(facts: ModuleFacts, entries: list[Entry]) -> Function | Class | None:
+    """The class that is bound to its own name again, as what a call made of it: `X = f(X)`."""
+    last = entries[-1]
+    if not isinstance(last, Assigned) or not last.value.endswith("()") or not facts.classes:
+        return None
+    before = entries[-2] if len(entries) > 1 else None
+    return before if isinstance(before, (Function, Class)) else None
+
+
+def _entry(modules: Modules, facts: ModuleFacts, entry: Entry, path: tuple[str, ...]) -> Found:
+    if not isinstance(entry, Import):
+        return Found(state="defined", definition=entry, home=facts, trace=path)
+    if entry.name:
+        return _search(modules, entry.module, entry.name, path)
+    # `import a.b` binds a, `import a.b as c` binds a.b.
+    whole = entry.module.partition(".")[0] != entry.bound
+    return module_found(modules, entry.module if whole else entry.bound, path)
+
+
+def module_found(modules: Modules, module: str, path: tuple[str, ...] = ()) -> Found:
+    """A module as what a name stands for."""
+    facts = modules.module(module)
+    if facts is None:
+        return _missing(modules, module, (*path, module))
+    if isinstance(facts, Opaque):
+        return Found(state="unknown", trace=(*path, module))
+    return Found(state="defined", definition=facts, home=facts, trace=(*path, module))
+
+
+def _lazy(modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...]) -> Found | None:
+    target = facts.lazy.get(name)
+    if target == "":
+        return Found(state="defined", home=facts, trace=path)
+    if target is not None:
+        module, _, other = target.partition(":")
+        if not other and module.rpartition(".")[2] == name:
+            found = module_found(modules, module, path)
+        else:
+            found = _search(modules, module, other or name, path)
+        return found if found.state != "absent" else Found(state="unknown", trace=path)
+    if not facts.lazy_stars:
+        return None
+    for star in _likely(modules, facts, name):
+        found = _exported(modules, star, name, path)
+        if found.state != "absent":
+            return found
+    # transformers answers to the names of its former fast classes with what took their place.
+    return Found(state="unknown", trace=path) if name.endswith("Fast") else None
+
+
+def _likely(modules: Modules, facts: ModuleFacts, name: str) -> Iterator[str]:
+    """The modules whose names are taken on first use, those first that the name itself suggests.
+
+    Where there are many, the rest is narrowed to those whose source has the word.
+    """
+    stars = facts.lazy_stars
+    if len(stars) > _FEW:
+        word = name.lower()
+        first = [
+            star for star in stars if word.startswith(star.rpartition(".")[2].replace("_", ""))
+        ]
+        yield from first
+        stars = tuple(star for star in stars if star not in first)
+        if isinstance(modules, Searchable):
+            modules.read_ahead(facts.module)
+            holders = list(modules.mentioning(facts.module, name))
+            stars = tuple(
+                star
+                for star in stars
+                if star.endswith("*") or any(f"{one}.".startswith(f"{star}.") for one in holders)
+            )
+    yield from stars
+
+
+def _stars(modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...]) -> Found | None:
+    doubt = None
+    for star in index(facts).stars:
+        if only_typing(star.guards):
+            continue
+        found = _exported(modules, star.module, name, path)
+        if found.state == "defined":
+            return found
+        if found.state == "unknown":
+            doubt = found
+    return doubt
+
+
+def _exported(modules: Modules, module: str, name: str, path: tuple[str, ...]) -> Found:
+    """What `from module import *` brings under this name; "a.b.*" means every module below."""
+    if module.endswith(".*"):
+        return _below(modules, module[:-2], name, path)
+    if f"*{module}:{name}" in path:
+        return ABSENT
+    facts = modules.module(module)
+    if facts is None:
+        return ABSENT
+    path = (*path, f"*{module}:{name}")
+    if isinstance(facts, Opaque) or facts.broken:
+        return Found(state="unknown", trace=path)
+    if facts.exports is not None:
+        if name in facts.exports:
+            return search_module(modules, facts, name, path)
+        lazily = _lazy(modules, facts, name, path)
+        return lazily or ABSENT
+    if name.startswith("_"):
+        return ABSENT
+    found = search_module(modules, facts, name, path)
+    return ABSENT if isinstance(found.definition, ModuleFacts) else found
+
+
+def _below(modules: Modules, package: str, name: str, path: tuple[str, ...]) -> Found:
+    if not isinstance(modules, Searchable):
+        return Found(state="unknown", trace=path)
+    for module in modules.mentioning(package, name):
+        facts = modules.module(module)
+        if isinstance(facts, ModuleFacts) and name in (facts.exports or ()):
+            found = search_module(modules, facts, name, path)
+            if found.state == "defined":
+                return found
+    return ABSENT
+
+
+def _submodule(
+    modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...]
+) -> Found | None:
+    if not facts.package:
+        return None
+    found = module_found(modules, f"{facts.module}.{name}", path)
+    return None if found.state == "absent" else found

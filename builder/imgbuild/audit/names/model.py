@@ -1,0 +1,72 @@
+"""What a search for a name works on, and what it answers. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, Protocol, runtime_checkable
+
+import msgspec
+
+from imgbuild.audit.source.facts import Assigned, Class, Function, ModuleFacts, Opaque, Parameter
+
+
+class Modules(Protocol):
+    """Where modules come from."""
+
+    def module(self, name: str) -> ModuleFacts | Opaque | None:
+        """The module of this dotted name; None if there is none."""
+
+
+@runtime_checkable
+class Searchable(Protocol):
+    """Modules that can also be searched for a word, which spares reading hundreds of them.
+
+    Without it a name that transformers takes from one of its models on first use is looked for in
+    every model.
+    """
+
+    def mentioning(self, package: str, word: str) -> Iterable[str]:
+        """The modules below this package whose source holds the word."""
+
+    def read_ahead(self, package: str) -> None:
+        """Read the modules below this package at once, if that is cheap: most will be asked for."""
+
+
+__all__ = ["Definition", "Found", "Modules", "Opaque", "Searchable", "Signature", "State"]
+
+State = Literal["defined", "absent", "unknown"]
+Definition = Function | Class | Assigned | ModuleFacts
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a name turned out to be.
+
+    `definition` is None where the state is not "defined", and where something is there of which no
+    more is known (a compiled module, `__file__`). `home` is the module that holds the definition,
+    `owner` the class that a member was found in (an ancestor too). `exact` is False for a class of
+    which instances of subclasses may be meant. `trace` lists the modules that the search went
+    through, "module:name". `ambiguous`: other conditions give another definition.
+    """
+
+    state: State
+    definition: Definition | None = None
+    home: ModuleFacts | None = None
+    owner: Class | None = None
+    trace: tuple[str, ...] = ()
+    ambiguous: bool = False
+    exact: bool = True
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """What a call may pass: parameters without self, and whether more is taken."""
+
+    parameters: tuple[Parameter, ...] = ()
+    varargs: bool = False
+    varkw: bool = False
+
+    def takes(self, keyword: str) -> bool:
+        """Whether a keyword argument of this name is accepted."""
+        return self.varkw or any(
+            parameter.name == keyword and parameter.kind != "positional"
+            for parameter in self.parameters
+        )

@@ -1,0 +1,201 @@
+"""The facts of a module by the scope that holds them, and what an expression there means.
+
+Comes in: a module's facts. Goes out: which statements run when the module is imported, which when
+one of its functions is called, and the definition behind "super().__init__" or "self.llm.generate".
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from imgbuild.audit.names import search
+from imgbuild.audit.names.search import Found, Modules
+from imgbuild.audit.source.facts import Attribute, Call, Class, Function, Import, ModuleFacts
+
+Fact = TypeVar("Fact", Import, Call, Attribute)
+NOTHING = Found(state="unknown")
+MAKERS = ("__init__", "__new__", "__post_init__")  # methods that making an object calls
+
+
+class Scopes:
+    """A module's facts, sorted by scope."""
+
+    def __init__(self, facts: ModuleFacts) -> None:
+        self.facts = facts
+        self.classes = {one.name: one for one in facts.classes}
+        self.functions: dict[str, list[Function]] = {}
+        for function in facts.functions:
+            self.functions.setdefault(function.name, []).append(function)
+        self.imports = _by_scope(facts.imports)
+        self.calls = _by_scope(facts.calls)
+        self.attributes = _by_scope(facts.attributes)
+        self._names = sorted({*self.imports, *self.calls, *self.attributes})
+
+    def runner(self, scope: str) -> str:
+        """The function whose call runs the statements of `scope`; "" if importing does.
+
+        A class body runs with what holds it, a function inside a function counts as called.
+        """
+        name = ""
+        for part in scope.split(".") if scope else ():
+            name = f"{name}.{part}" if name else part
+            if name not in self.classes:
+                return name
+        return ""
+
+    def run_by(self, runner: str) -> list[str]:
+        """The scopes whose statements run when `runner` is called, or at import ("")."""
+        if not runner:
+            return [name for name in self._names if not self.runner(name)]
+        prefix = runner + "."
+        return [name for name in self._names if name == runner or name.startswith(prefix)]
+
+    def methods(self, owner: str) -> list[str]:
+        """Names of the functions of a class, qualified."""
+        prefix = owner + "."
+        return [
+            name
+            for name in self.functions
+            if name.startswith(prefix) and "." not in name.removeprefix(prefix)
+        ]
+
+    def is_method(self, runner: str) -> bool:
+        """Whether it is a function of a class, and not one that making an object calls."""
+        owner, _, name = runner.rpartition(".")
+        return owner in self.classes and name not in MAKERS
+
+    def class_around(self, scope: str) -> Class | None:
+        """The class in whose body `scope` lies, the innermost one."""
+        while scope:
+            if scope in self.classes:
+                return self.classes[scope]
+            scope = scope.rpartition(".")[0]
+        return None
+
+
+def _by_scope(facts: tuple[Fact, ...]) -> dict[str, list[Fact]]:
+    table: dict[str, list[Fact]] = {}
+    for fact in facts:
+        table.setdefault(fact.scope, []).append(fact)
+    return table
+
+
+class _Same:
+    """A module's facts, compared by identity: comparing their content would cost too much."""
+
+    __slots__ = ("facts",)
+
+    def __init__(self, facts: ModuleFacts) -> None:
+        self.facts = facts
+
+    def __hash__(self) -> int:
+        return id(self.facts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.facts is self.facts
+
+
+def scopes(facts: ModuleFacts) -> Scopes:
+    """The scopes of a module, remembered."""
+    return _scopes(_Same(facts))
+
+
+@lru_cache(maxsize=8192)
+def _scopes(same: _Same) -> Scopes:
+    return Scopes(same.facts)
+
+
+class Meaning(msgspec.Struct, frozen=True):
+    """What a call or a read comes to: what was `found`, as `name` of the class or module `holder`.
+
+    `path` is how the place that asks would import it ("vllm.SamplingParams"); "" if it cannot.
+    """
+
+    found: Found = NOTHING
+    holder: Found | None = None
+    name: str = ""
+    path: str = ""
+
+
+def meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Meaning:
+    """What the callee of a call, or the expression of an attribute, stands for."""
+    expression = fact.callee if isinstance(fact, Call) else fact.expression
+    first, _, rest = expression.partition(".")
+    if first == "super()":
+        return _member(modules, _base(modules, facts, fact.scope), rest)
+    if fact.receiver:
+        holder = _receiver(modules, facts, fact.receiver, fact.scope)
+        return _member(modules, holder, expression.rpartition(".")[2])
+    if first in ("self", "cls"):
+        around = _around(facts, fact.scope)
+        return _member(modules, around, rest) if rest else Meaning(found=around)
+    found = _first(modules, facts, first, fact.scope)
+    step = Meaning(found=found, path=_import_path(found))
+    for part in rest.split(".") if rest else ():
+        if step.found.state != "defined":
+            break
+        step = _member(modules, step.found, part)
+    return step
+
+
+# World → what its expressions were found to be. A world's modules never change.
+_remembered: WeakKeyDictionary[Modules, dict[tuple[object, ...], Found]] = WeakKeyDictionary()
+
+
+def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Found:
+    """What the first part of an expression is; many expressions of a scope begin alike."""
+    memory = _remembered.setdefault(modules, {})
+    key = (facts.module, name, scope)
+    if key not in memory:
+        memory[key] = search.resolve(modules, facts, name, scope=scope)
+    return memory[key]
+
+
+def _receiver(modules: Modules, facts: ModuleFacts, receiver: str, scope: str) -> Found:
+    """The class of a receiver."""
+    memory = _remembered.setdefault(modules, {})
+    key = (facts.module, receiver, scope, "class")
+    if key not in memory:
+        memory[key] = search.class_of(modules, facts, receiver, scope=scope)
+    return memory[key]
+
+
+def _member(modules: Modules, holder: Found, name: str) -> Meaning:
+    """One step from a class or module to what it has."""
+    if holder.state != "defined" or "." in name:
+        return Meaning()
+    found = search.member(modules, holder, name)
+    prefix = _import_path(holder)
+    if not holder.trace and found.owner is not None and found.home is not None:
+        prefix = f"{found.home.module}.{found.owner.name}"  # what a class here inherits
+    return Meaning(found=found, holder=holder, name=name, path=f"{prefix}.{name}")
+
+
+def _import_path(found: Found) -> str:
+    """The dotted path by which the asking module gets at what was found."""
+    if isinstance(found.definition, ModuleFacts):
+        return found.definition.module
+    if found.trace:
+        return found.trace[0].lstrip("*").replace(":", ".")
+    if found.home is not None and found.definition is not None:
+        return f"{found.home.module}.{found.definition.name}"
+    return ""
+
+
+def _around(facts: ModuleFacts, scope: str) -> Found:
+    """The class around `scope`."""
+    around = scopes(facts).class_around(scope)
+    return NOTHING if around is None else Found(state="defined", definition=around, home=facts)
+
+
+def _base(modules: Modules, facts: ModuleFacts, scope: str) -> Found:
+    """What super() is, unless several bases are mixed."""
+    around = scopes(facts).class_around(scope)
+    if around is None or len(around.bases) != 1:
+        return NOTHING
+    outer = around.name.rpartition(".")[0]
+    return search.resolve(modules, facts, around.bases[0], scope=outer)

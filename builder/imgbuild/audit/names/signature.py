@@ -1,0 +1,230 @@
+"""What a call of a function or class may pass.
+
+Comes in: a definition that a lookup found. Goes out: its Signature, or None where anything could
+change it (an unknown decorator, base or metaclass).
+"""
+
+from __future__ import annotations
+
+import re
+
+from imgbuild.audit.names.classes import (
+    ancestors,
+    decorator_name,
+    follow,
+    metaclass,
+    origin,
+    resolve,
+)
+from imgbuild.audit.names.lookup import index
+from imgbuild.audit.names.model import Found, Modules, Signature
+from imgbuild.audit.source.facts import Class, Function, ModuleFacts, Parameter
+
+# Decorators that leave a function's parameters as they are, by their last part.
+_KEEPS = frozenset(
+    [
+        "staticmethod",
+        "classmethod",
+        "no_grad",
+        "inference_mode",
+        "enable_grad",
+        "lru_cache",
+        "cache",
+        "wraps",
+        "override",
+        "abstractmethod",
+        "final",
+        "contextmanager",
+        "asynccontextmanager",
+        "overload",
+        "typechecked",
+        "deprecated",
+        "torch_compile",
+        "compile",
+        "jit",
+        "ignore",
+        "unused",
+        "export",
+        "is_jit_compatible",
+        "experimental",
+        "add_start_docstrings",
+        "add_end_docstrings",
+        "add_start_docstrings_to_model_forward",
+        "auto_docstring",
+        "replace_return_docstrings",
+        "can_return_tuple",
+        "instrument",
+        "profile",
+        "rank_zero_only",
+        "add_code_sample_docstrings",
+        "copy_func",
+        "deprecate_args",
+        "deprecate_kwargs",
+    ]
+)
+_CLASS_KEEPS = frozenset(
+    [
+        "final",
+        "runtime_checkable",
+        "total_ordering",
+        "deprecated",
+        "experimental",
+        "requires",
+        "auto_docstring",
+        "add_start_docstrings",
+        "add_end_docstrings",
+        "export",
+    ]
+)
+# A decorator of transformers that takes one more keyword, under the name that it used to have.
+_RENAMED = re.compile(r"deprecate_kwarg\(\s*[\"'](\w+)[\"']")
+# How deep keywords are followed that a function passes on.
+_DEPTH = 4
+
+
+def signature(modules: Modules, found: Found, *, bound: bool = True) -> Signature | None:
+    """The parameters of calling what was found; None if they cannot be told.
+
+    For a method `bound` says that it is called on an instance (or is a classmethod): self is left
+    out then. A class answers with what its construction takes. Keywords that a function passes on
+    as a whole are those of who gets them.
+    """
+    return _signature(modules, found, bound=bound, depth=0)
+
+
+def parameters(modules: Modules, found: Found) -> frozenset[str] | None:
+    """The names that inspect.signature shows of what was found; None if they cannot be told.
+
+    It does not look at who gets the keywords that a function passes on.
+    """
+    definition = follow(modules, found).definition
+    if isinstance(definition, Function) and any("wraps" in one for one in definition.decorators):
+        return None
+    own = _signature(modules, found, bound=True, depth=_DEPTH)
+    return None if own is None else frozenset(one.name for one in own.parameters)
+
+
+def _signature(modules: Modules, found: Found, *, bound: bool, depth: int) -> Signature | None:
+    found = follow(modules, found)
+    if found.state != "defined" or found.ambiguous:
+        return None
+    definition = found.definition
+    if isinstance(definition, Class):
+        return _of_class(modules, found, depth)
+    if not isinstance(definition, Function) or found.home is None:
+        return None
+    own = _of_function(definition, method=found.owner is not None, bound=bound)
+    return own and _widened(modules, found.home, definition, own, depth)
+
+
+def _of_function(function: Function, *, method: bool, bound: bool) -> Signature | None:
+    names = [decorator_name(text) for text in function.decorators]
+    renamed = [found[1] for text in function.decorators for found in _RENAMED.finditer(text)]
+    if any(name not in _KEEPS for name in names if name != "deprecate_kwarg" or not renamed):
+        return None
+    parameters = function.parameters
+    if method and "staticmethod" not in names and (bound or "classmethod" in names):
+        if not parameters and not function.varargs:
+            return None
+        parameters = parameters[1:]
+    parameters += tuple(Parameter(name, "keyword", default=True) for name in renamed)
+    return Signature(parameters=parameters, varargs=function.varargs, varkw=function.varkw)
+
+
+def _widened(
+    modules: Modules, home: ModuleFacts, function: Function, own: Signature, depth: int
+) -> Signature:
+    """A signature whose `**kwargs` are those of the callables that get them."""
+    if not own.varkw or not function.forwards or depth >= _DEPTH:
+        return own
+    parameters = {parameter.name: parameter for parameter in own.parameters}
+    for name in function.takes:
+        parameters.setdefault(name, Parameter(name, "keyword", default=True))
+    for callee in function.forwards:
+        if callee.partition(".")[0] in ("self", "cls", "super"):
+            return own
+        target = resolve(modules, home, callee, scope=function.name)
+        more = _signature(modules, target, bound=True, depth=depth + 1)
+        if more is None or more.varkw:
+            return own
+        for parameter in more.parameters:
+            if parameter.kind != "positional":
+                one = Parameter(parameter.name, "keyword", True, parameter.annotation)
+                parameters.setdefault(parameter.name, one)
+    return Signature(parameters=tuple(parameters.values()), varargs=own.varargs)
+
+
+def _of_class(modules: Modules, found: Found, depth: int) -> Signature | None:
+    if metaclass(modules, found) is None:
+        return None
+    for one in ancestors(modules, found):
+        definition, home = one.definition, one.home
+        if not isinstance(definition, Class) or home is None:
+            return _of_base(modules, found, one.trace[0] if one.trace else "")
+        style = _style(definition, home)
+        if style is None or "__new__" in definition.methods:
+            return None
+        inits = index(home).members.get(f"{definition.name}.__init__", [])
+        if "__init__" in definition.methods or inits:
+            init = inits[0] if len(inits) == 1 else None
+            if not isinstance(init, Function):
+                return None
+            own = _of_function(init, method=True, bound=True)
+            return own and _widened(modules, home, init, own, depth)
+        if style == "dataclass":
+            return _of_fields(modules, one)
+    return Signature()
+
+
+def _style(definition: Class, home: ModuleFacts) -> str | None:
+    """What makes the constructor: "dataclass", or "" for the class; None if it cannot be told."""
+    style = ""
+    for text in definition.decorators:
+        callee, _, given = text.replace(" ", "").partition("(")
+        name = origin(home, callee)
+        last = decorator_name(text)
+        if name.startswith("pydantic.") and "forbid" not in given:
+            return None  # it may ignore keywords that it does not know
+        if last == "dataclass" or (last == "config" and name.startswith("vllm.")):
+            style = style if "init=False" in given else "dataclass"
+        elif last not in _CLASS_KEEPS and not last.startswith("register"):
+            return None
+    return style
+
+
+def _of_fields(modules: Modules, found: Found) -> Signature | None:
+    """The parameters that @dataclass makes: the fields of its dataclass ancestors, then its own."""
+    fields: dict[str, Parameter] = {}
+    for one in reversed(ancestors(modules, found)):
+        if not isinstance(one.definition, Class) or one.home is None:
+            return None
+        if _style(one.definition, one.home) == "dataclass":
+            _add_fields(fields, one.definition)
+    return Signature(parameters=tuple(fields.values()))
+
+
+def _add_fields(fields: dict[str, Parameter], definition: Class) -> None:
+    for field in definition.fields:
+        annotation = field.annotation
+        if not annotation or "ClassVar" in annotation or annotation.endswith("KW_ONLY"):
+            continue
+        if field.init:
+            fields[field.name] = Parameter(
+                name=field.name, default=field.default, annotation=annotation
+            )
+        else:
+            fields.pop(field.name, None)
+
+
+def _of_base(modules: Modules, found: Found, base: str) -> Signature | None:
+    """The constructor that a well-known base makes of fields: structs and named tuples."""
+    if base not in ("msgspec.Struct", "typing.NamedTuple", "typing_extensions.NamedTuple"):
+        return None
+    fields: dict[str, Parameter] = {}
+    for one in reversed(ancestors(modules, found)):
+        if not isinstance(one.definition, Class):
+            continue
+        chain = ancestors(modules, one)
+        if any(other.definition is None and other.trace[:1] == (base,) for other in chain):
+            _add_fields(fields, one.definition)
+    return Signature(parameters=tuple(fields.values()))

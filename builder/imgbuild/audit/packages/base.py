@@ -1,0 +1,73 @@
+"""The libraries of an image's base, as facts.
+
+Comes in: the Debian packages of a lock. Goes out: their shared objects and the interpreter, whose
+symbols extension modules use. What was read is kept by the package's sha256.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from imgbuild.audit.binaries.elf import read_elf
+from imgbuild.audit.packages.library import pack, unpack
+from imgbuild.audit.packages.reading import readers
+from imgbuild.audit.source.facts import ElfFacts
+from imgbuild.cache.store import Store
+from imgbuild.deb.archive import read
+from imgbuild.lock.resolution import Deb
+from imgbuild.oci.content import Files, pieces
+from imgbuild.oci.tar import Kind, Member
+
+FACT = "audit-deb"
+THREADS = 2
+# Folders that the dynamic linker searches, and the programs that export symbols to modules.
+_LIBRARY = re.compile(r"(?:usr/)?lib(?:64)?/(?:[^/]+-linux-gnu/)?[^/]+\.so[^/]*")
+_INTERPRETER = re.compile(r"usr/bin/python3\.\d+")
+
+
+def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) -> list[ElfFacts]:
+    """The libraries of `debs`, whose files `locate` gives; IntegrityError for a damaged one.
+
+    A link counts as a library of its own name: `libmkl.so.2` may be one to another file.
+    """
+
+    def _one(deb: Deb) -> tuple[ElfFacts, ...]:
+        key = f"{deb.sha256} {readers()}"
+        kept = store.fact(FACT, key)
+        known = unpack(kept, tuple[ElfFacts, ...]) if kept is not None else None
+        if known is None:
+            with store.scratch() as folder:
+                known = tuple(_read(locate(deb), folder / "files"))
+            store.put_fact(FACT, key, pack(known))
+        return known
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return [facts for found in pool.map(_one, debs) for facts in found]
+
+
+def _read(path: Path, spool: Path) -> Iterator[ElfFacts]:
+    package = read(path, spool, _keep)
+    with Files() as files:
+        for member in package.members:
+            if member.kind is Kind.FILE and member.size:
+                facts = read_elf(partial(_chunks, member, files), member.path)
+                if facts is not None:
+                    yield facts
+            elif member.kind is Kind.LINK:
+                yield ElfFacts(
+                    file=member.path, machine="link", soname=posixpath.basename(member.target)
+                )
+
+
+def _keep(path: str, kind: Kind) -> bool:
+    wanted = _LIBRARY.fullmatch(path) or _INTERPRETER.fullmatch(path)
+    return kind in (Kind.FILE, Kind.LINK) and wanted is not None
+
+
+def _chunks(member: Member, files: Files) -> Iterator[bytes]:
+    return pieces(member.content or b"", member.size, member.path, files)

@@ -1,0 +1,216 @@
+"""The members of one wheel, on this disk or on a server, read without the rest of it.
+
+Comes in: the path or the address of a wheel. Goes out: its members' sizes, and the checked content
+of those that are asked for. From a server only the zip's directory and the asked members travel,
+neighbours in one request: a 400 MB wheel gives its Python code for a few megabytes.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.index.remote_wheel import Ranges, RemoteFile
+from imgbuild.oci.content import CHUNK, Checker, Files, Inflater
+from imgbuild.wheel.zipformat import DEFLATED, LOCAL, STORED, refuse
+
+GAP = 256 * 1024  # bytes between two members that are cheaper to read than to ask again
+LONGEST = 4 << 20  # bytes in one request, so that threads share the work
+THREADS = 4
+LIMIT = 64 << 20  # bytes of a member that is read whole
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """A file of the zip: `start` is its local header, `end` where the next one starts."""
+
+    start: int
+    end: int
+    compressed: int
+    size: int
+    crc: int
+    method: int
+
+
+class Content(Protocol):
+    """A wheel whose members can be read."""
+
+    label: str
+    path: Path | None
+
+    def members(self) -> Mapping[str, Member]:
+        """All files by their name in the zip."""
+
+    def read(self, names: Iterable[str]) -> dict[str, bytes]:
+        """The content of the members called `names`; those that are not there are left out."""
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """The content of one member in pieces, checked as it is read."""
+
+
+def open_content(where: Path | str, label: str, http: Ranges | None = None) -> Content:
+    """The wheel at `where`, a file (Path) or an address (str); `label` names it in errors."""
+    if isinstance(where, Path):
+        return LocalContent(where, label)
+    if http is None:
+        message = f"{label} is not on this machine and may not be fetched"
+        raise FetchFailed(message, hint="leave --offline out, or fetch it first")
+    return RemoteContent(where, label, http)
+
+
+class LocalContent:
+    """A wheel on this disk."""
+
+    def __init__(self, path: Path, label: str) -> None:
+        self.path: Path | None = path
+        self.label = label
+        self._path = path
+        self._members: dict[str, Member] | None = None
+
+    def members(self) -> Mapping[str, Member]:
+        """All files by their name in the zip; IntegrityError if it is none."""
+        if self._members is None:
+            try:
+                with self._path.open("rb") as file:
+                    self._members = _directory(file, self.label)
+            except OSError as error:
+                message = f"cannot read {self._path}: {error.strerror}"
+                raise IntegrityError(message, hint="check that the file exists") from error
+        return self._members
+
+    def read(self, names: Iterable[str]) -> dict[str, bytes]:
+        """The content of the members called `names`; those that are not there are left out."""
+        members = self.members()
+        return {name: b"".join(self.chunks(name)) for name in names if name in members}
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """The content of one member in pieces, checked as it is read."""
+        member = self.members()[name]
+        with Files() as files:
+
+            def _stored() -> Iterator[bytes]:
+                head = files.read(self._path, member.start, LOCAL.size)
+                at = member.start + _header(head, self.label, name)
+                for begin in range(at, at + member.compressed, CHUNK):
+                    length = min(CHUNK, at + member.compressed - begin)
+                    yield files.read(self._path, begin, length)
+
+            yield from _inflated(_stored(), member, f"{self.label}: {name!r}")
+
+
+class RemoteContent:
+    """A wheel on a server. Threads may not share it; it uses some itself."""
+
+    def __init__(self, url: str, label: str, http: Ranges) -> None:
+        self.path: Path | None = None
+        self.label = label
+        self._url = url
+        self._http = http
+        self._members: dict[str, Member] | None = None
+
+    def members(self) -> Mapping[str, Member]:
+        """All files by their name in the zip; FetchFailed, or IntegrityError if it is none."""
+        if self._members is None:
+            file = RemoteFile(self._url, self._http)
+            self._members = _directory(io.BufferedReader(file, 1 << 16), self.label)
+        return self._members
+
+    def read(self, names: Iterable[str]) -> dict[str, bytes]:
+        """The content of the members called `names`; those that are not there are left out."""
+        members = self.members()
+        wanted = sorted(
+            {name: members[name] for name in names if name in members}.items(),
+            key=lambda item: item[1].start,
+        )
+        groups = coalesce(wanted)
+        if len(groups) <= 1:
+            return dict(pair for group in groups for pair in self._group(group))
+        with ThreadPoolExecutor(min(THREADS, len(groups))) as pool:
+            return dict(pair for pairs in pool.map(self._group, groups) for pair in pairs)
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """The content of one member, fetched whole."""
+        yield self.read([name])[name]
+
+    def _group(self, group: Sequence[tuple[str, Member]]) -> list[tuple[str, bytes]]:
+        start, end = group[0][1].start, group[-1][1].end
+        data = memoryview(self._http.part(self._url, start, end - start))
+        found = []
+        for name, member in group:
+            where = f"{self.label}: {name!r}"
+            if member.size > LIMIT:
+                refuse(self.label, name, f"is too large to be read whole ({member.size} bytes)")
+            at = member.start - start
+            at += _header(bytes(data[at : at + LOCAL.size]), self.label, name)
+            body = bytes(data[at : at + member.compressed])
+            found.append((name, b"".join(_inflated(iter([body]), member, where))))
+        return found
+
+
+def coalesce(
+    wanted: Sequence[tuple[str, Member]], *, gap: int = GAP, longest: int = LONGEST
+) -> list[list[tuple[str, Member]]]:
+    """Members in the order of the file, cut into groups that one request each brings."""
+    groups: list[list[tuple[str, Member]]] = []
+    for name, member in wanted:
+        if groups:
+            first, last = groups[-1][0][1], groups[-1][-1][1]
+            if member.start - last.end <= gap and member.end - first.start <= longest:
+                groups[-1].append((name, member))
+                continue
+        groups.append([(name, member)])
+    return groups
+
+
+def _directory(file: io.BufferedReader, label: str) -> dict[str, Member]:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            infos = [info for info in archive.infolist() if not info.is_dir()]
+            end: int = archive.start_dir
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, struct.error) as error:
+        message = f"{label} is not a readable wheel: {error}"
+        raise IntegrityError(message) from error
+    infos.sort(key=lambda info: info.header_offset)
+    ends = [*(info.header_offset for info in infos[1:]), end]
+    return {
+        info.filename: Member(
+            start=info.header_offset,
+            end=stop,
+            compressed=info.compress_size,
+            size=info.file_size,
+            crc=info.CRC,
+            method=info.compress_type,
+        )
+        for info, stop in zip(infos, ends, strict=True)
+    }
+
+
+def _header(head: bytes, label: str, name: str) -> int:
+    """The length of the local header that starts with `head`."""
+    if len(head) < LOCAL.size or head[:4] != b"PK\3\4":
+        refuse(label, name, "no local header stands where the directory says")
+    *_, name_length, extra_length = LOCAL.unpack(head)
+    return int(LOCAL.size + name_length + extra_length)
+
+
+def _inflated(data: Iterator[bytes], member: Member, where: str) -> Iterator[bytes]:
+    if member.method not in (STORED, DEFLATED):
+        message = f"{where} is compressed by method {member.method}; only 0 and 8 are read"
+        raise IntegrityError(message)
+    if member.method == DEFLATED:
+        inflater = Inflater(where, member.size, member.crc)
+        for piece in data:
+            yield from inflater.feed(piece)
+        inflater.finish()
+        return
+    checker = Checker(where, member.size, member.crc)
+    for piece in data:
+        yield checker.feed(piece)
+    checker.finish()

@@ -1,0 +1,300 @@
+"""The facts of wheels, read once and kept by the wheel's sha256.
+
+Comes in: a wheel and where it lies. Goes out: a `Book`: its files, METADATA, the modules that it
+brings, what each of them says, and its shared objects. What was read is kept in the store under
+the wheel's hash and the readers' own, so that it is read once on a machine.
+
+A wheel's modules are read as they are asked for. They are kept in one blob for each wheel, to which
+`save` adds under a lock: several processes may read one wheel, none loses what another found. What
+a server said is kept apart: a wheel on this disk has the locked hash, an answer to a range request
+has nothing to show but its CRC, so that facts of local wheels rest on local bytes alone.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import msgspec
+from isal import isal_zlib
+
+from imgbuild.audit.packages.content import Content, open_content
+from imgbuild.audit.packages.reading import (
+    Crew,
+    Index,
+    Metadata,
+    Request,
+    find_modules,
+    read_index,
+    readers,
+)
+from imgbuild.audit.source.facts import ElfFacts, ModuleFacts
+from imgbuild.cache.store import Store
+from imgbuild.index.remote_wheel import Ranges
+from imgbuild.lock.resolution import Wheel
+from imgbuild.oci.content import BROKEN
+from imgbuild.values import normalize
+
+T = TypeVar("T")
+INDEX, MODULES, ELVES, MEMBER = "audit-index", "audit-modules", "audit-elves", "audit-member"
+TEXT = "audit-text"
+REMOTE = "-remote"
+
+
+class Text(msgspec.Struct, frozen=True):
+    """The sources of many modules one after another, in which a word is found at once.
+
+    `ends` are the places where each of `modules` ends in `source`.
+    """
+
+    modules: tuple[str, ...]
+    ends: tuple[int, ...]
+    source: bytes
+
+    def holding(self, word: bytes) -> tuple[str, ...]:
+        """The modules whose source has `word`."""
+        found = []
+        at = self.source.find(word)
+        while at >= 0:
+            place = bisect.bisect_right(self.ends, at)
+            if at + len(word) <= self.ends[place]:
+                found.append(self.modules[place])
+                at = self.ends[place] - 1
+            at = self.source.find(word, at + 1)
+        return tuple(dict.fromkeys(found))
+
+
+class Book:
+    """One wheel of the library. Read lazily; threads may not share it."""
+
+    def __init__(self, wheel: Wheel, where: Path | str, library: Library) -> None:
+        self.wheel = wheel
+        self.package = normalize(wheel.package)
+        self.version = wheel.version
+        self.where = where
+        self._library = library
+        self._found: dict[str, ModuleFacts] = {}
+        self._new: set[str] = set()
+        self._texts: dict[str, Text] = {}
+        self._kept: dict[str, msgspec.Raw] | None = None
+        self._elves: tuple[ElfFacts, ...] | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether the wheel lies on this disk: only then `elves` are read."""
+        return isinstance(self.where, Path)
+
+    @cached_property
+    def content(self) -> Content:
+        """The wheel itself."""
+        return open_content(self.where, self.wheel.file, self._library.http)
+
+    @cached_property
+    def index(self) -> Index:
+        """Its files and METADATA."""
+        kept = self._fetch(INDEX, Index)
+        if kept is None:
+            kept = read_index(self.content)
+            self._keep(INDEX, kept)
+        return kept
+
+    @property
+    def files(self) -> Mapping[str, int]:
+        """Path in the wheel → size."""
+        return self.index.files
+
+    @property
+    def metadata(self) -> Metadata:
+        """Its METADATA."""
+        return self.index.metadata
+
+    @cached_property
+    def modules(self) -> Mapping[str, str]:
+        """Module → its file in the wheel, Python source or compiled ("….so")."""
+        return find_modules(self.files)
+
+    def read(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """The content of small files, kept too; those that are not there are left out."""
+        found: dict[str, bytes] = {}
+        missing: list[str] = []
+        for path in paths:
+            kept = self._fetch(MEMBER, bytes, f"/{path}")
+            if kept is not None:
+                found[path] = kept
+            elif path in self.files:
+                missing.append(path)
+        for path, data in self.content.read(missing).items() if missing else ():
+            self._keep(MEMBER, data, f"/{path}")
+            found[path] = data
+        return found
+
+    def text(self, parent: str) -> Text:
+        """The sources of all modules below `parent`."""
+        if parent not in self._texts:
+            kept = self._fetch(TEXT, Text, f"/{parent}")
+            if kept is None:
+                kept = self._read_text(parent)
+                self._keep(TEXT, kept, f"/{parent}")
+            self._texts[parent] = kept
+        return self._texts[parent]
+
+    def _read_text(self, parent: str) -> Text:
+        files = {
+            module: file
+            for module, file in self.modules.items()
+            if module.startswith(f"{parent}.") and file.endswith(".py")
+        }
+        sources = self.content.read(files.values())
+        ordered = [sources[file] for file in files.values()]
+        return Text(
+            modules=tuple(files),
+            ends=tuple(itertools.accumulate(len(source) for source in ordered)),
+            source=b"".join(ordered),
+        )
+
+    # -- modules
+
+    def module(self, name: str) -> ModuleFacts | None:
+        """What the source of module `name` says; None if it has none or is compiled."""
+        if name not in self._found:
+            self._library.prefetch({self: [name]})
+        return self._found.get(name)
+
+    def lacking(self, names: Iterable[str]) -> dict[str, str]:
+        """Module → file of those of `names` that nobody has read yet."""
+        wanted = {
+            name: self.modules[name]
+            for name in names
+            if name not in self._found and self.modules.get(name, "").endswith(".py")
+        }
+        if wanted and self._kept is None:
+            self._kept = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
+        for name in list(wanted):
+            encoded = (self._kept or {}).get(name)
+            if encoded is not None:
+                self._found[name] = msgspec.msgpack.decode(encoded, type=ModuleFacts)
+                del wanted[name]
+        return wanted
+
+    def learn(self, found: Mapping[str, ModuleFacts]) -> None:
+        """Take what was read of modules; `save` keeps it."""
+        self._found.update(found)
+        self._new.update(found)
+
+    def save(self) -> None:
+        """Keep the modules that were read since the last time."""
+        if not self._new:
+            return
+        new = {
+            name: msgspec.Raw(msgspec.msgpack.encode(self._found[name]))
+            for name in sorted(self._new)
+        }
+        with self._library.store.exclusive(f"audit-{self.wheel.sha256}"):
+            kept = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
+            self._keep(MODULES, kept | new)
+        self._new.clear()
+
+    # -- shared objects
+
+    def elves(self) -> tuple[ElfFacts, ...]:
+        """Its shared objects and programs; nothing for a wheel that is not on this disk."""
+        self._library.prefetch_elves([self])
+        return self.kept_elves() or ()
+
+    def kept_elves(self) -> tuple[ElfFacts, ...] | None:
+        """Its shared objects if they were read before."""
+        if self._elves is None:
+            self._elves = self._fetch(ELVES, tuple[ElfFacts, ...])
+        return self._elves
+
+    def keep_elves(self, elves: tuple[ElfFacts, ...]) -> None:
+        """Keep what was read of its shared objects."""
+        self._elves = elves
+        self._keep(ELVES, elves)
+
+    # -- facts in the store
+
+    def _fetch(self, kind: str, form: type[T], more: str = "") -> T | None:
+        key = f"{self.wheel.sha256} {readers()}{more}"
+        data = self._library.store.fact(kind, key)
+        if data is None and not self.local:
+            data = self._library.store.fact(kind + REMOTE, key)
+        return None if data is None else unpack(data, form)
+
+    def _keep(self, kind: str, value: object, more: str = "") -> None:
+        key = f"{self.wheel.sha256} {readers()}{more}"
+        self._library.store.put_fact(kind if self.local else kind + REMOTE, key, pack(value))
+
+
+class Library:
+    """Books by their wheel, and the store that remembers them. At its end it saves."""
+
+    def __init__(
+        self, store: Store, http: Ranges | None = None, *, processes: int | None = None
+    ) -> None:
+        self.store = store
+        self.http = http
+        self.crew = Crew(processes or len(os.sched_getaffinity(0)))
+        self._books: dict[tuple[str, bool], Book] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.crew.close()
+        self.save()
+
+    def book(self, wheel: Wheel, where: Path | str) -> Book:
+        """The book of `wheel`, which lies at `where` (a file, or the address of one)."""
+        key = (wheel.sha256, isinstance(where, Path))
+        book = self._books.get(key)
+        if book is None:
+            book = self._books[key] = Book(wheel, where, self)
+        return book
+
+    def prefetch(self, wanted: Mapping[Book, Iterable[str]]) -> None:
+        """Read modules of several books at once: in processes, few requests to a server."""
+        requests = {book: book.lacking(names) for book, names in wanted.items()}
+        requests = {book: files for book, files in requests.items() if files}
+        answers = self.crew.modules(
+            [Request(book.content, files, book.files) for book, files in requests.items()]
+        )
+        for book, found in zip(requests, answers, strict=True):
+            book.learn(found)
+
+    def prefetch_elves(self, books: Sequence[Book]) -> None:
+        """Read the shared objects of all local `books` of which they were not read yet."""
+        unread = [book for book in books if book.local and book.kept_elves() is None]
+        for book, elves in zip(
+            unread, self.crew.elves([book.content for book in unread]), strict=True
+        ):
+            book.keep_elves(elves)
+
+    def save(self) -> None:
+        """Keep all modules that were read since the last time."""
+        for book in self._books.values():
+            book.save()
+
+
+def pack(value: object) -> bytes:
+    """`value` as compressed MessagePack."""
+    return bytes(isal_zlib.compress(msgspec.msgpack.encode(value), 1))
+
+
+def unpack(data: bytes, form: type[T]) -> T | None:
+    """What `pack` was given; None if `data` is something else."""
+    try:
+        return msgspec.msgpack.decode(isal_zlib.decompress(data), type=form)
+    except (BROKEN, msgspec.DecodeError):
+        return None

@@ -1,0 +1,129 @@
+"""Where the dynamic linker finds the libraries and symbols of a world.
+
+Comes in: the shared objects of the wheels and of the base. Goes out: a `WorldMap`: who provides a
+library to a file, and whether a symbol is defined at all.
+
+How a library is really found: by the file's own RUNPATH, in the base's folders, or because the
+process has loaded one of that SONAME already, as torch does with NVIDIA's libraries and `import
+torch` does with torch's own for every extension. So a library counts as found if its package, one
+that it requires, torch or NVIDIA brings it anywhere. A copy that auditwheel put beside a package is
+its own.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from imgbuild.audit.binaries.elf import symbol_hash
+from imgbuild.audit.packages.reading import installed
+from imgbuild.audit.source.facts import ElfFacts
+
+_PRIVATE = re.compile(r"(?:^|/)[^/]+\.libs/|/thirdparty_files/|/backends/|/bin/")
+SHARED_BY_ALL = ("torch", "nvidia-")
+ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})")
+LINK = "link"
+
+
+class WorldMap:
+    """The shared objects of one world. `requires` is package → all that it requires, and so on."""
+
+    def __init__(
+        self,
+        elves: Iterable[tuple[str, ElfFacts]],
+        base: Sequence[ElfFacts],
+        machine: str,
+        requires: Mapping[str, frozenset[str]],
+    ) -> None:
+        self.files = [(package, facts) for package, facts in elves if facts.machine == machine]
+        self.base = base
+        self._requires = requires
+        self._paths = {installed(facts.file): (package, facts) for package, facts in self.files}
+        self._names: dict[str, list[tuple[str, ElfFacts]]] = {}
+        for package, facts in self.files:
+            for name in {facts.soname, posixpath.basename(facts.file)} - {""}:
+                self._names.setdefault(name, []).append((package, facts))
+        self._own: dict[str, set[int]] = {}
+
+    def providers(self, package: str, facts: ElfFacts, library: str) -> list[tuple[str, ElfFacts]]:
+        """Who in the wheels may answer for `library` when the file `facts` of `package` asks."""
+        folder = posixpath.dirname(installed(facts.file))
+        for path in facts.runpath:
+            if "ORIGIN" in path:
+                place = posixpath.normpath(ORIGIN.sub(folder or ".", path))
+                found = self._paths.get(posixpath.join(place, library).removeprefix("./"))
+                if found is not None:
+                    return [found]
+        return [
+            (owner, one)
+            for owner, one in self._names.get(library, ())
+            if owner == package or (self._reaches(package, owner) and not is_private(one.file))
+        ]
+
+    def in_base(self, library: str) -> ElfFacts | None:
+        """The base's library of this name."""
+        return self._base_names.get(library)
+
+    def relatives(self, library: str) -> list[tuple[str, ElfFacts]]:
+        """Libraries of the wheels with the same name before ".so" and another major number."""
+        stem, major = _numbered(library)
+        return [
+            pair
+            for name, pairs in self._names.items()
+            if _numbered(name)[0] == stem and _numbered(name)[1] not in ("", major)
+            for pair in pairs
+            if not is_private(pair[1].file)
+        ]
+
+    def defines(self, package: str, symbol: str) -> bool:
+        """Whether anything that a file of `package` can see defines a symbol."""
+        number = int.from_bytes(symbol_hash(symbol.encode()), "little")
+        return number in self._public or number in self._private(package)
+
+    def _reaches(self, package: str, owner: str) -> bool:
+        return owner.startswith(SHARED_BY_ALL) or owner in self._requires.get(package, ())
+
+    @cached_property
+    def _base_names(self) -> dict[str, ElfFacts]:
+        names = {
+            facts.soname: facts for facts in self.base if facts.soname and facts.machine != LINK
+        }
+        by_file = {posixpath.basename(facts.file): facts for facts in self.base}
+        for name, facts in by_file.items():
+            target = names.get(facts.soname, facts) if facts.machine == LINK else facts
+            names.setdefault(name, target)
+        return names
+
+    @cached_property
+    def _public(self) -> set[int]:
+        found: set[int] = set()
+        for facts in self.base:
+            found.update(array("Q", facts.defined))
+        for _, facts in self.files:
+            if not is_private(facts.file):
+                found.update(array("Q", facts.defined))
+        return found
+
+    def _private(self, package: str) -> set[int]:
+        if package not in self._own:
+            self._own[package] = {
+                number
+                for owner, facts in self.files
+                if owner == package and is_private(facts.file)
+                for number in array("Q", facts.defined)
+            }
+        return self._own[package]
+
+
+def _numbered(library: str) -> tuple[str, str]:
+    """Stem and major number: "libcudart.so.13.0" is "libcudart" and "13"."""
+    stem, _, number = library.partition(".so")
+    return stem, number.removeprefix(".").partition(".")[0]
+
+
+def is_private(file: str) -> bool:
+    """Whether a library is a copy that its package keeps for itself."""
+    return _PRIVATE.search(file) is not None

@@ -1,0 +1,303 @@
+"""A world: all packages of one target on one architecture, as one Python would see them.
+
+Comes in: the wheels of a lock (or a pair of wheels) and where they lie. Goes out: a `World`, which
+answers which package owns a module, which version it has, and what a module says.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from imgbuild.audit.packages.library import Book, Library
+from imgbuild.audit.packages.reading import Metadata, is_metadata
+from imgbuild.audit.source.facts import ElfFacts, ModuleFacts, Opaque
+from imgbuild.lock.resolution import Resolution, Wheel
+from imgbuild.values import Arch, normalize
+
+# Modules that left the standard library, and the first Python without them.
+_GONE = {
+    (3, 12): "asynchat asyncore distutils imp smtpd",
+    (3, 13): "aifc audioop cgi cgitb chunk crypt imghdr lib2to3 mailcap msilib nis nntplib "
+    "ossaudiodev pipes sndhdr spwd sunau telnetlib uu xdrlib",
+}
+# What an `__init__` may hold that several packages ship alike, beside comments.
+_SHARED = (b"#", b"extend_path(", b"declare_namespace(")
+# How source puts modules into sys.modules: by an assignment, or in a way that names none of them;
+# and how it looks for its own in other folders.
+_ASSIGNS = re.compile(rb"^\s*sys\.modules\[(.+?)\]\s*=(?!=)", re.MULTILINE)
+_LITERAL = re.compile(rb"""f?["']([\w.]+|\{__name__\}[\w.]+)["']|__name__ \+ ["']([\w.]+)["']""")
+_ANYHOW = re.compile(rb"sys\.modules\.(?:update|setdefault)\(|\bmeta_path\b")
+_FOLDERS = re.compile(rb"^\s*__path__\s*\+?=(?!.*extend_path\()|\b__path__\.\w+\(", re.MULTILINE)
+
+
+class World:
+    """Packages that are installed together. It is a `Modules` for `names.lookup`.
+
+    `partial`: packages are left out on purpose, so that an absent one is unknown, not missing.
+    """
+
+    def __init__(
+        self,
+        books: Sequence[Book],
+        library: Library,
+        *,
+        python: str,
+        arch: Arch,
+        glibc: str,
+        partial: bool = False,
+    ) -> None:
+        self._library = library
+        self.books: dict[str, Book] = {book.package: book for book in books}
+        self.python = python
+        self.arch = arch
+        self.glibc = glibc
+        self.partial = partial
+        self._mentions: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._ahead: set[str] = set()
+        self._injects: dict[tuple[str, str], bool] = {}
+
+    # -- packages
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The names of all packages, normalized and sorted."""
+        return tuple(sorted(self.books))
+
+    def version(self, package: str) -> str | None:
+        """The version of `package` (any spelling); None if it is not in the world."""
+        book = self.books.get(normalize(package))
+        return book.version if book is not None else None
+
+    def metadata(self, package: str) -> Metadata | None:
+        """METADATA of `package`; None if it is not in the world."""
+        book = self.books.get(normalize(package))
+        return book.metadata if book is not None else None
+
+    def metadata_file(self, package: str) -> str:
+        """The path of METADATA in the wheel of `package`."""
+        return next((file for file in self.files(package) if is_metadata(file)), "METADATA")
+
+    def files(self, package: str) -> Mapping[str, int]:
+        """Path in the wheel of `package` → size; empty if it is not in the world."""
+        book = self.books.get(normalize(package))
+        return book.files if book is not None else {}
+
+    def read(self, package: str, path: str) -> bytes | None:
+        """The content of a small file of `package`; None if there is none."""
+        book = self.books.get(normalize(package))
+        return book.read([path]).get(path) if book is not None else None
+
+    def elves(self) -> Iterator[tuple[str, ElfFacts]]:
+        """Every shared object and program of the wheels on this disk, with its package."""
+        self._library.prefetch_elves([self.books[package] for package in self.packages])
+        for package in self.packages:
+            for facts in self.books[package].elves():
+                yield package, facts
+
+    # -- modules
+
+    def modules_of(self, package: str) -> Mapping[str, str]:
+        """Module → file in the wheel of `package`; empty if it is not in the world."""
+        book = self.books.get(normalize(package))
+        return book.modules if book is not None else {}
+
+    def owner(self, module: str) -> str | None:
+        """The package that brings `module` or the nearest parent of it; None if nobody does.
+
+        A namespace that several packages share belongs to none of them.
+        """
+        name = "" if self._is_stdlib(module) else module
+        while name:
+            if name in self._owners:
+                return self._owners[name]
+            if name in self._folders:
+                owners = self._folders[name]
+                return next(iter(owners)) if len(owners) == 1 else None
+            name = name.rpartition(".")[0]
+        return None
+
+    def exists(self, module: str) -> bool | None:
+        """Whether `module` can be imported, without reading it; None if that is not known."""
+        if module in self._owners or module in self._folders or self._is_stdlib(module):
+            return True
+        opaque = self._absent(module)
+        return None if opaque is not None else False
+
+    def module(self, name: str) -> ModuleFacts | Opaque | None:
+        """What module `name` says; Opaque if its names cannot be known, None if there is none."""
+        if self._is_stdlib(name):
+            return Opaque(name, "stdlib")
+        owner = self._owners.get(name)
+        if owner is not None:
+            book = self.books[owner]
+            if not book.modules[name].endswith(".py"):
+                return Opaque(name, "compiled")
+            return book.module(name)
+        if name in self._folders:
+            return Opaque(name, "namespace")
+        return self._absent(name)
+
+    def prefetch(self, modules: Iterable[str]) -> None:
+        """Read many modules at once, which is faster than one by one."""
+        wanted: dict[Book, list[str]] = {}
+        for name in modules:
+            owner = self._owners.get(name)
+            if owner is not None:
+                wanted.setdefault(self.books[owner], []).append(name)
+        self._library.prefetch(wanted)
+
+    @cached_property
+    def _owners(self) -> dict[str, str]:
+        """Module → package. Of two packages with one module, the first by name."""
+        owners: dict[str, str] = {}
+        for package in self.packages:
+            for module in self.books[package].modules:
+                owners.setdefault(module, package)
+        return owners
+
+    @cached_property
+    def _folders(self) -> dict[str, set[str]]:
+        """Folder without `__init__` that modules lie below → the packages that have it."""
+        folders: dict[str, set[str]] = {}
+        for package in self.packages:
+            for module in self.books[package].modules:
+                parent = module.rpartition(".")[0]
+                while parent and parent not in self.books[package].modules:
+                    folders.setdefault(parent, set()).add(package)
+                    parent = parent.rpartition(".")[0]
+        return {name: owners for name, owners in folders.items() if name not in self._owners}
+
+    def mentioning(self, package: str, word: str) -> tuple[str, ...]:
+        """The modules below the module `package` whose source holds the word."""
+        owner = self._owners.get(package)
+        if owner is None:
+            return ()
+        key = (package, word)
+        if key not in self._mentions:
+            self._mentions[key] = self.books[owner].text(package).holding(word.encode())
+        return self._mentions[key]
+
+    def read_ahead(self, package: str) -> None:
+        """Read the modules below `package` at once, where they lie on this disk.
+
+        One by one they would be read by this process alone, the others of the crew idle.
+        """
+        owner = self._owners.get(package)
+        if owner is None or package in self._ahead or not self.books[owner].local:
+            return
+        self._ahead.add(package)
+        self.prefetch(name for name in self.books[owner].modules if name.startswith(f"{package}."))
+
+    def _is_stdlib(self, module: str) -> bool:
+        return module.partition(".")[0] in self._stdlib
+
+    @cached_property
+    def _stdlib(self) -> frozenset[str]:
+        version = tuple(int(part) for part in self.python.split(".")[:2])
+        names = set(sys.stdlib_module_names)
+        for gone, modules in _GONE.items():
+            if version < gone:
+                names.update(modules.split())
+            else:
+                names.difference_update(modules.split())
+        return frozenset(names)
+
+    def _absent(self, name: str) -> Opaque | None:
+        """Opaque where a module that no wheel has may be there all the same."""
+        if name.partition(".")[0] == "distutils" and "setuptools" in self.books:
+            return Opaque(name, "injected")
+        parent = name.rpartition(".")[0]
+        while parent:
+            if parent in self._owners:
+                if not self.books[self._owners[parent]].modules[parent].endswith(".py"):
+                    return Opaque(name, "compiled")
+                if self._may_inject(name, parent):
+                    return Opaque(name, "injected")
+                break
+            if parent in self._folders:
+                break
+            parent = parent.rpartition(".")[0]
+        if self.partial and (not parent or self._is_shared(parent)):
+            return Opaque(name, "unknown")
+        return None
+
+    def _is_shared(self, module: str) -> bool:
+        """Whether packages that are not here may have modules below `module`, as with `nvidia`."""
+        if module in self._folders:
+            return True
+        lines = self._source(module).splitlines() if "." not in module else [b"nested"]
+        if self._owners[module] == normalize(module):
+            # `nvidia` is no package's own name; of a package called like this all is here.
+            return any(word in line for line in lines for word in _SHARED[1:])
+        return all(not line.strip() or any(word in line for word in _SHARED) for line in lines)
+
+    def _source(self, module: str) -> bytes:
+        book = self.books[self._owners[module]]
+        file = book.modules[module]
+        return book.read([file]).get(file, b"")
+
+    def _may_inject(self, name: str, module: str) -> bool:
+        key = (name, module)
+        if key not in self._injects:
+            self._injects[key] = may_inject(self._source(module), module, name)
+        return self._injects[key]
+
+
+def may_inject(source: bytes, module: str, name: str) -> bool:
+    """Whether the source of `module` may make `name`, a module below it, without a file for it.
+
+    Where it puts modules into sys.modules under names that it computes, the parts of these stand
+    somewhere in its text.
+    """
+    if _FOLDERS.search(source):
+        return True
+    computed = _ANYHOW.search(source) is not None
+    for assigned in _ASSIGNS.finditer(source):
+        literal = _LITERAL.fullmatch(assigned[1].strip())
+        if literal is not None:
+            text = (literal[1] or b"{__name__}" + literal[2]).decode()
+            one = text.replace("{__name__}", module)
+            if name == one or name.startswith(f"{one}."):
+                return True
+        elif assigned[1].strip() != b"__name__":
+            computed = True
+    child = name.removeprefix(f"{module}.").partition(".")[0]
+    return computed and re.search(rb"\b%s\b" % re.escape(child.encode()), source) is not None
+
+
+def open_world(
+    wheels: Sequence[Wheel],
+    library: Library,
+    *,
+    python: str,
+    arch: Arch,
+    glibc: str,
+    locate: Callable[[Wheel], Path | str],
+    partial: bool = False,
+) -> World:
+    """The world of `wheels`. `locate` says where each lies: its path, or an address to read from.
+
+    `python` is "3.11", `glibc` "2.36".
+    """
+    books = [library.book(wheel, locate(wheel)) for wheel in wheels]
+    return World(books, library, python=python, arch=arch, glibc=glibc, partial=partial)
+
+
+def wheels_of(resolution: Resolution) -> tuple[Wheel, ...]:
+    """All wheels of a resolution, those that are built from sdists among them."""
+    built = [
+        Wheel(
+            package=one.package,
+            version=one.version,
+            index="built",
+            file=one.wheel.file,
+            size=one.wheel.size,
+            sha256=one.wheel.sha256,
+        )
+        for one in resolution.built
+    ]
+    return tuple(sorted((*resolution.wheels, *built), key=lambda wheel: wheel.package))

@@ -1,0 +1,111 @@
+"""A set of pins as a world: the wheels that an index has of them, read where they are.
+
+Comes in: package → version, and the machine. Goes out: the wheel of each that fits best, with its
+address. For sets that no lock holds: a user's requirements, a pair that is looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
+from imgbuild.errors import InputError, Problem
+from imgbuild.index.candidates import best
+from imgbuild.index.pages import File, Indexes
+from imgbuild.index.remote_wheel import Ranges, lock_wheel
+from imgbuild.lock.resolution import Wheel
+from imgbuild.values import Sha256, normalize
+from imgbuild.wheel.tags import Tags
+
+ANY_GLIBC = "2.99"
+_HASH = re.compile(r"\s--hash[= ]\S+")
+
+
+class Picked(msgspec.Struct, frozen=True, kw_only=True):
+    """The wheels of a set, where each lies, and the packages that have none for the machine."""
+
+    wheels: tuple[Wheel, ...]
+    urls: dict[Sha256, str]
+    lacking: tuple[str, ...] = ()
+
+
+def pick(pins: Mapping[str, str], tags: Tags, indexes: Indexes, http: Ranges) -> Picked:
+    """The best wheel of each pin, sorted by package; FetchFailed if an index does not answer.
+
+    A wheel that wants a newer glibc is taken where there is no other: the audit says so.
+    """
+    wheels: list[Wheel] = []
+    urls: dict[Sha256, str] = {}
+    lacking: list[str] = []
+    for package, version in sorted(pins.items()):
+        file = _best(indexes, package, Version(version), tags)
+        if file is None:
+            lacking.append(f"{package}=={version}")
+            continue
+        index = indexes.place(package).name
+        wheel = lock_wheel(package, str(file.version), index, file, http)
+        wheels.append(wheel)
+        urls[wheel.sha256] = file.url
+    return Picked(wheels=tuple(wheels), urls=urls, lacking=tuple(lacking))
+
+
+def _best(indexes: Indexes, package: str, version: Version, tags: Tags) -> File | None:
+    files = indexes.files(package)
+    if not version.local:  # a pin without a local part allows any (PEP 440)
+        matching = [file.version for file in files if file.version and file.is_wheel]
+        public = [each for each in matching if Version(each.public) == version]
+        version = max(public, default=version)
+    newer = Tags(python=tags.python, glibc=ANY_GLIBC, arch=tags.arch)
+    return best(files, version, tags) or best(files, version, newer)
+
+
+def read_pins(text: str, name: str, tags: Tags) -> dict[str, str]:
+    """The pins of a requirements file, for the machine; InputError for a line that pins nothing.
+
+    Reads what pip and uv write: hashes, comments, markers and continued lines are understood.
+    """
+    pins: dict[str, str] = {}
+    problems: list[Problem] = []
+    start, whole = 1, ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        start = start if whole else number
+        whole += line.partition(" #")[0].rstrip() if not line.lstrip().startswith("#") else ""
+        if whole.endswith("\\"):
+            whole = whole[:-1] + " "
+            continue
+        statement, whole = _HASH.sub("", whole).strip(), ""
+        if not statement or statement.startswith("-"):
+            continue
+        try:
+            package, version = _pin(statement, tags)
+        except (InvalidRequirement, InvalidVersion, ValueError) as error:
+            problems.append(Problem(file=name, line=start, message=str(error)))
+            continue
+        if package:
+            pins[package] = version
+    if problems or not pins:
+        message = f"{name} is no file of pins"
+        hint = "write name==version, as `uv pip freeze` and `uv pip compile` do"
+        raise InputError(message, problems=tuple(problems), hint=hint)
+    return pins
+
+
+def _pin(statement: str, tags: Tags) -> tuple[str, str]:
+    """Package and version of one statement; empty if its marker leaves it out."""
+    requirement = Requirement(statement)
+    if requirement.marker is not None and not requirement.marker.evaluate(dict(tags.markers)):
+        return "", ""
+    exact = [
+        one.version
+        for one in requirement.specifier
+        if one.operator in ("==", "===") and not one.version.endswith(".*")
+    ]
+    if len(exact) != 1:
+        message = f"{statement} is no exact version"
+        raise ValueError(message)
+    Version(exact[0])
+    return normalize(requirement.name), exact[0]

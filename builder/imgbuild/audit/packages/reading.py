@@ -1,0 +1,272 @@
+"""From the content of a wheel to facts, in this process or in several.
+
+Comes in: a wheel's content and what is asked of it. Goes out: its index, facts of modules, facts of
+shared objects. A `Crew` reads modules of local wheels in processes, where there are enough of them
+to pay for it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from email.parser import HeaderParser
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.audit.packages.content import Content, LocalContent
+from imgbuild.audit.source.facts import FACTS_FORMAT, ElfFacts, ModuleFacts
+from imgbuild.errors import IntegrityError
+from imgbuild.system.code_digest import code_digest
+
+WORTH = 4 << 20  # bytes of source from which on more processes are worth their start
+RUNNING = 256 << 10  # and from which on those that run already are worth their messages
+SHARE = 1 << 20  # bytes of source in one task, at most
+_NEVER_ELF = (".py", ".pyi", ".txt", ".json", ".h", ".hpp", ".cuh", ".cu", ".md", ".html", ".js")
+_SMALLEST_ELF = 64
+_DATA = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")
+_NEWLINE = re.compile(r"\r\n|\r|\n")
+
+
+def readers() -> str:
+    """The part of a key under which facts are kept that changes with the code that reads them."""
+    return f"{FACTS_FORMAT} {code_digest(__name__)[:16]}"
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of METADATA that says with what a wheel can live.
+
+    `lines` are the lines of `requires` in the file, `python_line` that of `requires_python`; 0 and
+    nothing where they cannot be told.
+    """
+
+    name: str
+    version: str
+    requires: tuple[str, ...] = ()
+    requires_python: str = ""
+    extras: tuple[str, ...] = ()
+    lines: tuple[int, ...] = ()
+    python_line: int = 0
+
+
+class Index(msgspec.Struct, frozen=True, kw_only=True):
+    """What a wheel holds: the sizes of its files, and METADATA."""
+
+    files: dict[str, int]
+    metadata: Metadata
+
+
+def read_index(content: Content) -> Index:
+    """The files and METADATA of a wheel; IntegrityError if it has not exactly one METADATA."""
+    members = content.members()
+    found = [name for name in members if is_metadata(name)]
+    if len(found) != 1:
+        message = f"{content.label}: {len(found)} files .dist-info/METADATA in it, expected one"
+        raise IntegrityError(message)
+    text = content.read(found)[found[0]].decode("utf-8", "replace")
+    return Index(
+        files={name: member.size for name, member in sorted(members.items())},
+        metadata=parse_metadata(text),
+    )
+
+
+def is_metadata(file: str) -> bool:
+    """Whether a member of a wheel is its METADATA."""
+    return file.endswith(".dist-info/METADATA") and file.count("/") == 1
+
+
+def parse_metadata(text: str) -> Metadata:
+    """METADATA from its text."""
+    headers = HeaderParser().parsestr(text)
+    requires = tuple(" ".join(line.split()) for line in headers.get_all("Requires-Dist", []))
+    wanted = headers.get("Requires-Python", "").strip()
+    lines = _lines_of(text, "Requires-Dist")
+    return Metadata(
+        name=headers.get("Name", ""),
+        version=headers.get("Version", ""),
+        requires=requires,
+        requires_python=wanted,
+        extras=tuple(extra.strip() for extra in headers.get_all("Provides-Extra", [])),
+        lines=lines if len(lines) == len(requires) else (),
+        python_line=next(iter(_lines_of(text, "Requires-Python")), 0) if wanted else 0,
+    )
+
+
+def _lines_of(text: str, header: str) -> tuple[int, ...]:
+    """The lines on which headers of this name begin; the headers end with the first empty line."""
+    found = []
+    for number, line in enumerate(_NEWLINE.split(text), 1):
+        if not line:
+            break
+        if line.lower().startswith(f"{header.lower()}:"):
+            found.append(number)
+    return tuple(found)
+
+
+def read_modules(content: Content, files: Mapping[str, str]) -> dict[str, ModuleFacts]:
+    """Module → what its source says, for `files` (module → file)."""
+    from imgbuild.audit.source import module, windows
+
+    sources = content.read(files.values())
+    found = {}
+    for name, file in files.items():
+        package = file.endswith("/__init__.py")
+        facts = module.read_module(sources[file], name, file, package=package)
+        declared = windows.find(sources[file], name, package=package)
+        found[name] = msgspec.structs.replace(facts, windows=declared) if declared else facts
+    return found
+
+
+def read_elves(content: Content) -> tuple[ElfFacts, ...]:
+    """All shared objects and programs of a wheel, in the order of their paths."""
+    from imgbuild.audit.binaries.elf import read_elf
+
+    found = []
+    for file, member in sorted(content.members().items()):
+        if member.size >= _SMALLEST_ELF and not file.endswith(_NEVER_ELF):
+            facts = read_elf(partial(content.chunks, file), file)
+            if facts is not None:
+                found.append(facts)
+    return tuple(found)
+
+
+def find_modules(files: Iterable[str]) -> dict[str, str]:
+    """Module → file of all that Python can import out of a wheel with these files.
+
+    As in Python, a package wins over a compiled module of its name, and that over a source.
+    """
+    found: dict[str, str] = {}
+    for file in files:
+        name = module_name(file)
+        if name is not None and (name not in found or _rank(file) < _rank(found[name])):
+            found[name] = file
+    return found
+
+
+def _rank(file: str) -> int:
+    return 0 if file.endswith("/__init__.py") else 1 if file.endswith(".so") else 2
+
+
+def installed(file: str) -> str:
+    """Where a member of a wheel lies below site-packages."""
+    return _DATA.sub("", file, count=1)
+
+
+def module_name(file: str) -> str | None:
+    """The module that the member `file` of a wheel becomes; None if it is none."""
+    path = installed(file)
+    folder, _, base = path.rpartition("/")
+    if path.endswith(".py"):
+        stem = path.removesuffix(".py").removesuffix("/__init__")
+    elif path.endswith(".so"):
+        stem = f"{folder}/{base.partition('.')[0]}" if folder else base.partition(".")[0]
+    else:
+        return None
+    parts = stem.split("/")
+    return ".".join(parts) if all(part.isidentifier() for part in parts) else None
+
+
+class Request(msgspec.Struct, frozen=True):
+    """Modules that are wanted of one wheel: `files` is module → file, `sizes` file → bytes."""
+
+    content: Content
+    files: Mapping[str, str]
+    sizes: Mapping[str, int]
+
+
+class Crew:
+    """Processes that read; they start with the first large task and end with `close`."""
+
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
+        self._pool: ProcessPoolExecutor | None = None
+
+    def modules(self, requests: Sequence[Request]) -> list[dict[str, ModuleFacts]]:
+        """What `read_modules` gives for each of `requests`, in their order."""
+        local = [request for request in requests if request.content.path is not None]
+        total = sum(request.sizes[file] for request in local for file in request.files.values())
+        if self._processes < 2 or total < (WORTH if self._pool is None else RUNNING):
+            return [read_modules(request.content, request.files) for request in requests]
+        pool = self._start()
+        tasks = [
+            [
+                pool.submit(_modules_task, path, request.content.label, share)
+                for share in _shares(request, min(SHARE, total // (2 * self._processes)))
+            ]
+            if (path := request.content.path) is not None
+            else []
+            for request in requests
+        ]
+        found: list[dict[str, ModuleFacts]] = []
+        for request, shares in zip(requests, tasks, strict=True):
+            if request.content.path is None:
+                found.append(read_modules(request.content, request.files))
+                continue
+            found.append({})
+            for share in shares:
+                found[-1].update(msgspec.msgpack.decode(share.result(), type=_MODULES))
+        return found
+
+    def elves(self, contents: Sequence[Content]) -> list[tuple[ElfFacts, ...]]:
+        """The shared objects of each of `contents`, which are local; in their order."""
+        if self._processes < 2 or len(contents) < 2:
+            return [read_elves(content) for content in contents]
+        pool = self._start()
+        # The largest first, so that no process is left with it at the end.
+        tasks = {
+            content.label: pool.submit(_elves_task, content.path, content.label)
+            for content in sorted(contents, key=_bytes, reverse=True)
+            if content.path is not None
+        }
+        return [
+            msgspec.msgpack.decode(tasks[content.label].result(), type=tuple[ElfFacts, ...])
+            for content in contents
+        ]
+
+    def close(self) -> None:
+        """End the processes; what they still had to do is dropped."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def _start(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            # spawn, not fork: a thread of this process may hold a lock at the moment of a fork.
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self._processes, context, initializer=_quiet)
+        return self._pool
+
+
+def _quiet() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+_MODULES = dict[str, ModuleFacts]
+
+
+def _modules_task(path: Path, label: str, files: dict[str, str]) -> bytes:
+    return msgspec.msgpack.encode(read_modules(LocalContent(path, label), files))
+
+
+def _elves_task(path: Path, label: str) -> bytes:
+    return msgspec.msgpack.encode(read_elves(LocalContent(path, label)))
+
+
+def _bytes(content: Content) -> int:
+    return sum(member.size for member in content.members().values())
+
+
+def _shares(request: Request, most: int) -> list[dict[str, str]]:
+    shares: list[dict[str, str]] = [{}]
+    size = 0
+    for name, file in request.files.items():
+        if size > most:
+            shares.append({})
+            size = 0
+        shares[-1][name] = file
+        size += request.sizes[file]
+    return shares

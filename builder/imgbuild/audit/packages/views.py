@@ -1,0 +1,87 @@
+"""The parts of a World that its readers ask: each says what it needs, and tests may be small.
+
+Protocols only; `world.World` is all of them, `view.View` is `Surroundings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from imgbuild.audit.names.model import Modules
+from imgbuild.audit.packages.reading import Metadata
+from imgbuild.audit.source.facts import ElfFacts
+from imgbuild.values import Arch
+
+
+class Code(Modules, Protocol):
+    """Where modules come from, and which there are."""
+
+    def modules_of(self, package: str) -> Mapping[str, str]:
+        """Module → file of all that `package` brings."""
+
+    def prefetch(self, modules: Iterable[str]) -> None:
+        """Read many modules at once, which is faster than one by one."""
+
+
+class Packages(Code, Protocol):
+    """Packages beside each other, on one machine."""
+
+    @property
+    def python(self) -> str:
+        """The version of Python: "3.11"."""
+
+    @property
+    def arch(self) -> str:
+        """The architecture, as users name it: "x86_64", "arm64"."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether packages are left out on purpose."""
+
+    def version(self, package: str) -> str | None:
+        """The version of `package`; None if it is not in the world."""
+
+
+class Surroundings(Packages, Protocol):
+    """What guards, the closure and the consumer's checks ask."""
+
+    def exists(self, module: str) -> bool | None:
+        """Whether `module` can be imported, without reading it; None if that is not known."""
+
+    def owner(self, module: str) -> str | None:
+        """The package that brings `module`; None if nobody does."""
+
+    def read(self, package: str, path: str) -> bytes | None:
+        """The content of a small file of `package`; None if there is none."""
+
+    def mentioning(self, package: str, word: str) -> Iterable[str]:
+        """The modules below `package` whose source holds the word."""
+
+    def read_ahead(self, package: str) -> None:
+        """Read the modules below a package at once, if that is cheap."""
+
+
+class Linked(Packages, Protocol):
+    """What the check of shared objects asks."""
+
+    @property
+    def arch(self) -> Arch:
+        """The architecture of all files."""
+
+    @property
+    def glibc(self) -> str:
+        """The version of the base's glibc ("2.36")."""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The names of all packages."""
+
+    def metadata(self, package: str) -> Metadata | None:
+        """METADATA of a package."""
+
+    def elves(self) -> Iterable[tuple[str, ElfFacts]]:
+        """Every shared object, with its package."""
+
+    def files(self, package: str) -> Mapping[str, int]:
+        """Path in the wheel of a package → size, of files that were not read too."""

@@ -1,0 +1,1 @@
+"""Reads Python source into facts, without running it."""

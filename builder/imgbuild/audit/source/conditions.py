@@ -1,0 +1,389 @@
+"""Conditions read as guards: what must hold for either branch to run.
+
+Comes in: the test of an `if`. Goes out: the guards of its branch and of the other. A condition
+that depends on data rather than on what is installed says nothing of either: both may run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from imgbuild.audit.source.facts import Guard
+from imgbuild.audit.source.known import OPAQUE, Branches, Guards, Held, Known
+from imgbuild.audit.source.opposites import OPPOSITE, opposite
+from imgbuild.audit.source.platform_tests import of_platform
+from imgbuild.audit.source.python_tests import MIRROR, of_python
+from imgbuild.audit.source.signatures import Signatures
+from imgbuild.audit.source.text import Source, dotted, string
+from imgbuild.audit.source.version_parts import of_part
+from imgbuild.audit.source.versions import Versions, available, compared
+
+DATA: Branches = ((), ())
+
+# Words in a condition that was not understood which say that it asks about the surroundings.
+_SURROUNDINGS = re.compile(
+    r"avail|platform|version|hasattr|environ|getenv|envs\.|is_cuda|is_rocm|is_hip|is_xpu|is_npu"
+    r"|is_cpu|is_tpu|is_hpu|sys\.|find_spec|import|_AVAIL|HAS_|VERSION"
+)
+_OPERATORS: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
+# Expressions that are read as conditions where a name is bound to them.
+_CONDITIONS = (ast.BoolOp, ast.Call, ast.Compare, ast.IfExp, ast.Subscript, ast.UnaryOp)
+_FINDERS = frozenset(("find_spec", "find_loader", "find_module"))
+_PACKAGE_PREDICATES = frozenset(
+    [
+        "is_package_available",
+        "_is_package_available",
+        "package_available",
+        "_package_available",
+        "module_available",
+        "is_module_available",
+        "_module_available",
+        "is_installed",
+        "_is_installed",
+        "_is_package_importable",
+        "is_importable",
+        "has_module",
+        "_has_module",
+        "RequirementCache",
+        "ModuleAvailableCache",
+        "check_if_package_installed",
+        "_try_import",
+    ]
+)
+
+
+def _constant(value: object) -> Held:
+    return Held(
+        literal=value if isinstance(value, str) else "",
+        truthy=() if value else None,
+        falsy=None if value else (),
+        blank=value is None,
+        plain=True,
+    )
+
+
+def _empty(node: ast.expr) -> bool:
+    """Whether an expression is an empty list, tuple or dict, or makes one of the like."""
+    if isinstance(node, ast.Call):
+        last = dotted(node.func) in ("dict", "frozenset", "list", "set", "tuple")
+        return last and not node.args and not node.keywords
+    if isinstance(node, ast.Dict):
+        return not node.keys
+    return isinstance(node, (ast.List, ast.Tuple)) and not node.elts
+
+
+class Conditions:
+    """Reads conditions with what the module has bound so far."""
+
+    def __init__(self, source: Source, module: str, known: Known) -> None:
+        """For one module, by its dotted name."""
+        self.source = source
+        self.module = module
+        self.scope = ""  # the qualified name of the function that is being read
+        self.known = known
+        self.versions = Versions(known)
+        self.signatures = Signatures(known)
+
+    def read(self, test: ast.expr) -> Branches:
+        """The guards of the branch where the test holds, and of the other."""
+        kind = type(test)
+        if kind is ast.UnaryOp and isinstance(test.op, ast.Not):  # type: ignore[attr-defined]
+            yes, no = self.read(test.operand)  # type: ignore[attr-defined]
+            return no, yes
+        if isinstance(test, ast.BoolOp):
+            return self._several(test)
+        if isinstance(test, ast.NamedExpr):
+            return self.read(test.value)
+        if isinstance(test, ast.IfExp) and (found := self._chosen(test)) is not None:
+            return found
+        found = None
+        if isinstance(test, ast.Compare):
+            found = self._parameter(test) or self._compare(test)
+        elif isinstance(test, ast.Call):
+            found = self._parameter(test) or self._call(test)
+        elif isinstance(test, (ast.Name, ast.Attribute)):
+            found = self._name(test)
+        elif isinstance(test, ast.Subscript):  # _is_package_available("x", …)[0]
+            found = self._first_of(test)
+        if found is not None:
+            return found
+        text = self.source.short(test)
+        if _SURROUNDINGS.search(text) or self.versions.touched(test):
+            return self._unknown(text)
+        yes, no = self._unknown(text)
+        says = self.versions.spoken(test)
+        return yes if says[0] else (), no if says[1] else ()
+
+    def _unknown(self, text: str) -> Branches:
+        return (Guard("unknown", text),), (Guard("unknown", f"not ({text})"),)
+
+    def value(self, node: ast.expr) -> Held:
+        """What a name holds that is bound to this expression."""
+        if isinstance(node, ast.Constant):
+            return _constant(node.value)
+        if isinstance(node, ast.Name) and (held := self.known.held(node.id)) != OPAQUE:
+            return held
+        empty = _empty(node)
+        package = self.versions.package(node)
+        literal = "" if package else self.versions.literal(node)
+        truthy: Guards = ()
+        falsy: Guards = ()
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            truthy, falsy = (not package and self._name(node)) or DATA
+        elif isinstance(node, _CONDITIONS):
+            yes, no = DATA if package else self.read(node)
+            if any(guard.kind != "unknown" for guard in (*yes, *no)):
+                truthy, falsy = yes, no
+        held = Held(
+            package=package,
+            literal=literal,
+            holder=self.signatures.holder(node),
+            truthy=None if empty else truthy,
+            falsy=falsy,
+            plain=empty or bool(literal),
+            about=not (package or truthy or falsy) and self.versions.touched(node),
+        )
+        return OPAQUE if held == OPAQUE else held
+
+    def _both(self, test: ast.expr, *guards: Guard) -> Branches:
+        return guards, opposite(guards, self.source.short(test))
+
+    def _several(self, test: ast.BoolOp) -> Branches:
+        """`and` needs all; where one part is data, the other branch may run in any world."""
+        parts = [self.read(value) for value in test.values]
+        every = isinstance(test.op, ast.And)
+        if not every:
+            parts = [(no, yes) for yes, no in parts]
+        together = tuple(dict.fromkeys(guard for yes, _ in parts for guard in yes))
+        open_part = any(not yes and not no for yes, no in parts)
+        text = self.source.short(test)
+        other: Guards = ()
+        if not open_part and together:
+            other = (Guard("unknown", f"not ({text})" if every else text),)
+            if len(parts) == 1 or len(together) == 1:
+                other = opposite(together, text)
+        return (together, other) if every else (other, together)
+
+    def _chosen(self, test: ast.IfExp) -> Branches | None:
+        """`True if … else False`."""
+        if not isinstance(test.body, ast.Constant) or not isinstance(test.orelse, ast.Constant):
+            return None
+        yes, no = self.read(test.test)
+        if bool(test.body.value) == bool(test.orelse.value):
+            return None
+        return (yes, no) if test.body.value else (no, yes)
+
+    def _name(self, test: ast.Name | ast.Attribute) -> Branches | None:
+        name = dotted(test)
+        last = name.rpartition(".")[2]
+        if last == "TYPE_CHECKING":
+            return (Guard("typing"),), ()
+        held = self.known.held(name)
+        if held.flag is not None:
+            return held.flag if all(held.flag) else self._half(test, *held.flag)
+        comparison = compared(last)
+        module = available(last) if isinstance(test, ast.Name) else ""
+        if comparison is not None and comparison[1] and comparison[2]:
+            guard = Guard("version", comparison[0], comparison[1] + comparison[2])
+        elif module:
+            guard = Guard("present", module)
+        else:
+            return None
+        if self.known.own(name.partition(".")[0]):
+            return DATA if name == last and not held.about else None
+        return None if held.other else self._both(test, guard)
+
+    def _half(self, test: ast.expr, yes: Guards, no: Guards) -> Branches:
+        """A condition of which one branch is understood."""
+        text = self.source.short(test)
+        if not _SURROUNDINGS.search(text):
+            return yes, no
+        unknown = self._unknown(text)
+        return yes or unknown[0], no or unknown[1]
+
+    def each(self, node: ast.expr, count: int) -> list[Held] | None:
+        """What each of several names holds that an expression is unpacked into.
+
+        `_is_package_available("x", return_version=True)` gives whether there is one, and which.
+        """
+        if isinstance(node, ast.Tuple) and len(node.elts) == count:
+            starred = any(isinstance(item, ast.Starred) for item in node.elts)
+            return None if starred else [self.value(item) for item in node.elts]
+        if not isinstance(node, ast.Call) or count != 2 or not node.args:
+            return None
+        yes, no = self._call(node) or DATA
+        package = string(node.args[0]) or ""
+        if dotted(node.func).rpartition(".")[2] not in _PACKAGE_PREDICATES or not yes:
+            return None
+        return [Held(truthy=yes, falsy=no), Held(package=package.replace("-", "_"))]
+
+    def _first_of(self, test: ast.Subscript) -> Branches | None:
+        zero = isinstance(test.slice, ast.Constant) and test.slice.value == 0
+        return self._call(test.value) if zero and isinstance(test.value, ast.Call) else None
+
+    def _call(self, test: ast.Call) -> Branches | None:
+        name = dotted(test.func)
+        last = name.rpartition(".")[2]
+        if last == "bool" and len(test.args) == 1:
+            return self.read(test.args[0])
+        if name == "sys.platform.startswith" and test.args:
+            return self._both(test, Guard("platform", string(test.args[0]) or "?"))
+        if last == "hasattr" and len(test.args) == 2:
+            return self._hasattr(test)
+        if (last in _FINDERS or last in _PACKAGE_PREDICATES) and test.args:
+            return self._package(test)
+        if last == "compare_versions" and len(test.args) == 3:
+            return self._operator(test, self._subject(test.args[0]), test.args[1], test.args[2])
+        return self._predicate(test, name, last)
+
+    def _predicate(self, test: ast.Call, name: str, last: str) -> Branches | None:
+        """`is_torch_greater_or_equal("2.6")`, `is_vllm_available()`."""
+        if name == last and self.known.own(name):
+            return None
+        comparison = compared(last)
+        if comparison is not None and test.args:
+            return self._comparison(test, comparison)
+        module = available(last)
+        if module and self._of_package(test, name):
+            least = self._least(test)
+            if least is None:
+                return None
+            return self._both(test, Guard("present", module, f">={least}" if least else ""))
+        return None
+
+    def _of_package(self, test: ast.Call, name: str) -> bool:
+        """Whether a predicate asks about a package: not `torch.cuda.is_available(…)`."""
+        plain = all(string(argument) is not None for argument in test.args)
+        return plain and "." not in name.replace("utils.", "").replace("import_utils.", "")
+
+    def _least(self, test: ast.Call) -> str | None:
+        """The least version that a predicate is given: `is_vllm_available(min_version="0.10")`.
+
+        None where it is asked for versions in another way, or for one that cannot be told.
+        """
+        named = [item for item in test.keywords if item.arg is None or "version" in item.arg]
+        given = [*test.args, *(item.value for item in named)]
+        texts = [self.versions.literal(item) for item in given]
+        told = all(item.arg in ("version", "min_version") for item in named)
+        if not told or not all(texts[len(test.args) :]):
+            return None
+        return next(filter(None, texts), "")
+
+    def _hasattr(self, test: ast.Call) -> Branches | None:
+        subject, name = dotted(test.args[0]), string(test.args[1])
+        if not subject or not name:
+            return None
+        guard = Guard("handled", "AttributeError", f"{subject}.{name}")
+        return (guard,), (Guard("unknown", f"not ({self.source.short(test)})"),)
+
+    def _package(self, test: ast.Call) -> Branches | None:
+        text = string(test.args[0])
+        if text is None and isinstance(test.args[0], ast.Name):
+            text = self.known.held(test.args[0].id).literal
+        found = re.fullmatch(r"([A-Za-z_][\w.-]*)\s*([<>=!~].*)?", text or "")
+        if found is None:
+            return None
+        least = next((v for v in map(self.versions.literal, test.args[1:]) if v), "")
+        spec = found[2] or (f">={least}" if least else "")
+        return self._both(test, Guard("present", found[1].replace("-", "_"), spec))
+
+    def _comparison(self, test: ast.Call, comparison: tuple[str, str, str]) -> Branches | None:
+        module, operator, version = comparison
+        if not operator and len(test.args) == 2:
+            return self._operator(test, module, test.args[0], test.args[1])
+        version = version or self.versions.literal(test.args[0])
+        if not operator or not version:
+            return None
+        return self._both(test, Guard("version", module, operator + version))
+
+    def _subject(self, node: ast.expr) -> str:
+        return string(node) or self.versions.package(node)
+
+    def _operator(
+        self, test: ast.expr, module: str, operator: ast.expr, version: ast.expr
+    ) -> Branches | None:
+        sign, text = string(operator), self.versions.literal(version)
+        if not module or sign not in OPPOSITE or not text:
+            return None
+        return self._both(test, Guard("version", module.replace("-", "_"), sign + text))
+
+    def _parameter(self, test: ast.Compare | ast.Call) -> Branches | None:
+        """`"x" in inspect.signature(f).parameters`."""
+        asked = self.signatures.asked(test)
+        if asked is None:
+            return None
+        callee, name = asked
+        if not name:
+            return self._both(test, Guard("unknown", self.source.short(test)))
+        yes, no = self._both(test, Guard("takes", f"{self.module}:{self.scope}:{callee}", name))
+        opposed = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotIn)
+        return (no, yes) if opposed else (yes, no)
+
+    def _compare(self, test: ast.Compare) -> Branches | None:
+        operands = [test.left, *test.comparators]
+        found = self._python(test, operands)
+        if found is None and len(operands) == 2:
+            found = self._to_none(test) or self._platform(test)
+        if found is not None:
+            return found
+        if len(operands) == 2 and (sign := _OPERATORS.get(type(test.ops[0]))) is not None:
+            part = of_part(self.versions, operands[0], sign, operands[1])
+            if part is not None:
+                return self._both(test, Guard("version", *part))
+        clauses = []
+        subject = ""
+        for left, operator, right in zip(operands[:-1], test.ops, operands[1:], strict=True):
+            sign = _OPERATORS.get(type(operator))
+            if sign is None:
+                return None
+            package, version = self.versions.package(left), self.versions.literal(right)
+            if not (package and version):
+                package, version = self.versions.package(right), self.versions.literal(left)
+                sign = MIRROR[sign]
+            if not (package and version) or subject not in ("", package):
+                return None
+            subject = package
+            clauses.append(sign + version)
+        return self._both(test, Guard("version", subject, ",".join(clauses)))
+
+    def _python(self, test: ast.Compare, operands: list[ast.expr]) -> Branches | None:
+        """sys.version_info, also in a chain: `(3, 9) <= sys.version_info < (3, 12)`."""
+        guards = []
+        for left, operator, right in zip(operands[:-1], test.ops, operands[1:], strict=True):
+            sign = _OPERATORS.get(type(operator))
+            guard = of_python(left, sign, right) if sign is not None else None
+            if guard is None:
+                return None
+            guards.append(guard)
+        return self._both(test, *guards)
+
+    def _to_none(self, test: ast.Compare) -> Branches | None:
+        """`find_spec("x") is not None`, `vllm is None`, `flag is True`."""
+        right = test.comparators[0]
+        operator, left = test.ops[0], test.left
+        if not isinstance(operator, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):
+            return None
+        if not isinstance(right, ast.Constant):
+            return None
+        if type(right.value) not in (bool, type(None)):  # 1 == True, but it is no answer
+            yes, no = self.known.held(dotted(left)).flag or DATA
+            number = type(right.value) in (int, float)
+            return self._unknown(self.source.short(test)) if number and yes != no else None
+        known = isinstance(left, ast.Call) or self.known.held(dotted(left)).flag is not None
+        yes, no = self.read(left) if known else DATA
+        if not yes and not no:
+            return None
+        same = isinstance(operator, (ast.Is, ast.Eq)) == (right.value is True)
+        return (yes, no) if same else (no, yes)
+
+    def _platform(self, test: ast.Compare) -> Branches | None:
+        guard = of_platform(test.left, _OPERATORS.get(type(test.ops[0])), test.comparators[0])
+        return self._both(test, guard) if guard is not None else None

@@ -1,0 +1,346 @@
+"""Expressions: calls and attribute reads, with what the scope tells of their receivers.
+
+Comes in: expressions, in order. Goes out: records of calls and reads. A record whose receiver is a
+local name is settled at the end of the module, when all that binds the name is known.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+import msgspec
+
+from imgbuild.audit.source.conditions import Conditions
+from imgbuild.audit.source.facts import Guard
+from imgbuild.audit.source.function_scopes import NONE, Scope, Types
+from imgbuild.audit.source.known import Guards, Known
+from imgbuild.audit.source.text import Source, dotted, string
+
+
+class Record(msgspec.Struct, gc=False):
+    """A call or read that may become a fact: `root` must be bound at the top of the module.
+
+    Or else `types` and `key` say which name's type its receiver is.
+    """
+
+    line: int
+    expression: str
+    scope: str
+    guards: Guards
+    root: str = ""
+    types: Types | None = None
+    key: str = ""
+    receiver: str = ""
+    call: ast.Call | None = None
+
+
+class Expressions:
+    """Reads expressions; `Walker` adds the statements."""
+
+    def __init__(self, source: Source, tree: ast.Module, module: str) -> None:
+        """For one module, by its dotted name."""
+        self.source = source
+        self.known = Known(tree.body, source.whole)
+        self.conditions = Conditions(source, module, self.known)
+        self.scope = Scope("", "module", None)
+        self.guards: Guards = ()
+        self.records: list[Record] = []
+        # Attributes that the module itself assigns on other things: reading them proves nothing.
+        self.stored: set[str] = set()
+        self._visitors: dict[type[ast.AST], Callable[..., None]] = {
+            ast.Call: self._call,
+            ast.Attribute: self._attribute,
+            ast.BoolOp: self._several,
+            ast.IfExp: self._either,
+            ast.Lambda: self._lambda,
+            ast.ListComp: self._comprehension,
+            ast.SetComp: self._comprehension,
+            ast.GeneratorExp: self._comprehension,
+            ast.DictComp: self._comprehension,
+            ast.NamedExpr: self._named,
+            ast.Constant: _nothing,
+            ast.Name: _nothing,
+        }
+
+    def visit(self, node: ast.AST) -> None:
+        """Read an expression."""
+        visitor = self._visitors.get(type(node))
+        if visitor is not None:
+            visitor(node)
+            return
+        for name in node._fields:
+            value = getattr(node, name)
+            if type(value) is list:
+                for item in value:
+                    if isinstance(item, ast.AST):
+                        self.visit(item)
+            elif isinstance(value, ast.expr):
+                self.visit(value)
+
+    def under(self, guards: Guards, node: ast.AST) -> None:
+        """Read an expression that runs only under more guards."""
+        if not guards:
+            self.visit(node)
+            return
+        before, self.guards = self.guards, self.joined(guards)
+        self.visit(node)
+        self.guards = before
+
+    def joined(self, guards: Guards) -> Guards:
+        """The guards here and these, each once."""
+        return self.guards + tuple(guard for guard in guards if guard not in self.guards)
+
+    def kind(self, node: ast.AST | None) -> str:
+        """The type of a value, as far as its expression tells."""
+        if isinstance(node, ast.Await):
+            return ""
+        if isinstance(node, ast.Call):
+            name = dotted(node.func)
+            first = name.partition(".")[0]
+            known = first and self._local(first) is None and not self._is_self(first)
+            return f"{name}()" if known and first not in ("super", "cls") else ""
+        if isinstance(node, ast.Name):
+            types = self._local(node.id)
+            return types.names.get(node.id, "") if types else ""
+        if isinstance(node, ast.Constant) and node.value is None:
+            return NONE
+        return ""
+
+    def _local(self, name: str) -> Types | None:
+        """The types of the function in which a name is bound, None if it is the module's."""
+        scope: Scope | None = self.scope
+        inside = True
+        while scope is not None and scope.kind != "module":
+            if scope.kind == "function" or inside:
+                if name in scope.imported:
+                    return None
+                if name in scope.locals.names:
+                    return scope.locals
+            inside = False
+            scope = scope.parent
+        return None
+
+    def _imported_here(self, name: str) -> bool:
+        scope: Scope | None = self.scope
+        while scope is not None and scope.kind != "module":
+            if name in scope.imported:
+                return True
+            scope = scope.parent
+        return False
+
+    def _is_self(self, name: str) -> bool:
+        scope: Scope | None = self.scope
+        while scope is not None and scope.kind == "function":
+            if scope.instance:
+                return scope.instance == name
+            scope = scope.parent
+        return False
+
+    def _call(self, node: ast.Call) -> None:
+        func = node.func
+        name = dotted(func)
+        if name:
+            if name == "isinstance" and node.args:
+                self._blur(node.args[0])
+            elif name in ("setattr", "vars") and node.args:
+                self._changed(node.args[0])
+            elif name == "getattr" and len(node.args) == 2:
+                self._getattr(node)
+            self._record(name, node, call=node)
+        elif isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
+            self._chained(func, func.value, node)
+        else:
+            self.visit(func)
+        for argument in node.args:
+            self.visit(argument)
+        for keyword in node.keywords:
+            self.visit(keyword.value)
+
+    def _getattr(self, node: ast.Call) -> None:
+        """`getattr(module, "name")` without a default reads it."""
+        subject, name = dotted(node.args[0]), string(node.args[1])
+        if subject and name and name.isidentifier():
+            self._record(f"{subject}.{name}", node)
+
+    def _chained(self, func: ast.Attribute, inner: ast.Call, node: ast.Call) -> None:
+        """A method of what a call gives: `LLM(…).generate()`, `super().__init__()`."""
+        made = dotted(inner.func)
+        if made == "super":
+            if self.scope.owner is not None and not inner.args:
+                self._add(f"super().{func.attr}", node, call=node)
+        else:
+            self.visit(inner)
+            first = made.partition(".")[0]
+            if first and self._local(first) is None and not self._is_self(first):
+                root = "" if self._imported_here(first) else first
+                receiver = f"{made}()"
+                self._add(f"{made}().{func.attr}", node, root=root, receiver=receiver, call=node)
+
+    def _attribute(self, node: ast.Attribute) -> None:
+        name = dotted(node)
+        if not name:
+            self.visit(node.value)
+        elif type(node.ctx) is ast.Load:
+            self._record(name, node)
+        else:
+            self._store(node, name)
+
+    def _store(self, node: ast.Attribute, name: str) -> None:
+        first, _, rest = name.partition(".")
+        if self._is_self(first) and "." not in rest:
+            self.of_self(rest, "")
+            return
+        self.stored.add(node.attr if self._local(first) is not None else name)
+        if isinstance(node.value, ast.Attribute):
+            self._record(dotted(node.value), node)
+
+    def of_self(self, name: str, kind: str) -> None:
+        """An attribute that a method assigns on self, of this type."""
+        owner = self.scope.owner
+        if owner is not None:
+            owner.assigned.bind(name, kind)
+            owner.dynamic = owner.dynamic or name == "__dict__"
+
+    def _record(self, name: str, node: ast.expr, call: ast.Call | None = None) -> None:
+        """Note a call or read, if its first part is imported, the module's own, or typed."""
+        first, *rest = name.split(".")
+        if rest and self._is_self(first):
+            self._of_self(first, rest, node, call)
+            return
+        types = self._local(first)
+        if types is None:
+            if rest or call is not None:
+                root = "" if self._imported_here(first) else first
+                self._add(name, node, root=root, call=call)
+            return
+        if not rest or not types.names.get(first):
+            return
+        if len(rest) > 1:
+            name, call = f"{first}.{rest[0]}", None
+        self._add(name, node, types=types, key=first, call=call)
+
+    def _of_self(self, first: str, rest: list[str], node: ast.expr, call: ast.Call | None) -> None:
+        owner = self.scope.owner
+        if owner is None:
+            return
+        if len(rest) == 1:
+            self._add(f"self.{rest[0]}", node, call=call)
+            return
+        if len(rest) > 2:
+            call = None
+        if rest[0] == "__dict__":
+            owner.dynamic = True
+            return
+        name = f"self.{rest[0]}.{rest[1]}"
+        self._add(name, node, types=owner.assigned, key=rest[0], call=call)
+        self._add(f"self.{rest[0]}", node)
+
+    def _add(
+        self,
+        expression: str,
+        node: ast.expr,
+        *,
+        root: str = "",
+        types: Types | None = None,
+        key: str = "",
+        receiver: str = "",
+        call: ast.Call | None = None,
+    ) -> None:
+        self.records.append(
+            Record(
+                node.lineno,
+                expression,
+                self._where(),
+                self.guards,
+                root,
+                types,
+                key,
+                receiver,
+                call,
+            )
+        )
+
+    def _where(self) -> str:
+        return self.scope.name
+
+    def _blur(self, node: ast.expr) -> None:
+        """A name that is asked for its type has more than one."""
+        name = dotted(node)
+        first, _, rest = name.partition(".")
+        if rest and self._is_self(first):
+            if self.scope.owner is not None:
+                self.scope.owner.assigned.bind(rest, "")
+        elif (types := self._local(first)) is not None:
+            types.blur(first)
+
+    def _changed(self, node: ast.expr) -> None:
+        """`setattr(thing, …)` gives it attributes that nobody can list."""
+        if isinstance(node, ast.Name):
+            if self._is_self(node.id) and self.scope.owner is not None:
+                self.scope.owner.dynamic = True
+            self.stored.add(f"{node.id}.*")
+
+    def _several(self, node: ast.BoolOp) -> None:
+        """`a and b`: b is evaluated only where a holds; with `or` only where it does not."""
+        before = self.guards
+        for value in node.values:
+            self.visit(value)
+            yes, no = self.conditions.read(value)
+            self.guards = self.joined(yes if isinstance(node.op, ast.And) else no)
+        self.guards = before
+
+    def _either(self, node: ast.IfExp) -> None:
+        self.visit(node.test)
+        yes, no = self.conditions.read(node.test)
+        self.under(yes, node.body)
+        self.under(no, node.orelse)
+
+    def _lambda(self, node: ast.Lambda) -> None:
+        given = node.args
+        arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+        names = [item.arg for item in arguments if item is not None]
+        self.known.enter("function", (), node.lineno, names)
+        self._hiding(names, node.body)
+        self.known.leave()
+
+    def _hiding(self, names: list[str], *nodes: ast.AST) -> None:
+        """Read expressions in which some names mean something else."""
+        scope = Scope(self.scope.name, "function", self.scope)
+        scope.instance = self.scope.instance if self.scope.kind == "function" else ""
+        scope.owner = self.scope.owner
+        for name in names:
+            scope.locals.bind(name, "")
+        before, self.scope = self.scope, scope
+        for node in nodes:
+            self.visit(node)
+        self.scope = before
+
+    def _comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+    ) -> None:
+        names: list[str] = []
+        inside: list[ast.expr] = []
+        for part in node.generators:
+            self.visit(part.iter)
+            names.extend(item.id for item in ast.walk(part.target) if isinstance(item, ast.Name))
+            inside.extend(part.ifs)
+        self.known.enter("inner", (), node.lineno, names)
+        guards: tuple[Guard, ...] = ()
+        for test in inside:
+            guards += self.conditions.read(test)[0]
+        before, self.guards = self.guards, self.joined(guards)
+        inside.extend((node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,))
+        self._hiding(names, *inside)
+        self.guards = before
+        self.known.leave()
+
+    def _named(self, node: ast.NamedExpr) -> None:
+        self.visit(node.value)
+        self.known.bind_within(node.target.id, self.conditions.value(node.value))
+        if self.scope.kind == "function":
+            self.scope.locals.bind(node.target.id, self.kind(node.value))
+
+
+def _nothing(_node: ast.AST) -> None:
+    pass

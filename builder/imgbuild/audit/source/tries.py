@@ -1,0 +1,199 @@
+"""try statements: which of their branches hide a failure, and which run only after one.
+
+Comes in: a `try`. Goes out: the guards of its branches, and what its names then tell.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Protocol
+
+import msgspec
+
+from imgbuild.audit.source.conditions import Conditions
+from imgbuild.audit.source.facts import Guard
+from imgbuild.audit.source.known import Branches, Guards, Held
+from imgbuild.audit.source.sites import module_of
+from imgbuild.audit.source.text import dotted
+
+Try = ast.Try | ast.TryStar
+
+# Exceptions that a missing package or name raises; those that an import raises as anything else
+# may; those whose handling hides what we look for.
+_OF_IMPORTS = frozenset(("ImportError", "ModuleNotFoundError", "PackageNotFoundError"))
+_OF_ANYTHING = frozenset(("Exception", "BaseException", "OSError", "RuntimeError"))
+_HIDING = _OF_IMPORTS | _OF_ANYTHING | {"AttributeError", "TypeError", "NameError"}
+
+
+class Place(Protocol):
+    """Where a `try` stands: what is known there, and how relative imports are resolved."""
+
+    conditions: Conditions
+    guards: Guards
+
+    def absolute(self, node: ast.ImportFrom) -> str:
+        """The module that a `from` import names, relative ones made absolute."""
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """The guards of each branch of a `try`, and the names that tell which one ran."""
+
+    body: Guards
+    handlers: tuple[Guards, ...]
+    orelse: Guards
+    flags: dict[str, Branches]
+
+
+def read_try(node: Try, walker: Place) -> Tried:
+    """What guards the branches of a `try`."""
+    caught = [_caught(handler) for handler in node.handlers]
+    raised = _raised(node, walker)
+    if raised is not None:
+        yes, no = raised
+        return Tried(body=(), handlers=tuple(yes for _ in caught), orelse=no, flags={})
+    subjects = _subjects(node.body, walker)
+    hidden = sorted(
+        {
+            name
+            for names, handler in zip(caught, node.handlers, strict=True)
+            if not _raises(handler.body)
+            for name in names
+            if name in _HIDING
+        }
+    )
+    present = tuple(Guard("present", subject) for subject in subjects)
+    absent = (Guard("absent", ", ".join(subjects)),) if subjects else ()
+    more = not _asks(node.body, walker.conditions)
+    handlers = tuple(
+        absent if absent and _of_absence(names, more=more) else (Guard("unknown", _except(names)),)
+        for names in caught
+    )
+    imports = [names for names in caught if (_OF_IMPORTS | _OF_ANYTHING) & set(names)]
+    sure = all(_of_absence(names, more=more) for names in imports)
+    failed = absent if sure or not imports else (Guard("unknown", _except(imports[-1])),)
+    return Tried(
+        body=(Guard("handled", ", ".join(hidden)),) if hidden else (),
+        handlers=handlers,
+        orelse=present,
+        flags=_flags(node, present, failed) if absent and imports else {},
+    )
+
+
+def _caught(handler: ast.ExceptHandler) -> list[str]:
+    if handler.type is None:
+        return ["BaseException"]
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return [dotted(item).rpartition(".")[2] for item in types]
+
+
+def _of_absence(names: list[str], *, more: bool) -> bool:
+    """Whether a handler of these runs only where what is asked for is absent.
+
+    `more` says that the body does more than ask.
+    """
+    wide = bool(_OF_ANYTHING & set(names))
+    return not (wide and more) and bool((_OF_IMPORTS | _OF_ANYTHING) & set(names))
+
+
+def _asks(body: list[ast.stmt], conditions: Conditions) -> bool:
+    """Whether statements only import and ask for versions, beside what cannot fail."""
+    before = conditions.known.state()
+    asks = all(_asking(statement, conditions) for statement in body)
+    conditions.known.turn(before)
+    return asks
+
+
+def _asking(statement: ast.stmt, conditions: Conditions) -> bool:
+    if isinstance(statement, ast.Import):
+        for bound, module in map(module_of, statement.names):
+            conditions.known.bind(bound, Held(module=module))
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr)):
+        return isinstance(statement, (ast.Import, ast.ImportFrom, ast.Pass))
+    value = statement.value
+    if value is None or isinstance(value, (ast.Constant, ast.Name)):
+        return True
+    return bool(conditions.versions.package(value))
+
+
+def _except(names: list[str]) -> str:
+    return f"except {', '.join(names)}"
+
+
+def _raises(block: list[ast.stmt]) -> bool:
+    return isinstance(block[-1], ast.Raise)
+
+
+def _raised(node: Try, walker: Place) -> Branches | None:
+    """`try: if not is_torch_available(): raise X` with `except X`: an `if` in other words."""
+    first = node.body[0]
+    if len(node.body) != 1 or not isinstance(first, ast.If) or first.orelse:
+        return None
+    if not _raises(first.body):
+        return None
+    yes, no = walker.conditions.read(first.test)
+    return (yes, no) if yes or no else None
+
+
+def _subjects(body: list[ast.stmt], walker: Place) -> list[str]:
+    """What must be there for the body to succeed: modules, and names as "module:name"."""
+    found: list[str] = []
+    for statement in body:
+        if isinstance(statement, ast.Import):
+            found.extend(alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom):
+            module = walker.absolute(statement)
+            found.extend(
+                module if alias.name == "*" else f"{module}:{alias.name}"
+                for alias in statement.names
+            )
+        elif isinstance(statement, (ast.Assign, ast.Expr)):
+            package = walker.conditions.versions.package(statement.value)
+            if package:
+                found.append(package)
+    return list(dict.fromkeys(found))
+
+
+def _flags(node: Try, present: Guards, missing: Guards) -> dict[str, Branches]:
+    """Names that differ between success and failure: a flag, or a module that became None."""
+    succeeded = {name: True for name, value in _constants([*node.body, *node.orelse]) if value}
+    for statement in node.body:
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            for alias in statement.names:
+                succeeded[alias.asname or alias.name.partition(".")[0]] = True
+    failed = {
+        name for handler in node.handlers for name, value in _constants(handler.body) if not value
+    }
+    flags: dict[str, Branches] = {
+        name: (present, missing) for name in succeeded if name in failed or _flaglike(node, name)
+    }
+    missed = {
+        name for handler in node.handlers for name, value in _constants(handler.body) if value
+    }
+    refuted = {name for name, value in _constants([*node.body, *node.orelse]) if not value}
+    flags.update(dict.fromkeys(missed & refuted, (missing, present)))
+    return flags
+
+
+def _flaglike(node: Try, name: str) -> bool:
+    """Whether a name is set to True in a `try` that fails silently: False stood before it."""
+    return any(
+        isinstance(statement, ast.Assign)
+        and isinstance(statement.value, ast.Constant)
+        and any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
+        for statement in (*node.body, *node.orelse)
+    )
+
+
+def _constants(block: list[ast.stmt]) -> list[tuple[str, bool]]:
+    """Names that a block sets to True, False or None."""
+    found: list[tuple[str, bool]] = []
+    for statement in block:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
+            value = statement.value.value
+            if value is None or isinstance(value, bool):
+                found.extend(
+                    (target.id, bool(value))
+                    for target in statement.targets
+                    if isinstance(target, ast.Name)
+                )
+    return found

@@ -1,0 +1,248 @@
+"""Which package a condition speaks of: names of predicates, expressions that hold a version.
+
+Comes in: expressions and what the module has bound so far. Goes out: packages and versions.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+
+from imgbuild.audit.source.known import Known
+from imgbuild.audit.source.text import dotted, string
+
+# Words in predicates (`is_WORD_available`) that are packages, and the module each stands for where
+# it has another name. A word that is not here is nothing that we know: a device, a feature.
+_WORDS = """
+accelerate aiohttp airllm apex auto_awq=awq auto_gptq auto_round awq av bitblas bitsandbytes
+bnb=bitsandbytes boto3 clearml codecarbon comet=comet_ml comet_ml compressed_tensors cv2 dask
+datasets deepspeed diffusers dvclive einops eetq fairscale faiss fastapi fbgemm_gpu flash_attn
+flash_attn_2=flash_attn flash_attn_3=flash_attn_interface flashinfer flax fugashi
+galore=galore_torch gguf gptqmodel grokadamw hqq huggingface_hub jieba jinja jinja2 jmespath
+joblib kernels librosa liger_kernel llm_blender lomo=lomo_optim math_verify megatron_core=megatron
+mergekit mistral_common mlflow msamp natten ninja nltk numba numpy onnx openai optimum
+optimum_quanto=optimum.quanto pandas peft phonemizer pillow=PIL pil=PIL prometheus_client psutil
+py3nvml pydantic pytest quark rapidfuzz ray requests rich rjieba sacremoses safetensors
+schedulefree=schedulefree scipy sentencepiece seqio sglang sklearn soundfile spqr=spqr_quant spacy
+speechbrain swanlab tensorboard tensorboardx=tensorboardX tensordict tf=tensorflow tensorflow
+tiktoken timm tokenizers torch torchao torchaudio torchcodec torchdata torchdistx torchvision
+trackio transformer_engine transformers triton trl unsloth unsloth_zoo uvicorn uvloop verl
+vision=PIL vllm vllm_ascend wandb xformers xgrammar zmq
+"""
+PACKAGES: dict[str, str] = {
+    word.partition("=")[0]: word.partition("=")[2] or word for word in _WORDS.split()
+}
+
+_AVAILABLE = re.compile(
+    r"_*(?:is|has|have|check)_(?:package_)?(?P<a>\w+?)_(?:is_)?(?:available|installed)"
+    r"|_*(?:is_)?(?P<b>\w+?)_(?:is_)?(?:available|installed|is_present|found)"
+    r"|_*(?:has|have|is)_(?P<c>\w+)",
+    re.IGNORECASE,
+)
+_GREATER = re.compile(
+    r"_*is_(?P<word>\w+?)_(?:(?P<op>(?:greater|newer|less|older)_or_equal|greater|less|newer|older"
+    r"|at_least|equal_or_(?:greater|newer|less|older))(?:_than)?"
+    r"|(?P<short>ge|gt|le|lt|version))(?:_(?P<version>\d[\d_]*))?"
+)
+_OPERATORS = {
+    **dict.fromkeys(("greater_or_equal", "newer_or_equal", "at_least"), ">="),
+    **dict.fromkeys(("equal_or_greater", "equal_or_newer"), ">="),
+    **dict.fromkeys(("less_or_equal", "older_or_equal"), "<="),
+    **dict.fromkeys(("equal_or_less", "equal_or_older"), "<="),
+    "greater": ">",
+    "newer": ">",
+    "less": "<",
+    "older": "<",
+    "ge": ">=",
+    "gt": ">",
+    "le": "<=",
+    "lt": "<",
+}
+_VERSION_NAME = re.compile(r"_*(?:get_)?(?P<word>\w+?)_version", re.IGNORECASE)
+_LOOKS_LIKE = re.compile(r"v?\d+(\.\d+)*[\w.+-]*$")
+# Functions that turn text into a version that compares, and those that ask for a package's version.
+_PARSERS = frozenset(("Version", "parse", "parse_version", "LooseVersion", "StrictVersion", "str"))
+_MAKERS = _PARSERS - {"str"}
+# What turns a part of a version into numbers, and methods that give the version again.
+_CONVERTERS = frozenset(("bool", "float", "int", "list", "map", "tuple"))
+_SAME = frozenset(("lstrip", "removeprefix", "removesuffix", "replace", "rstrip", "strip"))
+_ASKERS = frozenset(
+    [
+        "version",
+        "get_version",
+        "package_version",
+        "get_package_version",
+        "get_pkg_version",
+        "pkg_version",
+        "_get_version",
+        "get_distribution",
+        "distribution",
+        "importlib_version",
+        "metadata_version",
+    ]
+)
+_OF_VERSIONS = frozenset(("release", "base_version", "public", "version", "__version__"))
+
+
+def available(name: str) -> str:
+    """The module of a predicate by its name: `is_vllm_available`, `_trl_available`, `HAS_RAY`."""
+    found = _AVAILABLE.fullmatch(name)
+    if found is None:
+        return ""
+    word = next(text for text in found.groups() if text).lower()
+    return PACKAGES.get(word, "")
+
+
+def compared(name: str) -> tuple[str, str, str] | None:
+    """Module, operator and version of `is_torch_greater_or_equal_than_2_6`, as far as named."""
+    found = _GREATER.fullmatch(name)
+    if found is None:
+        return None
+    module = PACKAGES.get(found["word"].lower())
+    if module is None:
+        return None
+    operator = _OPERATORS.get(found["op"] or found["short"], "")
+    return module, operator, (found["version"] or "").replace("_", ".")
+
+
+class Versions:
+    """What the names of a module have to do with versions."""
+
+    def __init__(self, known: Known) -> None:
+        """With what the names hold."""
+        self.known = known
+
+    def package(self, node: ast.AST) -> str:
+        """The package whose version an expression is; "" if it is none."""
+        if isinstance(node, ast.Name):
+            return self.known.held(node.id).package or self._named(node.id)
+        if isinstance(node, ast.Subscript):
+            return self._first(node)
+        if isinstance(node, ast.Attribute):
+            return self._attribute(node)
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        return ""
+
+    def _named(self, name: str) -> str:
+        found = _VERSION_NAME.fullmatch(name)
+        package = PACKAGES.get(found["word"].lower(), "") if found is not None else ""
+        if not package or self.known.own(name) or self.known.held(name).other:
+            return ""
+        return package
+
+    def _first(self, node: ast.Subscript) -> str:
+        """`….split("+")[0]`: a version without what is local; any other part is not the whole."""
+        zero = isinstance(node.slice, ast.Constant) and node.slice.value == 0
+        call = node.value
+        if not zero or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            return ""
+        cut = call.func.attr in ("split", "partition") and call.args
+        return self.package(call.func.value) if cut and string(call.args[0]) == "+" else ""
+
+    def _attribute(self, node: ast.Attribute) -> str:
+        name = dotted(node)
+        if node.attr in ("__version__", "VERSION", "version") and name:
+            first = name.partition(".")[0]
+            module = self.known.held(first).module
+            if module and node.attr != "version":
+                return module.partition(".")[0]
+        if node.attr in _OF_VERSIONS:
+            return self.package(node.value)
+        return ""
+
+    def _call(self, node: ast.Call) -> str:
+        callee = dotted(node.func)
+        last = callee.rpartition(".")[2]
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _SAME:
+            return self.package(node.func.value)
+        if not callee:
+            return ""
+        if not node.args:
+            return self._named(last) if callee != last or not self.known.own(last) else ""
+        if last in _ASKERS:
+            text = string(node.args[0])
+            if text is None and isinstance(node.args[0], ast.Name):
+                text = self.known.held(node.args[0].id).literal
+            if text and not _LOOKS_LIKE.match(text):
+                return text.replace("-", "_")
+        return self.package(node.args[0]) if last in _PARSERS else ""
+
+    def touched(self, node: ast.AST) -> bool:
+        """Whether a value was made of a version, or of an answer that hangs on one."""
+        if isinstance(node, ast.Name):
+            return self.known.held(node.id).about or bool(self.package(node))
+        if self.package(node) or all(self.spoken(node)):
+            return True
+        if isinstance(node, ast.Attribute):
+            return self.touched(node.value)
+        if isinstance(node, ast.Call):
+            return self._made(node)
+        if isinstance(node, ast.Compare):
+            return any(map(self._version, (node.left, *node.comparators)))
+        if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
+            return self.touched(node.generators[0].iter)
+        return any(map(self.touched, _operands(node)))
+
+    def spoken(self, node: ast.AST) -> tuple[bool, bool]:
+        """Whether an attribute or a call of this module's own says something, true and false."""
+        last = ""
+        if isinstance(node, ast.Attribute):
+            last = node.attr
+        elif isinstance(node, ast.Call):
+            callee = dotted(node.func)
+            last = callee.rpartition(".")[2]
+            last = last if callee in (last, f"self.{last}", f"cls.{last}") else ""
+        return self.known.speaking.get(last, (False, False))
+
+    def _made(self, node: ast.Call) -> bool:
+        callee = dotted(node.func)
+        if callee.rpartition(".")[2] in _PARSERS or callee in _CONVERTERS:
+            return any(map(self.touched, node.args))
+        return isinstance(node.func, ast.Attribute) and self.touched(node.func.value)
+
+    def _version(self, node: ast.expr) -> bool:
+        """Whether an operand is a version: of a package, or one that is spelled out."""
+        if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in _MAKERS:
+            return bool(self.literal(node)) or self.touched(node)
+        return self.touched(node)
+
+    def literal(self, node: ast.AST) -> str:
+        """The version that an expression spells out; "" if it does not."""
+        text = string(node)
+        if text is None and isinstance(node, ast.Name):
+            text = self.known.held(node.id).literal or None
+        if text is not None:
+            return text.removeprefix("v") if _LOOKS_LIKE.match(text) else ""
+        if isinstance(node, ast.Attribute) and node.attr in _OF_VERSIONS:
+            return self.literal(node.value)
+        if isinstance(node, ast.Call) and len(node.args) == 1:
+            last = dotted(node.func).rpartition(".")[2]
+            return self.literal(node.args[0]) if last in _PARSERS | {"version"} else ""
+        return numbers(node)
+
+
+def _operands(node: ast.AST) -> Sequence[ast.expr]:
+    """The parts of an expression whose value is that of one of them, or made of it."""
+    if isinstance(node, ast.BoolOp):
+        return node.values
+    if isinstance(node, ast.IfExp):
+        return (node.body, node.orelse)
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return node.elts
+    if isinstance(node, ast.UnaryOp):
+        return (node.operand,)
+    return (node.value,) if isinstance(node, (ast.NamedExpr, ast.Subscript)) else ()
+
+
+def numbers(node: ast.AST) -> str:
+    """The version that a tuple of numbers spells: (3, 11) is 3.11."""
+    if not isinstance(node, ast.Tuple) or not node.elts:
+        return ""
+    parts = []
+    for item in node.elts:
+        if not (isinstance(item, ast.Constant) and type(item.value) is int):
+            return ""
+        parts.append(str(item.value))
+    return ".".join(parts)

@@ -1,0 +1,1 @@
+"""The cache of files and layers, and the downloads that fill it."""

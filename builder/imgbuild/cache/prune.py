@@ -1,0 +1,172 @@
+"""The cache from outside: what is in it, what can go, what is damaged.
+
+Comes in: a store. Goes out: its entries, and reports of what was removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.cache.store import NAME, Store, size_limit
+from imgbuild.system import files
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing in the cache. `kind` is file, blob, fact or partial; `used` counts from the epoch.
+
+    `path` is relative to the cache; `label` the file name of an input, or the kind of a fact.
+    """
+
+    kind: str
+    sha256: str
+    label: str
+    size: int
+    used: float
+    in_use: bool
+    path: str
+
+
+class Removal(msgspec.Struct, frozen=True, kw_only=True):
+    """What a clean-up did: entries and bytes that went, bytes left, and the bytes in use."""
+
+    removed: int
+    freed: int
+    left: int
+    in_use: int
+
+
+_PLACES = (
+    ("file", "files/*/*"),
+    ("blob", "blobs/sha256/*"),
+    ("fact", "facts/*/*/*"),
+    ("partial", "partial/*"),
+)
+
+
+def entries(store: Store) -> list[Entry]:
+    """All entries, least recently used first."""
+    leased = store.leases()
+    found = []
+    for kind, pattern in _PLACES:
+        for path in store.root.glob(pattern):
+            with contextlib.suppress(FileNotFoundError):
+                found.append(_entry(store, kind, path, leased))
+    return sorted(found, key=lambda entry: (entry.used, entry.path))
+
+
+def _entry(store: Store, kind: str, path: Path, leased: set[str]) -> Entry:
+    status, name = path.stat(), path.relative_to(store.root).as_posix()
+    label = (store.fact(NAME, path.name) or b"").decode("utf-8", "replace")
+    return Entry(
+        kind=kind,
+        sha256=path.name,
+        label=path.parts[-3] if kind == "fact" else label,
+        size=status.st_size,
+        used=status.st_mtime,
+        in_use=_busy(path) if kind == "partial" else name in leased,
+        path=name,
+    )
+
+
+def _busy(path: Path) -> bool:
+    with _claimed(path) as mine:
+        return not mine
+
+
+@contextlib.contextmanager
+def _claimed(path: Path) -> Iterator[bool]:
+    """Whether nobody else has the partial file at `path` locked; until the end, nobody will."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        yield files.try_lock(descriptor) and files.same_file(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def prune(store: Store, limit: int) -> Removal:
+    """Remove the least recently used entries until at most `limit` bytes are left.
+
+    What a live process uses stays, whatever the limit. Facts go last: they are small, and save
+    reading what is large.
+    """
+    store.sweep()
+    removed = freed = 0
+    with files.plain_errors(store.root), store.undisturbed():
+        found = entries(store)
+        left = sum(entry.size for entry in found)
+        for entry in sorted(found, key=lambda entry: entry.kind == "fact"):
+            if left <= limit and not (limit == 0 and entry.size == 0):
+                break
+            if not entry.in_use and _remove(store, entry):
+                removed, freed, left = removed + 1, freed + entry.size, left - entry.size
+    used = sum(entry.size for entry in found if entry.in_use)
+    return Removal(removed=removed, freed=freed, left=left, in_use=used)
+
+
+def _remove(store: Store, entry: Entry) -> bool:
+    path = store.root / entry.path
+    if entry.kind == "partial":
+        with _claimed(path) as mine:
+            if mine:
+                path.unlink()
+            return mine
+    path.unlink(missing_ok=True)
+    if entry.kind == "blob":
+        for marker in store.root.glob(f"pending/*/{path.name}"):
+            marker.unlink(missing_ok=True)
+    return True
+
+
+def clear(store: Store) -> Removal:
+    """Remove all that no live process uses."""
+    return prune(store, 0)
+
+
+def trim(store: Store) -> Removal | None:
+    """Keep the cache below $IMGBUILD_CACHE_SIZE, at the end of a verb; None if that is not set.
+
+    What this process used so far counts as no longer in use.
+    """
+    limit = size_limit()
+    if limit is None:
+        return None
+    store.release()
+    return prune(store, limit)
+
+
+def verify(store: Store, advance: Callable[[int], None]) -> list[Entry]:
+    """Hash every file and blob, and remove those that are not what their name says; these go out.
+
+    `advance` is told the bytes that were read.
+    """
+    damaged = []
+    for entry in entries(store):
+        path = store.root / entry.path
+        if entry.kind in ("file", "blob"):
+            with contextlib.suppress(FileNotFoundError):
+                if _hash(path, advance) != entry.sha256:
+                    store.drop_damaged(path)
+                    damaged.append(entry)
+        elif entry.kind == "fact" and store.fact_is_damaged(path):
+            path.unlink(missing_ok=True)
+            damaged.append(entry)
+    return damaged
+
+
+def _hash(path: Path, advance: Callable[[int], None]) -> str:
+    made = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            made.update(chunk)
+            advance(len(chunk))
+    return made.hexdigest()

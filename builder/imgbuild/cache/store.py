@@ -1,0 +1,387 @@
+"""The cache: files and layers under the name of their own hash, shared by all processes of a user.
+
+Comes in: finished files with a hash that the caller has checked. Goes out: paths to read.
+
+    files/ab/SHA256          input files: wheels, debs, sdists
+    blobs/sha256/SHA256      layers
+    facts/KIND/ab/SHA256     small data derived from inputs, with a checksum of its own
+    partial/SHA256           downloads that were interrupted, locked while somebody goes on
+    scratch/ID/, live/ID     the temporary folder of a live process; the file that it keeps locked
+    pending/BOOT/SHA256      layers whose bytes may not be on the disk yet
+    locks/NAME               locks between processes
+
+Nothing is written in place: all appears by rename, so `kill -9` leaves either a whole file or
+rubbish under `scratch/`, which whoever comes next removes, because the kernel has released its
+lock. A process writes the names that it uses into its locked `live/ID`; pruning spares these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from imgbuild.errors import InputError
+from imgbuild.system import files
+from imgbuild.values import DIGEST_PATTERN, SHA256_PATTERN, sha256
+
+FORMAT = b"1\n"
+NAME = "name"  # the kind of fact that keeps the file name of an input, for people
+_TAG = (
+    "Signature: 8a477f597d28d172789f06886806bc55\n"
+    "# This file marks a cache that backups may leave out: https://bford.info/cachedir/\n"
+)
+LOCK_NAME = 80  # letters of a lock's name that its file tells; a hash has the rest
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_size(text: str, place: str) -> int:
+    """A size in bytes from "500M", "20G", "20GB" (powers of 1000) or "20Gi", "20GiB" (of 1024).
+
+    InputError if it is none of these; `place` is the option or variable where it stands.
+    """
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    if found is None or (found[3] and not found[2]):
+        message = f"{place} {text!r} is no size"
+        raise InputError(message, hint="write bytes or a unit: 500M, 20G, 20GiB")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2]])
+
+
+def default_root() -> Path:
+    """$IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild."""
+    named = os.environ.get("IMGBUILD_CACHE")
+    if named:
+        return Path(named).expanduser().absolute()
+    xdg = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification: a relative path there is to be ignored.
+    return (Path(xdg) if xdg.startswith("/") else Path.home() / ".cache") / "imgbuild"
+
+
+def size_limit() -> int | None:
+    """The cap on the cache from $IMGBUILD_CACHE_SIZE, in bytes; None if there is none."""
+    text = os.environ.get("IMGBUILD_CACHE_SIZE", "")
+    return parse_size(text, "IMGBUILD_CACHE_SIZE") if text else None
+
+
+class Store:
+    """One cache folder. Safe for several threads, forked children and processes at once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._live: tuple[str, int] | None = None
+        self._leased: set[str] = set()
+        self._lock = threading.RLock()
+
+    @classmethod
+    def open(cls, root: Path | None = None) -> Store:
+        """The cache at `root` (see `default_root`), made if absent.
+
+        InputError if it cannot be written to or another format of imgbuild made it.
+        """
+        store = cls(Path(root).absolute() if root is not None else default_root())
+        with files.plain_errors(store.root):
+            store.root.mkdir(parents=True, exist_ok=True)
+            store._mark("CACHEDIR.TAG", _TAG.encode())
+            store._mark("FORMAT", FORMAT)
+        if (store.root / "FORMAT").read_bytes() != FORMAT:
+            message = f"the cache at {store.root} was made by another version of imgbuild"
+            raise InputError(
+                message, hint="set IMGBUILD_CACHE to another folder, or remove that one"
+            )
+        return store
+
+    # -- files and blobs
+
+    def file(self, sha256: str) -> Path | None:
+        """The input file with this hash, not pruned until this process ends; None if absent."""
+        return self._use(self._file(sha256))
+
+    def blob(self, digest: str) -> Path | None:
+        """The layer with this digest, not pruned until this process ends; None if absent."""
+        path = self._use(self._blob(digest))
+        if path is not None and not self._settled(path):
+            return None
+        return path
+
+    def add_file(self, temporary: Path, sha256: str) -> Path:
+        """Move `temporary`, whose hash the caller has checked, into the cache; its path there."""
+        return self._add(temporary, self._file(sha256), durable=True)
+
+    def add_blob(self, temporary: Path, digest: str) -> Path:
+        """Move `temporary`, whose digest the caller has computed, into the cache; its path there.
+
+        Gigabytes of layers are not waited for: `pending` remembers which of them a power cut could
+        have spoilt, and `blob` hashes these once after the next boot.
+        """
+        path = self._blob(digest)
+        marker = self._pending(path.name)
+        with files.plain_errors(self.root):
+            marker.parent.mkdir(parents=True, exist_ok=True)
+            marker.touch()
+        return self._add(temporary, path, durable=False)
+
+    def drop_file(self, sha256: str) -> None:
+        """Remove an input file that this process is done with, unless another one uses it."""
+        path = self._file(sha256)
+        with self.undisturbed():
+            if path.relative_to(self.root).as_posix() not in self.leases(own=False):
+                path.unlink(missing_ok=True)
+
+    def drop_damaged(self, path: Path) -> None:
+        """Remove a file or blob of this cache that is not what its name says, used or not."""
+        with self.undisturbed():
+            path.unlink(missing_ok=True)
+
+    def undisturbed(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing is looked up or added by anybody meanwhile: for those who remove things."""
+        return files.locked(self._locks("entries"))
+
+    def _file(self, sha256: str) -> Path:
+        if re.fullmatch(SHA256_PATTERN, sha256) is None:
+            message = f"not a SHA-256 in lower-case hex: {sha256!r}"
+            raise ValueError(message)
+        return self.root / "files" / sha256[:2] / sha256
+
+    def _blob(self, digest: str) -> Path:
+        if re.fullmatch(DIGEST_PATTERN, digest) is None:
+            message = f"not an OCI digest: {digest!r}"
+            raise ValueError(message)
+        return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+    def _add(self, temporary: Path, path: Path, *, durable: bool) -> Path:
+        with files.plain_errors(self.root):
+            if temporary.stat().st_dev != self.root.stat().st_dev:
+                with self.scratch() as folder:
+                    copy = Path(shutil.copyfile(temporary, folder / "copy"))
+                    temporary.unlink()
+                    return self._add(copy, path, durable=durable)
+            with files.locked(self._locks("entries"), shared=True):
+                self._lease(path)
+                files.move(temporary, path, durable=durable)
+        return path
+
+    def _use(self, path: Path) -> Path | None:
+        # The lease is written and the file looked for under one lock, which `prune` holds alone.
+        with files.plain_errors(self.root), files.locked(self._locks("entries"), shared=True):
+            try:
+                used = path.stat().st_mtime
+            except FileNotFoundError:
+                return None
+            self._lease(path)
+            if time.time() - used > 60:
+                with contextlib.suppress(PermissionError):  # another user's file, linked or shared
+                    os.utime(path)
+        return path
+
+    def _settled(self, path: Path) -> bool:
+        # A marker of this boot is fine: the page cache has what the disk may not have yet.
+        base = self.root / "pending"
+        if not base.is_dir():
+            return True
+        current = self._pending(path.name)
+        markers = [boot / path.name for boot in base.iterdir() if boot / path.name != current]
+        stale = [marker for marker in markers if marker.exists()]
+        if stale:
+            if _hash(path) != path.name:
+                self.drop_damaged(path)
+            else:
+                files.sync(path)
+            for marker in stale:
+                marker.unlink(missing_ok=True)
+        return path.exists()
+
+    def _pending(self, name: str) -> Path:
+        boot = _BOOT.read_text(encoding="utf-8").strip() if _BOOT.exists() else "unknown"
+        return self.root / "pending" / boot / name
+
+    # -- facts
+
+    def fact(self, kind: str, key: str) -> bytes | None:
+        """What `put_fact` kept under `kind` and `key`; None if absent or damaged."""
+        path = self._fact(kind, key)
+        try:
+            body = _checked(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        with contextlib.suppress(OSError):
+            if body is not None and time.time() - path.stat().st_mtime > 3600:
+                os.utime(path)
+        return body
+
+    def put_fact(self, kind: str, key: str, data: bytes) -> None:
+        """Keep small derived data; the last writer wins."""
+        path = self._fact(kind, key)
+        with files.plain_errors(self.root):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(dir=self._private())
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(sha256(data).encode() + b"\n" + data)
+            Path(name).replace(path)
+
+    def fact_is_damaged(self, path: Path) -> bool:
+        """Whether the fact kept at `path` fails its own checksum."""
+        with contextlib.suppress(FileNotFoundError):
+            return _checked(path.read_bytes()) is None
+        return False
+
+    def _fact(self, kind: str, key: str) -> Path:
+        if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", kind) is None:
+            message = f"not a kind of fact: {kind!r}"
+            raise ValueError(message)
+        name = sha256(key.encode())
+        return self.root / "facts" / kind / name[:2] / name
+
+    # -- temporary things and locks
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A temporary folder on the cache's own disk, removed at the end; also after a kill."""
+        with files.plain_errors(self.root):
+            folder = Path(tempfile.mkdtemp(dir=self._private()))
+        try:
+            yield folder
+        finally:
+            files.remove_tree(folder)
+
+    @contextlib.contextmanager
+    def exclusive(self, name: str) -> Iterator[None]:
+        """Hold the lock `name` among all processes and threads; waits. Do not nest it in itself."""
+        told = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:LOCK_NAME]  # for who looks into the folder
+        path = self._locks(f"user-{told}-{sha256(name.encode())[:16]}")
+        with files.plain_errors(self.root):
+            descriptor = files.open_locked(path)
+            if descriptor is None:
+                from imgbuild.system.console import console  # here: rich is slow to import
+
+                console.info(f"waiting for another imgbuild ({name})")
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def partial(self, sha256: str, *, stop: Callable[[], bool]) -> Iterator[Path | None]:
+        """The partial download of this file, this process's alone meanwhile; it stays at the end.
+
+        Waits while another process downloads it. None once that one has added the file, or `stop`
+        says so. `add_file` takes it out of here.
+        """
+        path = self.root / "partial" / self._file(sha256).name
+        with files.plain_errors(self.root):
+            descriptor = files.open_locked(path)
+            while descriptor is None and not stop():
+                time.sleep(0.1)
+                descriptor = files.open_locked(path)
+        if descriptor is None:
+            yield None
+            return
+        try:
+            present = self.file(sha256) is not None
+            if present:
+                path.unlink(missing_ok=True)
+            yield None if present else path
+        finally:
+            os.close(descriptor)
+
+    def _locks(self, name: str) -> Path:
+        return self.root / "locks" / name
+
+    def _mark(self, name: str, data: bytes) -> None:
+        if not (self.root / name).exists():
+            temporary = self.root / f".{name}.{secrets.token_hex(8)}"
+            temporary.write_bytes(data)
+            temporary.replace(self.root / name)
+
+    def _private(self) -> Path:
+        """The folder of this process under `scratch/`."""
+        folder = self.root / "scratch" / self._alive()[0]
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _alive(self) -> tuple[str, int]:
+        """This process's name, and the open file under `live/` that it keeps locked."""
+        with self._lock:
+            if self._live is None:
+                identity, descriptor = "", None
+                while descriptor is None:
+                    # A new file is not locked at once: who sweeps in that moment takes it for a
+                    # dead process's, and then another name serves.
+                    identity = secrets.token_hex(8)
+                    descriptor = files.open_locked(self.root / "live" / identity)
+                self._live = (identity, descriptor)
+                weakref.finalize(self, _leave, self.root, identity, descriptor, os.getpid())
+                self.sweep()
+            return self._live
+
+    def _lease(self, path: Path) -> None:
+        name = path.relative_to(self.root).as_posix()
+        with self._lock:
+            if name not in self._leased:
+                os.write(self._alive()[1], name.encode() + b"\n")
+                self._leased.add(name)
+
+    def release(self) -> None:
+        """Let `prune` have what this process used so far."""
+        with self._lock:
+            self._leased.clear()
+            if self._live is not None:
+                os.truncate(self._live[1], 0)
+
+    def leases(self, *, own: bool = True) -> set[str]:
+        """The paths, relative to the root, that live processes use (this one only if `own`)."""
+        names = set(self._leased) if own else set()
+        for path in (self.root / "live").glob("*"):
+            if self._live is None or path.name != self._live[0]:
+                with contextlib.suppress(FileNotFoundError):
+                    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                    try:
+                        if not files.try_lock(descriptor):
+                            names.update(path.read_text(encoding="utf-8").splitlines())
+                    finally:
+                        os.close(descriptor)
+        return names
+
+    def sweep(self) -> None:
+        """Remove what dead processes left: their files under `live/` can be locked."""
+        for path in sorted((self.root / "live").glob("*")):
+            if self._live is not None and path.name == self._live[0]:
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    if files.try_lock(descriptor) and files.same_file(descriptor, path):
+                        files.remove_tree(self.root / "scratch" / path.name)
+                        path.unlink()
+                finally:
+                    os.close(descriptor)
+
+
+def _leave(root: Path, identity: str, descriptor: int, process: int) -> None:
+    if os.getpid() == process:  # a forked child must not remove its parent's
+        files.remove_tree(root / "scratch" / identity)
+        (root / "live" / identity).unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _checked(data: bytes) -> bytes | None:
+    """The body of a kept fact, behind the line with its checksum; None if they do not agree."""
+    checksum, body = data[:65], data[65:]
+    return body if checksum == sha256(body).encode() + b"\n" else None

@@ -1,0 +1,1 @@
+"""Container engines and sandboxes: docker, podman, BuildKit, Apptainer, namespaces."""

@@ -1,0 +1,165 @@
+"""This machine, as far as an image cares: GPUs and driver, engines, architecture, memory to share.
+
+Comes in: what `nvidia-smi`, `/proc` and the engines say. Goes out: a `Host`. A machine without a
+GPU is a machine like any other; what cannot be read is left empty.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.container import engine
+from imgbuild.system import process
+from imgbuild.values import Arch, Bytes
+
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (asked for its size, nothing is written there)
+CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
+# Drivers before 510 do not know compute_cap, and answer nothing if they are asked for it.
+QUERIES = (
+    ("name", "driver_version", "memory.total", "compute_cap"),
+    ("name", "driver_version", "memory.total"),
+)
+MEBIBYTE = 1 << 20
+_VERSION = re.compile(r"\d{3}\.\d+(?:\.\d+)?")
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU; `capability` is its compute capability ("9.0"), "" if the driver does not say."""
+
+    name: str
+    memory: Bytes = 0
+    capability: str = ""
+
+
+class Runs(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that runs containers here; `gpus` says whether it can hand them GPUs."""
+
+    name: str
+    version: str
+    gpus: bool
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """One machine. `driver` is that of the GPU ("580.65.06"), "" if there is none."""
+
+    arch: Arch | None
+    kernel: str = ""
+    glibc: str = ""
+    driver: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    engines: tuple[Runs, ...] = ()
+    shared_memory: Bytes = 0
+
+
+def read_host() -> Host:
+    """What this machine is."""
+    driver, gpus = _gpus()
+    return Host(
+        arch=_arch(platform.machine()),
+        kernel=platform.release(),
+        glibc=_glibc(),
+        driver=driver or driver_of(_text(DRIVER_FILE)),
+        gpus=gpus,
+        engines=tuple(_engines()),
+        shared_memory=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.is_dir() else 0,
+    )
+
+
+def parse_gpus(text: str) -> tuple[str, tuple[Gpu, ...]]:
+    """Driver and GPUs from the CSV that `nvidia-smi` writes for one of QUERIES."""
+    driver = ""
+    gpus = []
+    for row in csv.reader(text.splitlines(), skipinitialspace=True):
+        if len(row) < len(QUERIES[-1]):
+            continue
+        name, driver, memory, *more = (cell.strip() for cell in row)
+        size = re.match(r"\d+", memory)
+        capability = more[0] if more and re.fullmatch(r"\d+\.\d+", more[0]) else ""
+        gpus.append(
+            Gpu(
+                name=name,
+                memory=int(size[0]) * MEBIBYTE if size else 0,
+                capability=capability,
+            )
+        )
+    return driver, tuple(gpus)
+
+
+def _gpus() -> tuple[str, tuple[Gpu, ...]]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return "", ()
+    for query in QUERIES:
+        command = [program, f"--query-gpu={','.join(query)}", "--format=csv,noheader"]
+        answer = process.run(command, check=False)
+        if answer.status == 0:
+            return parse_gpus(answer.stdout)
+    return "", ()
+
+
+def driver_of(text: str) -> str:
+    """The driver's version from its file in /proc."""
+    first = text.partition("\n")[0]
+    found = _VERSION.search(first) if "NVRM" in first else None
+    return found[0] if found else ""
+
+
+def _engines() -> Iterable[Runs]:
+    for kind in ("docker", "podman"):
+        found = engine.find(kind)
+        if found is not None:
+            gpus = _has_runtime(found) if kind == "docker" else False
+            yield Runs(name=kind, version=found.version, gpus=gpus or _has_cdi())
+    for name in ("apptainer", "singularity"):
+        program = shutil.which(name)
+        answer = process.run([program, "--version"], check=False) if program else None
+        version = re.search(r"\d+(?:\.\d+)+\S*", answer.stdout) if answer else None
+        if version is not None:
+            # It binds the driver's libraries by itself (--nv).
+            yield Runs(name=name, version=version[0], gpus=True)
+            break
+
+
+def _has_runtime(docker: engine.Engine) -> bool:
+    answer = process.run(docker.command("info", "--format", "{{json .Runtimes}}"), check=False)
+    return '"nvidia"' in answer.stdout
+
+
+def _has_cdi() -> bool:
+    return any(
+        "nvidia" in path.name
+        for folder in CDI_FOLDERS
+        if folder.is_dir()
+        for path in folder.iterdir()
+    )
+
+
+def _arch(machine: str) -> Arch | None:
+    try:
+        return Arch.parse(machine)
+    except ValueError:
+        return None
+
+
+def _glibc() -> str:
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    except (OSError, ValueError):
+        return ""
+    return version if name == "glibc" else ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

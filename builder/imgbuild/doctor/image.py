@@ -1,0 +1,166 @@
+"""Whether what surrounds an image lets its stack work: `imgbuild doctor TARGET --through WAY`.
+
+Comes in: an image in a layout, or a SIF, and a way to run it. Goes out: a `Report` with findings.
+A script that imports nothing of imgbuild (smoke_tests/doctor.py) is shown to the container, not put
+into the image. It runs as a user would run the image there, unmended: with Apptainer the home, the
+environment and the limits of this machine come along, which is what is to be judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.cache.store import Store
+from imgbuild.container import apptainer, driver, engine, run_in_image, sandbox
+from imgbuild.errors import WorkFailed
+from imgbuild.lock.lock import Lock
+from imgbuild.oci.layout import Layout
+from imgbuild.oci.tar import Member, header, padding
+from imgbuild.report import Finding, Report, Severity
+from imgbuild.sif import convert
+from imgbuild.smoke import run
+from imgbuild.system import process as processes
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+
+SCRIPT = "doctor.py"
+SCRIPTS = (SCRIPT, "doctor_driver.py")
+PLACE = "/smoke_tests"
+FORMAT = 1
+TIER = "doctor"
+ENTRYPOINT = "/opt/imgbuild/entrypoint"
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What must be there: GPUs, MB of shared memory. `words` are options for Apptainer."""
+
+    gpus: int = 0
+    shared: int = 0
+    words: tuple[str, ...] = ()
+
+
+class _Said(msgspec.Struct, frozen=True):
+    check: str
+    severity: Severity
+    message: str
+    remedy: str = ""
+
+
+class _Document(msgspec.Struct, frozen=True):
+    format: int
+    seconds: float
+    findings: tuple[_Said, ...]
+
+
+def in_sif(lock: Lock, arch: Arch, image: Path, asked: Asked) -> Report:
+    """Look from within the SIF `image`; ToolMissing without Apptainer."""
+    program = apptainer.require()
+    words = [program, "exec", "--no-privs", "--bind", f"{run.TESTS.resolve()}:{PLACE}:ro"]
+    words += ["--nv"] if asked.gpus else []
+    command = [*words, *asked.words, str(image), ENTRYPOINT, *_command(lock, asked)]
+    with console.step(f"{lock.target}: looking around, in apptainer"):
+        done = processes.run(command, check=False)
+    return _report(lock, arch, done)
+
+
+def in_image(
+    lock: Lock, layout: Layout, arch: Arch, asked: Asked, *, through: str, store: Store
+) -> Report:
+    """Look from within the image of `layout`: `through` is docker, podman, apptainer or root."""
+    if through == "apptainer":
+        apptainer.require()
+        with store.scratch() as scratch:
+            image = scratch / "image.sif"
+            with console.step(f"making a SIF of {layout.path.name}"):
+                convert.convert(layout, arch, image, convert.Options())
+            return in_sif(lock, arch, image, asked)
+    if through == "root":
+        return _in_root(lock, layout, arch, asked, store)
+    found = engine.require(through)
+    reference = engine.load(found, layout, arch, lock.target).reference
+    settings = engine.Running(gpus=asked.gpus > 0, options=(f"--volume={PLACE}",))
+    with console.step(f"{lock.target}: looking around, in {found.kind}"):
+        container = engine.create(found, reference, _command(lock, asked), settings)
+        try:
+            engine.copy_in(found, container, _tar(), PLACE)
+            done = engine.start(found, container)
+        finally:
+            engine.discard(found, container)
+    return _report(lock, arch, done)
+
+
+def _in_root(lock: Lock, layout: Layout, arch: Arch, asked: Asked, store: Store) -> Report:
+    user = lock.settings.user
+    with run_in_image.root_folder(layout, arch, store) as root, store.scratch() as scratch:
+        settings = run_in_image.running(layout, arch)
+        binds = [sandbox.Bind(source=run.TESTS, target=PLACE)]
+        env = run_in_image.environment(settings) | {"HOME": user.home}
+        if asked.gpus:
+            brought = driver.shown(scratch)
+            binds += brought.binds
+            env |= brought.env
+        with console.step(f"{lock.target}: looking around, in a root folder"):
+            done = sandbox.run(
+                root,
+                [*settings.entrypoint, *_command(lock, asked)],
+                env=env,
+                binds=binds,
+                cwd=settings.workdir,
+                user=(user.uid, user.gid),
+                network=True,
+            )
+    return _report(lock, arch, done)
+
+
+def _command(lock: Lock, asked: Asked) -> list[str]:
+    python = f"{lock.settings.prefix}/bin/python"
+    needs = (f"--gpus={asked.gpus}", f"--shared={asked.shared}")
+    return [python, f"{PLACE}/{SCRIPT}", "--json", *needs]
+
+
+def _tar() -> Iterator[bytes]:
+    """The script, in two files, as a tar stream."""
+    for name in SCRIPTS:
+        data = (run.TESTS / name).read_bytes()
+        yield header(Member(path=name, size=len(data), content=data))
+        yield data + bytes(padding(len(data)))
+    yield bytes(1024)
+
+
+def _report(lock: Lock, arch: Arch, done: processes.Result) -> Report:
+    """What the script found; WorkFailed if it did not run."""
+    try:
+        document = msgspec.json.decode(done.stdout, type=_Document)
+    except msgspec.DecodeError as error:
+        tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-20:])
+        message = f"{lock.target}: nothing ran in the image (status {done.status}):\n{tail}"
+        raise WorkFailed(
+            message, hint=f"try the image itself: imgbuild run {lock.target} -- sh"
+        ) from error
+    if document.format != FORMAT:
+        message = f"{SCRIPT} answered in format {document.format}, not {FORMAT}"
+        raise WorkFailed(message, hint="install imgbuild again")
+    console.info(f"{lock.target}: looked around in {document.seconds:.1f} s")
+    return Report(
+        target=lock.target,
+        arch=arch,
+        tier=TIER,
+        findings=tuple(
+            Finding(check=one.check, severity=one.severity, message=one.message, remedy=one.remedy)
+            for one in document.findings
+        ),
+    )
+
+
+def lines(report: Report) -> Sequence[str]:
+    """The findings for people, errors last, where they are seen."""
+    order = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
+    rows = []
+    for found in sorted(report.findings, key=lambda one: order.index(one.severity)):
+        rows.append(f"{found.severity}: {found.check}: {found.message}")
+        if found.remedy:
+            rows.append(f"  remedy: {found.remedy}")
+    return rows

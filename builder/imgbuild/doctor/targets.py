@@ -1,0 +1,221 @@
+"""Which targets a machine can run, and why it cannot run the others.
+
+Comes in: a machine and the floors of images. Goes out: a `Diagnosis`: a verdict for each target,
+the newest that fits, and what is worth knowing of the machine. Without a GPU or its driver only the
+rest is judged, that is said, and no target is the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.audit.binaries import gpus
+from imgbuild.audit.source.facts import Floors, GpuCode
+from imgbuild.doctor.host import Gpu, Host
+from imgbuild.lock.lock import Lock
+from imgbuild.plan.seal import seal_path
+from imgbuild.values import Arch
+
+LEAST_SHARED = 1 << 30  # bytes of /dev/shm; NCCL and data loaders need more than Docker's 64 MB
+GPU_LABEL = "dev.imgbuild.gpu"
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """A target, and what its image needs on each architecture that it has."""
+
+    target: str
+    cuda: str
+    as_of: str
+    floors: dict[Arch, Floors]
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a target runs here; `reasons` why not, `remarks` what to know if it does."""
+
+    target: str
+    fits: bool
+    reasons: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine, a verdict on each target, the newest that fits, and remarks.
+
+    `best` is "" if none fits, and where no GPU and driver were seen that could tell.
+    """
+
+    host: Host
+    verdicts: tuple[Verdict, ...]
+    best: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+class _SealedImage(msgspec.Struct, frozen=True):
+    floors: Floors | None = None
+
+
+class _Seal(msgspec.Struct, frozen=True):
+    arch: dict[Arch, _SealedImage]
+
+
+def offer(images: Path, lock: Lock) -> Offer:
+    """What the target of `lock` needs: as its seal says, else what follows from its release."""
+    path = seal_path(images, lock.target)
+    known = codec.read(path, _Seal, what="seal").arch if path.exists() else {}
+    data = gpus.load()
+    stated = lock.settings.labels.get(GPU_LABEL, "").split()
+    beside = [one.capability for one in data.gpus if _runs_any(stated, one.capability)]
+    assumed = Floors(
+        cuda=lock.cuda,
+        driver=data.oldest(lock.cuda),
+        driver_full=data.own(lock.cuda),
+        gpu=tuple(dict.fromkeys((*stated, *beside))),
+    )
+    return Offer(
+        target=lock.target,
+        cuda=lock.cuda,
+        as_of=lock.as_of,
+        floors={
+            arch: (known[arch].floors if arch in known else None) or assumed for arch in lock.arch
+        },
+    )
+
+
+def diagnose(host: Host, offers: Iterable[Offer]) -> Diagnosis:
+    """A verdict on each of `offers`, the newest CUDA first."""
+    ordered = sorted(
+        offers, key=lambda one: (gpus.numbers(one.cuda), one.as_of, one.target), reverse=True
+    )
+    verdicts = tuple(judge(host, one) for one in ordered)
+    return Diagnosis(
+        host=host,
+        verdicts=verdicts,
+        best=next((one.target for one in verdicts if one.fits), "") if tells(host) else "",
+        remarks=tuple(_remarks(host)),
+    )
+
+
+def tells(host: Host) -> bool:
+    """Whether GPU and driver were seen, so that it can be told which targets run on them."""
+    return bool(host.gpus and host.driver)
+
+
+def only(found: Diagnosis, targets: Collection[str]) -> Diagnosis:
+    """`found` with the verdicts on `targets` alone; the best is still that of all."""
+    kept = tuple(one for one in found.verdicts if one.target in targets)
+    return msgspec.structs.replace(found, verdicts=kept)
+
+
+def judge(host: Host, offered: Offer) -> Verdict:
+    """Whether the target of `offered` runs on `host`."""
+    floors = offered.floors.get(host.arch) if host.arch is not None else None
+    if floors is None:
+        have = " and ".join(sorted(offered.floors))
+        reason = f"its image is for {have}, this machine is {host.arch or 'of another kind'}"
+        return Verdict(target=offered.target, fits=False, reasons=(reason,))
+    reasons = [*_driver_reasons(host, floors), *_gpu_reasons(host.gpus, floors)]
+    remarks = [
+        *_driver_remarks(host, floors),
+        *_gpu_remarks(host, floors),
+        *_glibc_remarks(host, floors),
+    ]
+    return Verdict(
+        target=offered.target,
+        fits=not reasons,
+        reasons=tuple(reasons),
+        remarks=tuple(remarks) if not reasons else (),
+    )
+
+
+def _older(one: str, other: str) -> bool:
+    return bool(one and other) and gpus.numbers(one) < gpus.numbers(other)
+
+
+def _driver_reasons(host: Host, floors: Floors) -> Iterable[str]:
+    if _older(host.driver, floors.driver):
+        newest = gpus.load().newest(host.driver)
+        up_to = f", which runs CUDA {newest} and older" if newest else ""
+        yield (
+            f"CUDA {floors.cuda} needs driver {floors.driver} or newer; this machine has"
+            f" {host.driver}{up_to}"
+        )
+
+
+def _driver_remarks(host: Host, floors: Floors) -> Iterable[str]:
+    if _older(host.driver, floors.driver_full) and not _older(host.driver, floors.driver):
+        yield (
+            f"driver {host.driver} is older than CUDA {floors.cuda}'s own, {floors.driver_full}:"
+            " it does not compile PTX of that release, and newer functions are absent"
+        )
+
+
+def _gpu_reasons(here: Sequence[Gpu], floors: Floors) -> Iterable[str]:
+    able = {*floors.gpu, *floors.gpu_ptx}
+    if not able:
+        return
+    for gpu in dict.fromkeys(here):
+        if gpu.capability and not _has_code(able, gpu.capability):
+            have = ", ".join(sorted(able, key=gpus.numbers))
+            yield f"it has no code for {gpu.name} ({gpu.capability}), only for {have}"
+
+
+def _has_code(able: Collection[str], capability: str) -> bool:
+    """Whether code for the capabilities `able` runs on another: the same major, not older.
+
+    Floors are computed for each capability that the data knows (code of an "a" suffix runs on its
+    own alone): of these, what they leave out does not run.
+    """
+    if capability in able:
+        return True
+    known = {one.capability for one in gpus.load().gpus}
+    return capability not in known and _runs_any(able, capability)
+
+
+def _runs_any(able: Iterable[str], capability: str) -> bool:
+    codes = [GpuCode(f"sm_{one.replace('.', '')}") for one in able]
+    return any(gpus.runs(code, capability) for code in codes)
+
+
+def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
+    for gpu in dict.fromkeys(host.gpus):
+        if gpu.capability in floors.gpu_ptx or (
+            gpu.capability
+            and not _runs_any(floors.gpu, gpu.capability)
+            and _runs_any(floors.gpu_ptx, gpu.capability)
+        ):
+            yield f"some kernels for {gpu.name} are compiled by the driver at their first use"
+    if not host.gpus:
+        judged = "architecture and the driver were" if host.driver else "architecture was"
+        yield f"no GPU was seen, so that only the {judged} judged: whether it runs cannot be told"
+
+
+def _glibc_remarks(host: Host, floors: Floors) -> Iterable[str]:
+    if _older(host.glibc, floors.glibc):
+        yield (
+            f"outside of its image (requirements-{host.arch}.txt) its wheels need glibc"
+            f" {floors.glibc} or newer; this machine has {host.glibc}"
+        )
+
+
+def _remarks(host: Host) -> Iterable[str]:
+    if not host.gpus:
+        driver = f"; driver {host.driver} is loaded, but nvidia-smi does not list one"
+        yield f"no GPU was found{driver if host.driver else ''}"
+    if not host.engines:
+        yield "no docker, podman or apptainer answers; `imgbuild run` uses a root folder"
+    for one in host.engines:
+        if host.gpus and not one.gpus:
+            yield f"{one.name} {one.version} cannot hand GPUs to containers: {_cure(one.name)}"
+    if host.shared_memory < LEAST_SHARED:
+        size = host.shared_memory >> 20
+        yield f"{size} MB of shared memory: give containers more (--shm-size 16g, or --ipc host)"
+
+
+def _cure(name: str) -> str:
+    if name == "docker":
+        return "install nvidia-container-toolkit and run: nvidia-ctk runtime configure"
+    return "install nvidia-container-toolkit and run: nvidia-ctk cdi generate"

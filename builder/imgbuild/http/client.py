@@ -1,0 +1,386 @@
+"""Requests to servers: pages, small files, parts of large ones, and bodies to send.
+
+Comes in: addresses, with or without `user:password@`. Goes out: bytes, or FetchFailed in plain
+words.
+
+Tries again, with growing pauses, after 408, 425, 429, 5xx and broken connections, and waits as long
+as `Retry-After` asks. Redirects are followed with the login of each server, never from https to
+http. No error and no log shows a password or the query of an address.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+import msgspec
+
+from imgbuild.errors import FetchFailed
+from imgbuild.http.credentials import Credentials, Login, bare, host, origin, redact
+from imgbuild.http.headers import content_range, number, retry_after
+from imgbuild.system.console import console
+
+if TYPE_CHECKING:
+    import ssl
+
+    from imgbuild.http.session import Response, Session
+
+T = TypeVar("T")
+Octets = bytes  # inside Http, `bytes` is the method
+CHUNK = 128 * 1024
+_RETRIED = (408, 425, 429, 500, 502, 503, 504)
+DENIED = (401, 403)  # for want of a login, or of one that may do this
+_REDIRECTS = (301, 302, 303, 307, 308)
+_LONGEST_WAIT = 120.0
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A page as text. `url` is where it came from after redirects, without a login."""
+
+    url: str
+    text: str
+    content_type: str
+    status: int
+
+
+class Body(Protocol):
+    """What a request sends: its length is announced, its pieces are sent as they come."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Octets]: ...
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One request. `body` is called anew for each time that it is sent.
+
+    `shown` stands in messages instead of the address, whose path may be a secret too. For
+    imgbuild.registry: `scopes` is what a registry is asked to allow, which other servers are never
+    told, `server` the endpoint whose certificates hold, wherever it redirects to, and `anonymous`
+    that no login of the user's goes along, since a registry chose where to.
+    """
+
+    url: str
+    headers: Mapping[str, str] = {}
+    method: str = "GET"
+    body: Callable[[], Body | Octets] | None = None
+    shown: str = ""
+    scopes: tuple[str, ...] = ()
+    server: str = ""
+    anonymous: bool = False
+    patience: float | None = None  # seconds for each read, where the usual ones do not suffice
+
+    @property
+    def place(self) -> str:
+        """Where it goes, as it may be shown."""
+        return self.shown or redact(self.url)
+
+
+class Refused(FetchFailed):
+    """The server answered with a status that trying again will not change."""
+
+    def __init__(
+        self, message: str, *, status: int, hint: str | None = None, total: int | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.total = total
+
+    @property
+    def denied(self) -> bool:
+        """Whether it wants a login, or one that may do more."""
+        return self.status in DENIED
+
+
+class Http:
+    """The one way to servers. Threads may share it.
+
+    `attempts` bounds the tries for each address, `first_wait` (seconds) the first pause between
+    them, which doubles; `timeout` is for the connection and for each read, in seconds. Of an
+    `offline` one only files of this machine are to be had.
+    """
+
+    def __init__(
+        self,
+        *,
+        attempts: int = 6,
+        first_wait: float = 0.5,
+        timeout: tuple[float, float] = (20.0, 60.0),
+        offline: bool = False,
+    ) -> None:
+        self.attempts = attempts
+        self.offline = offline
+        self.credentials = Credentials()
+        self._first_wait = first_wait
+        self._timeout = timeout
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._context: ssl.SSLContext | None = None
+
+    # -- what stages use
+
+    def text(self, url: str, accept: str = "*/*") -> Page:
+        """The page at `url`. FetchFailed (`Refused` with its status) for anything but success."""
+
+        def _read(response: Response) -> Page:
+            body = b"".join(self.chunks(response, decode=True))
+            kind = response.headers.get("Content-Type", "")
+            charset = re.search(r"charset=[\"']?([A-Za-z0-9._-]+)", kind)
+            try:
+                text = body.decode(charset[1] if charset else "utf-8", "replace")
+            except LookupError:
+                text = body.decode("utf-8", "replace")
+            return Page(
+                bare(response.url), text, kind.partition(";")[0].strip(), response.status_code
+            )
+
+        return self._retrying(url, {"Accept": accept}, _read)
+
+    def bytes(self, url: str) -> Octets:
+        """All bytes of the file at `url`, as they lie there."""
+        return self._retrying(url, _PLAIN, lambda response: b"".join(self.chunks(response)))
+
+    def part(self, url: str, start: int, length: int) -> Octets:
+        """`length` bytes at `start`, also without ranges; FetchFailed if the file is shorter."""
+
+        def _read(response: Response) -> bytes:
+            first, _ = content_range(response.headers)
+            skip = start - (first or 0)
+            data = bytearray()
+            for chunk in self.chunks(response):
+                data += chunk[skip:] if skip < len(chunk) else b""
+                skip = max(0, skip - len(chunk))
+                if len(data) >= length:
+                    break
+            if len(data) < length:
+                message = f"{redact(url)} ends before byte {start + length}"
+                raise FetchFailed(message)
+            return bytes(data[:length])
+
+        if length == 0:
+            return b""
+        return self._retrying(
+            url, {**_PLAIN, "Range": f"bytes={start}-{start + length - 1}"}, _read
+        )
+
+    def part_end(self, url: str, length: int) -> tuple[Octets, int]:
+        """The last `length` bytes (all, if there are fewer) and the size of the whole file."""
+
+        def _read(response: Response) -> tuple[Octets, int]:
+            first, total = content_range(response.headers)
+            data, seen = bytearray(), first or 0
+            for chunk in self.chunks(response):
+                seen += len(chunk)
+                data += chunk
+                del data[:-length]
+            return Octets(data), total if total is not None else seen
+
+        try:
+            return self._retrying(url, {**_PLAIN, "Range": f"bytes=-{length}"}, _read)
+        except Refused as refused:
+            if refused.status not in (400, 416, 501):
+                raise
+        # Some servers know ranges, but none that count from the end.
+        total = self._retrying(url, _PLAIN, _length, method="HEAD")
+        return self.part(url, max(0, total - length), min(length, total)), total
+
+    # -- what fetch_all uses
+
+    @contextlib.contextmanager
+    def open(self, url: str, headers: Mapping[str, str], method: str = "GET") -> Iterator[Response]:
+        """One try: the successful answer, its body unread. Transient, or FetchFailed for good."""
+        with self.send(Request(url, headers, method)) as response:
+            yield response
+
+    @contextlib.contextmanager
+    def send(self, request: Request) -> Iterator[Response]:
+        """One try, as `open`; the request's body is sent again wherever a redirect leads."""
+        login = self._login(request)
+        first, asked = msgspec.structs.replace(request, url=bare(request.url)), False
+        if self.offline and urlsplit(first.url).scheme != "file":
+            message = f"{first.place} is not in the cache, and --offline asks no server"
+            raise FetchFailed(message, hint="run once without --offline")
+        here = first
+        for _ in range(12):
+            response = self._send(here, login)
+            with contextlib.closing(response):
+                if response.status_code in _REDIRECTS and "Location" in response.headers:
+                    here, login = self._redirected(here, response.headers["Location"], login)
+                    continue
+                if response.status_code == 401 and not (asked or here.anonymous):
+                    asked, login = True, self.credentials.ask(here.url)
+                    if login is not None:
+                        continue
+                if not 200 <= response.status_code < 300:
+                    raise self._refusal(response, here)
+                yield response
+                return
+        message = f"{first.place}: too many redirects"
+        raise FetchFailed(message)
+
+    def chunks(self, response: Response, *, decode: bool = False) -> Iterator[Octets]:
+        """The body in pieces. Transient if the connection ends before the announced length."""
+        from imgbuild.http import session
+
+        pieces = response.raw.stream(CHUNK, decode_content=decode)
+        while True:
+            try:
+                chunk = next(pieces, None)
+            except session.network_errors() as error:
+                raise self._plain(error, redact(response.url)) from None
+            if chunk is None:
+                return
+            yield chunk
+
+    def pause(
+        self, tries: int, wait: float | None, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
+        """Wait before the next try: as long as the server asked, else twice as long each time."""
+        if wait is not None and wait > 3:
+            console.info(f"a server is busy and asks to wait for {wait:.0f} s")
+        spread = random.uniform(0.75, 1.25)  # noqa: S311 - so that many do not come back at once
+        growing = min(30.0, self._first_wait * 2.0 ** max(0, tries - 1)) * spread
+        sleep(growing if wait is None else wait)
+
+    # -- inside
+
+    def _retrying(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        read: Callable[[Response], T],
+        method: str = "GET",
+    ) -> T:
+        return self.retrying(Request(url, headers, method), read)
+
+    def retrying(self, request: Request, read: Callable[[Response], T]) -> T:
+        """What `read` makes of the answer to `request`, tried until it is whole."""
+        from imgbuild.http.session import Transient
+
+        tries = 0
+        while True:
+            try:
+                with self.send(request) as response:
+                    return read(response)
+            except Transient as transient:
+                tries += transient.cost
+                self.give_up(request.place, tries, transient.reason, transient.wait)
+                self.pause(tries, transient.wait)
+
+    def give_up(self, url: str, tries: int, reason: str, wait: float | None) -> None:
+        """Raise FetchFailed if `tries` are used up, or the server asks to wait for too long."""
+        message = self.credentials.scrub(f"{redact(url)}: {reason}")
+        if wait is not None and wait > _LONGEST_WAIT:
+            hint = f"the server asks to wait for {wait:.0f} s; try again then"
+            raise FetchFailed(message, hint=hint)
+        if tries >= self.attempts:
+            raise FetchFailed(message, hint="check the network and the proxy, then run it again")
+
+    def _send(self, request: Request, login: Login | None) -> Response:
+        from imgbuild.http import session
+
+        sent = dict(request.headers)
+        if login is not None:
+            token = base64.b64encode(":".join(login).encode()).decode()
+            sent["Authorization"] = f"Basic {token}"
+        try:
+            return self._session(request).request(
+                request.method,
+                request.url,
+                headers=sent,
+                data=request.body() if request.body is not None else None,
+                stream=True,
+                timeout=(self._timeout[0], request.patience or self._timeout[1]),
+                allow_redirects=False,
+            )
+        except session.network_errors() as error:
+            raise self._plain(error, request.place) from None
+
+    def _plain(self, error: Exception, place: str) -> Exception:
+        # `from None` where this is raised: the originals quote addresses with passwords.
+        from imgbuild.http import session
+
+        for secret in session.proxy_secrets():
+            self.credentials.hide(secret)
+        found = session.plain(error, place)
+        if isinstance(found, session.Transient):
+            found.reason = self.credentials.scrub(found.reason)
+        return found
+
+    def _login(self, request: Request) -> Login | None:
+        try:
+            origin(request.url)
+            return None if request.anonymous else self.credentials.find(request.url)
+        except ValueError:  # brackets or a port that are none
+            shown = request.url.rpartition("@")[2].partition("?")[0]
+            message = f"{shown}: not an address that can be fetched"
+            raise FetchFailed(message) from None
+
+    def _session(self, _: Request) -> Session:
+        from imgbuild.http import session as fetch_session
+
+        session: Session | None = getattr(self._local, "session", None)
+        if session is None:
+            with self._lock:
+                if self._context is None:
+                    self._context = fetch_session.shared_trust(os.environ)
+            session = self._local.session = fetch_session.session(self._context)
+        return session
+
+    def _redirected(
+        self, request: Request, location: str, login: Login | None
+    ) -> tuple[Request, Login | None]:
+        try:
+            target = urljoin(request.url, location)
+            origin(target)
+        except ValueError:
+            target = "://"
+        following = self._led(msgspec.structs.replace(request, url=target))
+        found = self._login(following)
+        place, shown = request.place, origin(target) if request.shown else redact(target)
+        if urlsplit(target).scheme not in ("http", "https"):  # least of all a file of this machine
+            message = f"{place} redirects to {shown}, which is no web address"
+            raise FetchFailed(message)
+        if urlsplit(request.url).scheme == "https" and urlsplit(target).scheme != "https":
+            message = f"{place} redirects to {shown}, which is not encrypted"
+            raise FetchFailed(message)
+        kept = login if origin(target) == origin(request.url) else None
+        return msgspec.structs.replace(following, url=bare(target)), found or kept
+
+    def _led(self, request: Request) -> Request:
+        """`request` as it is sent where a redirect leads it."""
+        return request
+
+    def _refusal(self, response: Response, request: Request) -> Exception:
+        from imgbuild.http.session import Transient
+
+        status, reason = response.status_code, self.credentials.scrub(response.reason or "")
+        if status in _RETRIED:
+            return Transient(f"{status} {reason}".strip(), wait=retry_after(response.headers))
+        message = f"{request.place}: {status} {reason}".strip()
+        hint = None
+        if status in DENIED:
+            where = host(request.url)
+            hint = f"give a login for {where}: in netrc, keyring, or https://USER:PASSWORD@…"
+        if status == 407:
+            hint = "the proxy wants a login: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
+        return Refused(message, status=status, hint=hint, total=content_range(response.headers)[1])
+
+
+# A body as it lies on the server: a compressed one would have other bytes and another length.
+_PLAIN = {"Accept-Encoding": "identity"}
+
+
+def _length(response: Response) -> int:
+    length = number(response.headers.get("Content-Length", ""))
+    if length is None:
+        message = f"{redact(response.url)}: the server does not tell the size"
+        raise FetchFailed(message)
+    return length

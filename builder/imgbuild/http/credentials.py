@@ -1,0 +1,186 @@
+"""Names and passwords for servers: from the address itself, netrc, or keyring; never shown.
+
+Comes in: addresses. Goes out: a name and password for an address, and texts without any secret.
+
+Looked for in this order: `user:password@` in the address, or in an earlier one of the same server;
+the netrc file ($NETRC, ~/.netrc); and, only once a server has refused (401), the `keyring` module
+or, if that is not installed, the `keyring` program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import netrc
+import os
+import re
+import shutil
+import threading
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from imgbuild.errors import InputError
+from imgbuild.system import process
+from imgbuild.system.console import console
+
+Login = tuple[str, str]
+
+
+def bare(url: str) -> str:
+    """`url` without user and password, as it is asked for."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def redact(url: str) -> str:
+    """`url` as it may be shown: without login, fragment, and query, where signed addresses sign."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def host(url: str) -> str:
+    """The host of `url`, with its port if one is given."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port of `url`: what a login is valid for."""
+    parts = urlsplit(url)
+    port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 0)
+    return f"{parts.scheme}://{(parts.hostname or '').lower()}:{port}"
+
+
+class Credentials:
+    """The logins of one run. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Login] = {}
+        self._names: dict[str, str] = {}
+        self._asked: set[str] = set()
+        self._secrets: set[str] = set()
+        self._lock = threading.Lock()
+        self._netrc: netrc.netrc | None = None
+        self._netrc_read = False
+
+    def find(self, url: str) -> Login | None:
+        """The login for `url` that needs no question; None if there is none.
+
+        A login in `url` is remembered for its server: pages name their files without it.
+        """
+        parts = urlsplit(url)
+        with self._lock:
+            name = unquote(parts.username or "")
+            if parts.password is not None:
+                self._keep(origin(url), (name, unquote(parts.password)))
+            elif name:
+                self._names[origin(url)] = name
+            known = self._known.get(origin(url))
+            if known is None and parts.hostname:
+                known = self._from_netrc(parts.hostname, name)
+                if known is not None:
+                    self._keep(origin(url), known)
+            return known
+
+    def ask(self, url: str) -> Login | None:
+        """The login for `url` from keyring, asked once for each server; None if there is none."""
+        with self._lock:
+            place = origin(url)
+            if place not in self._asked:
+                self._asked.add(place)
+                found = _from_keyring(url, self._names.get(place))
+                if found is not None:
+                    self._keep(place, found)
+                return found
+            return self._known.get(place)
+
+    def hide(self, secret: str) -> None:
+        """Let `scrub` replace `secret` from now on."""
+        if len(secret) > 2:  # shorter ones would mangle every text, and protect nothing
+            self._secrets |= {secret, quote(secret, safe=""), quote(secret)}
+
+    def scrub(self, text: str) -> str:
+        """`text` without any password known here and without `user:password@` of any address."""
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return re.sub(r"://[^/@\s]*@", "://", text)
+
+    def _keep(self, place: str, login: Login) -> None:
+        self._known[place] = login
+        self.hide(login[1])
+
+    def _from_netrc(self, hostname: str, name: str) -> Login | None:
+        if not self._netrc_read:
+            self._netrc_read = True
+            self._netrc = _read_netrc()
+        if self._netrc is None:
+            return None
+        found = self._netrc.authenticators(hostname)
+        if found is None or (name and found[0] != name):
+            return None
+        return (found[0] or "", found[2] or "")
+
+
+def _read_netrc() -> netrc.netrc | None:
+    named = os.environ.get("NETRC")
+    path = Path(named).expanduser() if named else Path.home() / ".netrc"
+    try:
+        return netrc.netrc(path)
+    except FileNotFoundError:
+        return None
+    except netrc.NetrcParseError as error:
+        # The parser's own words can quote a password: only the place is told.
+        message = f"cannot read {path}: bad syntax or permissions (line {error.lineno})"
+        raise InputError(message, hint="it must belong to you, with mode 0600") from None
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise InputError(message) from error
+
+
+def _services(url: str) -> list[str]:
+    """The names under which people keep a login: the index's address (pip, uv), or its host."""
+    parts = urlsplit(bare(url))
+    base = f"{parts.scheme}://{parts.netloc}"
+    names = [parts.netloc, base, base + "/"]
+    if parts.hostname and parts.hostname not in names:
+        names.append(parts.hostname)
+    path = ""
+    for folder in parts.path.split("/")[1:-1][:4]:
+        path += "/" + folder
+        names += [base + path + "/", base + path]
+    return names
+
+
+def _from_keyring(url: str, name: str | None) -> Login | None:
+    try:
+        keyring = importlib.import_module("keyring")
+    except ImportError:
+        return _from_keyring_program(url, name)
+    for service in _services(url):
+        try:
+            found = keyring.get_credential(service, name)
+        except Exception as error:  # noqa: BLE001 - backends have their own: locked, no desktop, …
+            console.detail(f"keyring does not answer: {type(error).__name__}")
+            return None
+        if found is not None:
+            return (found.username, found.password)
+    return None
+
+
+def _from_keyring_program(url: str, name: str | None) -> Login | None:
+    program = shutil.which("keyring")
+    if program is None:
+        return None
+    for service in _services(url):
+        if name:
+            result = process.run([program, "get", service, name], check=False)
+            password = result.stdout.rstrip("\r\n")
+            if result.status == 0 and password:
+                return (name, password)
+        else:
+            command = [program, "--mode", "creds", "--output", "json", "get", service]
+            result = process.run(command, check=False)
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                answer = json.loads(result.stdout)
+                return (str(answer["username"]), str(answer["password"]))
+    return None

@@ -1,0 +1,208 @@
+"""requests, set up as imgbuild wants it, and its errors in plain words.
+
+Comes in: the environment. Goes out: sessions that trust the system's certificates and use its
+proxies. Imported only when something is downloaded: requests is slow to import.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.cookiejar
+import logging
+import os
+import ssl
+import urllib.request
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import requests
+import requests.adapters
+import urllib3.exceptions as low
+
+from imgbuild import __version__
+from imgbuild.errors import FetchFailed, InputError
+from imgbuild.http.file_urls import FolderAdapter
+
+Response = requests.Response
+Session = requests.Session
+
+# Its debug log quotes addresses whole, with the queries that signed ones carry.
+logging.getLogger("urllib3").setLevel(logging.INFO)
+# Who asks for that is warned once, in our own words (imgbuild.registry.hosts).
+warnings.simplefilter("ignore", low.InsecureRequestWarning)
+
+BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
+
+# Where distributions keep their certificates, for a Python whose OpenSSL was built for another one.
+_SYSTEM = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+
+
+class Transient(Exception):
+    """What may succeed if tried again. `wait` is what the server asked for, in seconds."""
+
+    def __init__(self, reason: str, *, wait: float | None = None, cost: int = 1) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.wait = wait
+        self.cost = cost
+
+
+def trust(environ: Mapping[str, str]) -> ssl.SSLContext:
+    """A TLS context that trusts each bundle that `environ` names; the system's if it names none.
+
+    InputError for a bundle that cannot be read.
+    """
+    named = [(name, environ[name]) for name in BUNDLES if environ.get(name)]
+    if not named:
+        context = ssl.create_default_context()
+        paths = ssl.get_default_verify_paths()
+        if not context.get_ca_certs() and not (
+            paths.capath and any(Path(paths.capath).glob("*.0"))
+        ):
+            present = [path for path in _SYSTEM if Path(path).exists()]
+            context.load_verify_locations(
+                cafile=(present or [requests.utils.DEFAULT_CA_BUNDLE_PATH])[0]
+            )
+        return context
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    for name, value in named:
+        for path in value.split(os.pathsep) if name == "SSL_CERT_DIR" else [value]:
+            _load(context, name, path)
+    return context
+
+
+def shared_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
+    """As `trust`, one context for all who only use it: reading a system's bundle takes 0.1 s."""
+    return _shared(tuple((name, environ.get(name, "")) for name in BUNDLES))
+
+
+@functools.lru_cache(maxsize=4)
+def _shared(named: tuple[tuple[str, str], ...]) -> ssl.SSLContext:
+    return trust(dict(named))
+
+
+def _load(context: ssl.SSLContext, name: str, path: str) -> None:
+    try:
+        if Path(path).is_dir():
+            context.load_verify_locations(capath=path)
+        else:
+            context.load_verify_locations(cafile=path)
+    except OSError as error:  # ssl.SSLError is one: no certificate in it
+        message = (
+            f"cannot use the certificates that {name} names, {path}: {error.strerror or error}"
+        )
+        raise InputError(message, hint=f"correct {name} or unset it") from error
+
+
+class _Adapter(requests.adapters.HTTPAdapter):
+    """One TLS context for servers and proxies; requests would bring certifi's bundle instead."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        super().__init__(pool_connections=16, pool_maxsize=4)
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        super().init_poolmanager(*args, ssl_context=self._context, **options)
+
+    def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
+        if not proxy.lower().startswith("socks"):
+            options["proxy_ssl_context"] = self._context
+        return super().proxy_manager_for(proxy, ssl_context=self._context, **options)
+
+    def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
+        """Nothing to add: the context verifies."""
+
+    def build_connection_pool_key_attributes(
+        self, request: requests.PreparedRequest, verify: Any, cert: Any = None
+    ) -> Any:
+        parts = urlsplit(request.url or "")
+        place = {"scheme": parts.scheme, "host": parts.hostname, "port": parts.port}
+        return place, ({"ssl_context": self._context} if parts.scheme == "https" else {})
+
+
+class _Session(requests.Session):
+    """One that leaves redirects to `Http`: requests would look into them even if told not to."""
+
+    def get_redirect_target(self, _: requests.Response) -> None:
+        """None, ever."""
+
+
+def session(context: ssl.SSLContext) -> requests.Session:
+    """A session for one thread. Proxies come from the environment; logins are the caller's work.
+
+    It keeps no cookies: one that a server gave to a user who was logged in is as good as a login.
+    """
+    made = _Session()
+    made.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=()))
+    made.headers["User-Agent"] = f"imgbuild/{__version__}"
+    made.auth = lambda request: request  # keeps requests from reading netrc by itself
+    made.mount("https://", _Adapter(context))
+    made.mount("http://", _Adapter(context))
+    made.mount("file://", FolderAdapter())
+    return made
+
+
+def proxy_secrets() -> list[str]:
+    """The passwords in the environment's proxy addresses, which error texts may repeat."""
+    found = [urlsplit(address).password for address in urllib.request.getproxies().values()]
+    return [form for password in found if password for form in (password, unquote(password))]
+
+
+def plain(error: Exception, place: str) -> Exception:
+    """What `error`, met at `place`, means: Transient, or FetchFailed if it will stay so."""
+    chain = _chain(error)
+    texts = [str(part) for part in chain]
+    if any(isinstance(part, ssl.SSLCertVerificationError) for part in chain):
+        reason = next(
+            p.verify_message for p in chain if isinstance(p, ssl.SSLCertVerificationError)
+        )
+        hint = "name your organization's certificates in SSL_CERT_FILE"
+        return FetchFailed(f"{place}: the certificate is not trusted: {reason}", hint=hint)
+    if any("Tunnel connection failed: 407" in text for text in texts):
+        hint = "HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
+        return FetchFailed(f"{place}: the proxy wants a user and password", hint=hint)
+    wrong = (requests.exceptions.InvalidURL, requests.exceptions.MissingSchema)
+    if isinstance(error, (*wrong, requests.exceptions.InvalidSchema, low.LocationParseError)):
+        return FetchFailed(f"{place}: not an address that can be fetched")
+    if any(isinstance(part, low.ProxyError) for part in chain):
+        return Transient("the proxy does not answer: " + _innermost(chain), cost=2)
+    if any(isinstance(part, (low.NewConnectionError, low.ConnectTimeoutError)) for part in chain):
+        return Transient("no connection: " + _innermost(chain), cost=2)
+    if any(isinstance(part, (TimeoutError, low.ReadTimeoutError)) for part in chain):
+        return Transient("no answer in time")
+    if any(isinstance(part, low.IncompleteRead) for part in chain):
+        return Transient("the connection ended early")
+    return Transient("the connection broke: " + _innermost(chain))
+
+
+def network_errors() -> tuple[type[Exception], ...]:
+    """What a request or a read of its answer can raise."""
+    return (requests.RequestException, low.HTTPError, OSError)
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error and all that it wraps, by cause, context, argument or `reason`."""
+    found: list[BaseException] = []
+    waiting: list[Any] = [error]
+    while waiting:
+        part = waiting.pop(0)
+        if isinstance(part, BaseException) and part not in found:
+            found.append(part)
+            waiting += [getattr(part, "reason", None), part.__cause__, part.__context__, *part.args]
+    return found
+
+
+def _innermost(chain: list[BaseException]) -> str:
+    for part in reversed(chain):
+        if isinstance(part, OSError) and part.strerror:
+            return part.strerror
+    return type(chain[-1]).__name__

@@ -1,0 +1,141 @@
+"""Which of an index's files a target may use, and why not the others.
+
+Comes in: `File` values and the rules of one target on one architecture. Goes out: an objection in
+words (the same words in refusals), or none; the best wheel of a version. Pure.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
+
+from imgbuild.index.pages import SDIST_ENDINGS, File
+from imgbuild.wheel.tags import Tags
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file is judged by. `pins` maps normalized packages to exact versions."""
+
+    as_of: datetime.date
+    tags: Tags
+    pins: Mapping[str, str]
+
+    @property
+    def cut_off(self) -> datetime.datetime:
+        """The first moment that is too late: `as_of` 00:00 UTC."""
+        return datetime.datetime.combine(self.as_of, datetime.time(), tzinfo=datetime.UTC)
+
+
+def objection(file: File, package: str, rules: Rules, *, timed: bool) -> str | None:
+    """Why `file` may not be used (a wheel only), or None. `timed`: the index gives upload times."""
+    if not file.is_wheel:
+        return "is no wheel"
+    if not rules.tags.fits(file.name):
+        return f"is for {described(file.name)}"
+    return late(file, rules, timed=timed) or unwanted(file, package, rules)
+
+
+def late(file: File, rules: Rules, *, timed: bool) -> str | None:
+    """Why the cut-off excludes `file`, or None. An unknown time counts as late."""
+    if not timed or (file.uploaded is not None and file.uploaded < rules.cut_off):
+        return None
+    if file.uploaded is None:
+        return "has no upload time, so the cut-off cannot judge it"
+    return f"was uploaded {file.uploaded:%Y-%m-%d}, not before the cut-off {rules.as_of}"
+
+
+def unwanted(file: File, package: str, rules: Rules) -> str | None:
+    """Why `file` is excluded though it is in time and fits the machine, or None."""
+    if file.yanked and not same_version(file.version, rules.pins.get(package)):
+        return "was yanked"
+    try:
+        wanted = SpecifierSet(file.requires_python or "")
+    except InvalidSpecifier:
+        return None  # uv reads such old texts its own way
+    if not wanted.contains(rules.tags.markers["python_full_version"], prereleases=True):
+        return f"wants Python {file.requires_python}"
+    return None
+
+
+def same_version(version: Version | None, pin: str | None) -> bool:
+    """Whether `version` is the pinned one; a pin without a local part allows any (PEP 440)."""
+    if version is None or pin is None:
+        return False
+    wanted = Version(pin)
+    return version == wanted if wanted.local else Version(version.public) == wanted
+
+
+def usable(files: Iterable[File], package: str, rules: Rules, *, timed: bool) -> list[File]:
+    """The wheels that may be used, in the order given."""
+    return [file for file in files if objection(file, package, rules, timed=timed) is None]
+
+
+def best(files: Iterable[File], version: Version, tags: Tags) -> File | None:
+    """The best wheel of exactly `version` by tag, build number and name; None if there is none."""
+    ranked = [
+        (rank, file)
+        for file in files
+        if file.version == version and (rank := tags.rank(file.name)) is not None
+    ]
+    return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
+
+
+def is_sdist(file: File) -> bool:
+    """Whether the file is a source distribution by its name."""
+    return file.name.endswith(SDIST_ENDINGS) and file.version is not None
+
+
+def described(name: str) -> str:
+    """What machine and Python a wheel is for, in words: "Linux x86_64, Python cp310"."""
+    try:
+        tags = parse_wheel_filename(name)[3]
+    except InvalidWheelFilename:
+        return "nothing that its name tells"
+    pythons = sorted({tag.interpreter for tag in tags})
+    return f"{system(name)}, Python {'/'.join(pythons)}"
+
+
+def system(name: str) -> str:
+    """What machine a wheel is for, in words: "Linux x86_64"."""
+    try:
+        tags = parse_wheel_filename(name)[3]
+    except InvalidWheelFilename:
+        return "nothing that its name tells"
+    return "/".join(sorted({_system(tag.platform) for tag in tags}))
+
+
+def _system(platform: str) -> str:
+    for start, system in (
+        ("manylinux", "Linux"),
+        ("linux", "Linux"),
+        ("musllinux", "musl Linux"),
+        ("macosx", "macOS"),
+        ("win", "Windows"),
+    ):
+        if platform.startswith(start):
+            machine = next(
+                (
+                    m
+                    for m in (
+                        "x86_64",
+                        "aarch64",
+                        "arm64",
+                        "amd64",
+                        "universal2",
+                        "i686",
+                        "ppc64le",
+                        "s390x",
+                        "armv7l",
+                        "riscv64",
+                    )
+                    if platform.endswith(m)
+                ),
+                platform,
+            )
+            return f"{system} {machine}"
+    return platform

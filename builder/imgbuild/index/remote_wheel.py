@@ -1,0 +1,194 @@
+"""Files that stay where they are: METADATA of a remote wheel, a few kilobytes of gigabytes.
+
+Comes in: a `File` of an index. Goes out: the bytes of its METADATA, from the file that the index
+keeps beside the wheel (PEP 658) or by HTTP ranges out of the wheel itself, remembered by the
+wheel's sha256; and the file as a lock names it. A server that ignores ranges sends the whole
+wheel, of which only the end is kept in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+from collections import OrderedDict
+from typing import Any, Protocol
+
+from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.index.pages import File
+from imgbuild.lock.resolution import Locked, Wheel
+from imgbuild.values import sha256
+from imgbuild.wheel.metadata import read_metadata
+
+# A wheel's last kilobytes hold its directory and, as installers write dist-info last, METADATA too.
+TAIL = 64 * 1024
+FACT = "metadata"
+Octets = bytes  # inside Blocks, `bytes` is the method
+
+
+class Ranges(Protocol):
+    """The part of `fetch.Http` that reads pieces of files."""
+
+    def part(self, url: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start`."""
+
+    def part_end(self, url: str, length: int) -> tuple[bytes, int]:
+        """The last `length` bytes, and the size of the whole."""
+
+    def bytes(self, url: str) -> bytes:
+        """All of it."""
+
+
+class Facts(Protocol):
+    """The part of `store.Store` that remembers."""
+
+    def fact(self, kind: str, key: str) -> bytes | None:
+        """What was kept."""
+
+    def put_fact(self, kind: str, key: str, data: bytes) -> None:
+        """Keep `data`."""
+
+
+class Blocks:
+    """`Ranges` that fetches whole blocks and keeps the latest: neighbours are asked for in turn."""
+
+    def __init__(self, http: Ranges, *, block: int = 1 << 19, limit: int = 256) -> None:
+        self._http = http
+        self._block = block
+        self._limit = limit
+        self._sizes: dict[str, int] = {}
+        self._kept: OrderedDict[tuple[str, int], Octets] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def part(self, url: str, start: int, length: int) -> Octets:
+        """`length` bytes from `start`."""
+        size = self._sizes.get(url)
+        if size is None or start + length > size:
+            return self._http.part(url, start, length)
+        first, last = start // self._block, (start + length - 1) // self._block
+        missing = [at for at in range(first, last + 1) if (url, at) not in self._kept]
+        if missing:
+            begin = missing[0] * self._block
+            end = min(size, (missing[-1] + 1) * self._block)
+            data = self._http.part(url, begin, end - begin)
+            self._keep(url, missing[0], data)
+        with self._lock:
+            blocks = [self._kept.get((url, at), b"") for at in range(first, last + 1)]
+        if not all(blocks):  # more than is kept, or others were quicker
+            return self._http.part(url, start, length)
+        whole = b"".join(blocks)
+        skip = start - first * self._block
+        return whole[skip : skip + length]
+
+    def part_end(self, url: str, length: int) -> tuple[Octets, int]:
+        """The last `length` bytes, and the size of the whole."""
+        data, size = self._http.part_end(url, length)
+        self._sizes[url] = size
+        return data, size
+
+    def bytes(self, url: str) -> Octets:
+        """All of it."""
+        return self._http.bytes(url)
+
+    def _keep(self, url: str, first: int, data: Octets) -> None:
+        with self._lock:
+            for at in range(0, len(data), self._block):
+                key = (url, first + at // self._block)
+                self._kept[key] = data[at : at + self._block]
+                self._kept.move_to_end(key)
+            while len(self._kept) > self._limit:
+                self._kept.popitem(last=False)
+
+
+class RemoteFile(io.RawIOBase):
+    """A file on a server, readable and seekable; what was fetched once is not fetched again."""
+
+    def __init__(self, url: str, http: Ranges) -> None:
+        super().__init__()
+        self._url = url
+        self._http = http
+        self._tail, self.size = http.part_end(url, TAIL)
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """The position in bytes."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move; the new position."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` with the next bytes; how many there were."""
+        start, length = self._position, min(len(buffer), self.size - self._position)
+        if length <= 0:
+            return 0
+        cached_from = self.size - len(self._tail)
+        if start >= cached_from:
+            data = self._tail[start - cached_from :][:length]
+        else:
+            data = self._http.part(self._url, start, length)
+        buffer[:length] = data
+        self._position += length
+        return length
+
+
+def metadata(file: File, http: Ranges, facts: Facts) -> bytes:
+    """METADATA of the wheel that `file` names.
+
+    FetchFailed if it cannot be fetched; IntegrityError if it is not what the index says.
+    """
+    if file.sha256 and (known := facts.fact(FACT, file.sha256)) is not None:
+        return known
+    data = _beside(file, http) if file.metadata else None
+    if data is None:
+        data = read_metadata(io.BufferedReader(RemoteFile(file.url, http), 1 << 16), file.name)
+    if file.sha256:
+        facts.put_fact(FACT, file.sha256, data)
+    return data
+
+
+def _beside(file: File, http: Ranges) -> bytes | None:
+    with contextlib.suppress(
+        FetchFailed
+    ):  # announced, yet not served: the wheel itself still has it
+        data = http.bytes(f"{file.url}.metadata")
+        if file.metadata_sha256 and sha256(data) != file.metadata_sha256:
+            message = f"{file.name}.metadata is not what its index says: sha256 {sha256(data)}"
+            raise IntegrityError(message, hint=f"the index says {file.metadata_sha256}")
+        return data
+    return None
+
+
+def lock_file(file: File, http: Ranges) -> Locked:
+    """`file` as a lock names it; what its index does not say is asked of its server or computed."""
+    digest, size = file.sha256, file.size
+    if digest is None:
+        data = http.bytes(file.url)
+        digest, size = sha256(data), len(data)
+    elif size is None:
+        size = http.part_end(file.url, 1)[1]
+    return Locked(file=file.name, size=size, sha256=digest)
+
+
+def lock_wheel(package: str, version: str, index: str, file: File, http: Ranges) -> Wheel:
+    """`file` as the wheel of `package` that a lock names; `index` is the name of its index."""
+    locked = lock_file(file, http)
+    return Wheel(
+        package=package,
+        version=version,
+        index=index,
+        file=locked.file,
+        size=locked.size,
+        sha256=locked.sha256,
+    )

@@ -1,0 +1,231 @@
+"""The gateway: a simple index on 127.0.0.1 that shows uv exactly what a target may use.
+
+Comes in: the indexes, the rules of a target, and, for packages that may be built from their
+sdist, a function that builds one. Goes out: PEP 691 pages and METADATA over HTTP, for the time of
+one resolution. What was learned of a package (see `constraints`) is added to its METADATA on the
+way to uv and nowhere else: locks and audits see what its authors wrote.
+
+Why a gateway and not upper bounds that are resolved again until stable: the cut-off is judged
+file by file, so that one pass is exact; an index answers only for the packages assigned to it, so
+that no other can win by a higher version; uv sees no file that does not fit, downloads no wheel
+and runs no build.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import http.server
+import json
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from imgbuild.errors import ImgbuildError
+from imgbuild.index.candidates import Rules, is_sdist, late, unwanted, usable
+from imgbuild.index.pages import File, Indexes
+from imgbuild.index.remote_wheel import Facts, Ranges, metadata
+from imgbuild.system.console import console
+from imgbuild.values import normalize
+
+CONTENT = "application/vnd.pypi.simple.v1+json"
+
+
+class Builder(Protocol):
+    """Makes METADATA of the wheel that an sdist yields; may build it."""
+
+    def __call__(self, package: str, sdist: File) -> bytes:
+        """METADATA of the wheel of `sdist`; an ImgbuildError if there can be none."""
+
+
+class Amend(Protocol):
+    """Says what a package's METADATA lacks."""
+
+    def __call__(self, package: str, version: Version) -> Sequence[str]:
+        """The requirements to add to `package` at `version`."""
+
+
+def nothing(package: str, version: Version) -> Sequence[str]:
+    """An `Amend` that leaves METADATA as it is."""
+    del package, version
+    return ()
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that the gateway offers: a wheel of an index, or one to be made from `sdist`."""
+
+    wheel: File
+    sdist: File | None = None
+
+
+class Catalogue:
+    """What a target may use of each package. Remembers what went wrong while uv was asking."""
+
+    def __init__(
+        self,
+        indexes: Indexes,
+        rules: Rules,
+        ranges: Ranges,
+        facts: Facts,
+        *,
+        sdists: Mapping[str, Builder] | None = None,
+        hide: Callable[[str, Version], bool] = lambda package, version: False,
+    ) -> None:
+        self.indexes = indexes
+        self.rules = rules
+        self.failures: list[ImgbuildError] = []
+        self._ranges = ranges
+        self._facts = facts
+        self._sdists = dict(sdists or {})
+        self._hide = hide
+        self._building = threading.Lock()
+
+    def offers(self, package: str) -> list[Offer]:
+        """Every file of `package` that may be used. FetchFailed if its index does not answer."""
+        files = self.indexes.files(package)
+        timed = self.indexes.place(package).timed
+        wheels = [
+            file
+            for file in usable(files, package, self.rules, timed=timed)
+            if file.version is not None and not self._hide(package, file.version)
+        ]
+        offers = [Offer(wheel=wheel) for wheel in wheels]
+        if package not in self._sdists:
+            return offers
+        have = {wheel.version for wheel in wheels}
+        for file in files:
+            excluded = late(file, self.rules, timed=timed) or unwanted(file, package, self.rules)
+            if is_sdist(file) and excluded is None and file.version not in have:
+                offers.append(Offer(wheel=promised(package, file), sdist=file))
+                have.add(file.version)
+        return offers
+
+    def metadata(self, package: str, name: str) -> bytes | None:
+        """METADATA of the offered file `name`; None if it is not offered."""
+        for offer in self.offers(package):
+            if offer.wheel.name == name:
+                if offer.sdist is None:
+                    return metadata(offer.wheel, self._ranges, self._facts)
+                with self._building:
+                    return self._sdists[package](package, offer.sdist)
+        return None
+
+    def chosen(self, package: str, version: Version) -> Offer | None:
+        """The best offer of exactly `version`, or None."""
+        ranked = [
+            (rank, offer)
+            for offer in self.offers(package)
+            if offer.wheel.version == version
+            and (rank := self.rules.tags.rank(offer.wheel.name)) is not None
+        ]
+        return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
+
+
+def promised(package: str, sdist: File) -> File:
+    """The wheel to be made from `sdist`: pure, its hash not known before it is made."""
+    name = f"{package.replace('-', '_')}-{sdist.version}-py3-none-any.whl"
+    return msgspec.structs.replace(sdist, name=name, sha256=None, size=None, metadata=False)
+
+
+def page(package: str, offers: list[Offer], base: str) -> bytes:
+    """The PEP 691 page of `package`, its files under `base`."""
+    files: list[dict[str, Any]] = []
+    for offer in offers:
+        file = offer.wheel
+        entry: dict[str, Any] = {
+            "filename": file.name,
+            "url": f"{base}/files/{package}/{urllib.parse.quote(file.name)}",
+            "hashes": {"sha256": file.sha256} if file.sha256 else {},
+            "core-metadata": True,
+            "yanked": False,
+        }
+        if file.size is not None:
+            entry["size"] = file.size
+        if file.requires_python:
+            entry["requires-python"] = file.requires_python
+        if file.uploaded is not None:
+            entry["upload-time"] = file.uploaded.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        files.append(entry)
+    document = {"meta": {"api-version": "1.1"}, "name": package, "files": files}
+    return json.dumps(document).encode()
+
+
+def amended(data: bytes, requirements: Sequence[str]) -> bytes:
+    """METADATA with `requirements` beside its own. They go first: what ends a header varies."""
+    ending = b"\r\n" if b"\r\n" in data[:200] else b"\n"
+    added = b"".join(b"Requires-Dist: " + line.encode() + ending for line in requirements)
+    mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
+    return mark + added + data.removeprefix(mark)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    catalogue: Catalogue
+    amend: Amend
+    base: str
+
+    def do_GET(self) -> None:
+        try:
+            status, kind, data = self._answer(urllib.parse.unquote(self.path))
+        except ImgbuildError as error:
+            # Uv prints no more than the status: the reason is kept and raised when uv has ended.
+            # 400, since uv would ask again after a 5xx, and fetching has tried often enough.
+            self.catalogue.failures.append(error)
+            status, kind, data = 400, "text/plain", error.message.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _answer(self, path: str) -> tuple[int, str, bytes]:
+        match path.strip("/").split("/"):
+            case ["simple", package]:
+                package = normalize(package)
+                offers = self.catalogue.offers(package)
+                if not offers and not self.catalogue.indexes.files(package):
+                    return 404, "text/plain", b"no such package"
+                return 200, CONTENT, page(package, offers, self.base)
+            case ["files", package, name] if name.endswith(".metadata"):
+                name = name.removesuffix(".metadata")
+                data = self.catalogue.metadata(package, name)
+                if data is not None:
+                    more = self.amend(normalize(package), parse_wheel_filename(name)[1])
+                    return 200, "application/octet-stream", amended(data, more)
+        return 404, "text/plain", b"the gateway has pages and metadata only"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
+        del format, args  # each request under -v would bury everything else
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        del request, client_address
+        console.detail("the gateway lost a connection to uv")
+
+
+@contextlib.contextmanager
+def serve(catalogue: Catalogue, amend: Amend = nothing) -> Iterator[str]:
+    """Serve `catalogue` on 127.0.0.1, amended; yields the address of its simple index."""
+    parts = {"catalogue": catalogue, "amend": staticmethod(amend)}
+    handler = type("Handler", (_Handler,), parts)
+    with _Server(("127.0.0.1", 0), handler) as server:
+        base = f"http://127.0.0.1:{server.server_address[1]}"
+        handler.base = base  # type: ignore[attr-defined]  # set once the port is known
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
+        thread.start()
+        try:
+            yield f"{base}/simple/"
+        finally:
+            server.shutdown()
+            thread.join()

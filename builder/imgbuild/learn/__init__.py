@@ -1,0 +1,1 @@
+"""Audit findings become constraints, and the target is solved again."""

@@ -1,0 +1,400 @@
+"""Versions between which an incompatibility appears or disappears.
+
+Modules are read by range from wheels that are not downloaded; answers are kept in the store.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild.audit.main_path import policy, registries
+from imgbuild.audit.names import search
+from imgbuild.audit.packages.library import Library
+from imgbuild.audit.packages.package_set import World, open_world
+from imgbuild.audit.source.facts import Call, Function, ModuleFacts
+from imgbuild.cache.store import Store
+from imgbuild.codec import compact
+from imgbuild.errors import FetchFailed
+from imgbuild.index.candidates import best, same_version, unwanted
+from imgbuild.index.pages import File
+from imgbuild.index.remote_wheel import lock_wheel
+from imgbuild.index.server import Catalogue
+from imgbuild.lock.resolution import Wheel
+from imgbuild.report import Evidence, Relation
+from imgbuild.system.code_digest import code_digest
+
+T = TypeVar("T")
+ANSWERS = "audit-probe"
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True):
+    """A version that could be in the world: the wheel of it that fits the machine best."""
+
+    version: Version
+    file: File
+
+    @property
+    def uploaded(self) -> datetime.datetime | None:
+        """When the wheel was uploaded, if the index says."""
+        return self.file.uploaded
+
+
+class Shelf:
+    """The releases of packages, as one target's indexes have them; the cut-off is left out."""
+
+    def __init__(self, catalogue: Catalogue, library: Library, store: Store) -> None:
+        self.catalogue = catalogue
+        self.library = library
+        self.store = store
+        self._releases: dict[str, tuple[Release, ...]] = {}
+
+    def releases(self, package: str) -> tuple[Release, ...]:
+        """Every final version that has a wheel for the machine and was not yanked, ascending.
+
+        A pinned version counts whatever it is.
+        """
+        if package not in self._releases:
+            rules = self.catalogue.rules
+            files = [
+                file
+                for file in self.catalogue.indexes.files(package)
+                if file.is_wheel and unwanted(file, package, rules) is None
+            ]
+            versions = {
+                file.version
+                for file in files
+                if file.version is not None
+                and (
+                    not file.version.is_prerelease
+                    or same_version(file.version, rules.pins.get(package))
+                )
+            }
+            found = [
+                Release(version=version, file=file)
+                for version in sorted(versions)
+                if (file := best(files, version, rules.tags)) is not None
+            ]
+            self._releases[package] = tuple(found)
+        return self._releases[package]
+
+    def release(self, package: str, version: str) -> Release | None:
+        """The release of exactly `version`; None if there is none."""
+        wanted = Version(version)
+        found = (item for item in self.releases(package) if item.version == wanted)
+        return next(found, None)
+
+    def wheel(self, package: str, release: Release) -> Wheel:
+        """The wheel of a release, as a lock would name it.
+
+        FetchFailed if its index gives no hash, and the library has no way to its bytes.
+        """
+        index = self.catalogue.indexes.place(package).name
+        http = self.library.http
+        if release.file.sha256 is None or release.file.size is None:
+            if http is None:
+                message = (
+                    f"{release.file.name}: the index {index} gives no hash of it, and nothing may"
+                    " be fetched"
+                )
+                raise FetchFailed(message, hint="run once without --offline")
+            return lock_wheel(package, str(release.version), index, release.file, http)
+        return Wheel(
+            package=package,
+            version=str(release.version),
+            index=index,
+            file=release.file.name,
+            size=release.file.size,
+            sha256=release.file.sha256,
+        )
+
+    def world(self, releases: Mapping[str, Release]) -> World:
+        """These releases alone, as a world in which everything else is unknown."""
+        wheels, urls = [], {}
+        for package, release in releases.items():
+            wheel = self.wheel(package, release)
+            wheels.append(wheel)
+            urls[wheel.sha256] = release.file.url
+        tags = self.catalogue.rules.tags
+        return open_world(
+            wheels,
+            self.library,
+            python=tags.python,
+            arch=tags.arch,
+            glibc=tags.glibc,
+            locate=lambda wheel: self.store.file(wheel.sha256) or urls[wheel.sha256],
+            partial=True,
+        )
+
+    def remembered(self, key: Sequence[object], ask: Callable[[], T], form: type[T]) -> T:
+        """What `ask` answers about immutable files; kept under `key` and the code that answers."""
+        name = compact([code_digest(__name__), *key]).decode()
+        kept = self.store.fact(ANSWERS, name)
+        if kept is not None:
+            return msgspec.json.decode(kept, type=form)
+        answer = ask()
+        self.store.put_fact(ANSWERS, name, msgspec.json.encode(answer))
+        return answer
+
+
+# -- one version
+
+
+def lacks(shelf: Shelf, evidence: Evidence, release: Release) -> bool | None:
+    """Whether `release` of the other package still lacks (or refuses) what the evidence is about.
+
+    None where that cannot be known, or where the evidence is of a kind that names do not tell.
+    """
+    if evidence.relation not in _ASKS:
+        return None
+    wheel = shelf.wheel(evidence.other, release)
+    key = ("lacks", evidence.relation, evidence.subject, wheel.sha256)
+
+    def _ask() -> bool | None:
+        return _ASKS[evidence.relation](shelf.world({evidence.other: release}), evidence.subject)
+
+    return shelf.remembered(key, _ask, bool | None)  # type: ignore[arg-type]
+
+
+def brings(shelf: Shelf, package: str, release: Release, module: str) -> bool:
+    """Whether `release` of `package` has the module, by the names of its files."""
+    wheel = shelf.wheel(package, release)
+
+    def _ask() -> bool:
+        return module in shelf.world({package: release}).modules_of(package)
+
+    return shelf.remembered(("brings", module, wheel.sha256), _ask, bool)
+
+
+def _lacks_module(world: World, subject: str) -> bool | None:
+    there = world.exists(subject)
+    return None if there is None else not there and world.module(subject) is None
+
+
+def _lacks_name(world: World, subject: str) -> bool | None:
+    module, _, name = subject.partition(":")
+    first, *rest = name.split(".")
+    found = search.lookup(world, module, first)
+    for part in rest:
+        if found.state != "defined":
+            break
+        found = search.member(world, found, part)
+    return _absent(found)
+
+
+def _lacks_attribute(world: World, subject: str) -> bool | None:
+    found = dotted(world, subject)
+    if found.state != "unknown":
+        return _absent(found)
+    owner, _, name = subject.rpartition(".")
+    return True if silent(world, dotted(world, owner), name) else None
+
+
+def silent(world: World, found: search.Found, name: str) -> bool:
+    """Whether a class and all its bases are readable, and the word `name` is in none of them.
+
+    Then no `__getattr__` that answers from a table can answer for it.
+    """
+    word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
+    for one in search.ancestors(world, search.follow(world, found)):
+        owner = world.owner(one.home.module) if one.home is not None else None
+        source = world.read(owner, one.home.file) if owner is not None and one.home else None
+        if source is None or word.search(source):
+            return False
+    return True
+
+
+def _lacks_keyword(world: World, subject: str) -> bool | None:
+    callee, _, keyword = subject.removesuffix(")").partition("(")
+    taken = search.signature(world, dotted(world, callee))
+    return None if taken is None else not taken.takes(keyword)
+
+
+def _refuses_arguments(world: World, subject: str) -> bool | None:
+    """Whether an argument is asked for that a call leaves out, or so few places are taken."""
+    callee, _, what = subject.removesuffix(")").partition("(")
+    found = dotted(world, callee)
+    taken = search.signature(world, found)
+    if taken is None:
+        return None
+    if not what.isdecimal():
+        return any(one.name == what and not one.default for one in taken.parameters)
+    if isinstance(search.follow(world, found).definition, Function) and found.owner is not None:
+        return None  # whether self is among the places is not told
+    places = [one for one in taken.parameters if one.kind != "keyword"]
+    return not taken.varargs and len(places) <= int(what)
+
+
+def _has_registered(world: World, subject: str) -> bool | None:
+    name = subject.rpartition("(")[2].removesuffix(")")
+    rules = policy.load()
+    return any(registries.has(world, rules, package, name) for package in world.packages)
+
+
+_ASKS: dict[Relation, Callable[[World, str], bool | None]] = {
+    Relation.MODULE: _lacks_module,
+    Relation.NAME: _lacks_name,
+    Relation.ATTRIBUTE: _lacks_attribute,
+    Relation.KEYWORD: _lacks_keyword,
+    Relation.ARGUMENT: _refuses_arguments,
+    Relation.REGISTERED: _has_registered,
+}
+
+
+def _absent(found: search.Found) -> bool | None:
+    return None if found.state == "unknown" else found.state == "absent"
+
+
+def dotted(world: World, path: str) -> search.Found:
+    """What a path from the top of a package stands for: "vllm.SamplingParams", or "a.b:C.d"."""
+    first, *rest = path.replace(":", ".").split(".")
+    facts = world.module(first)
+    if not isinstance(facts, ModuleFacts):
+        return search.Found(state="unknown" if facts is not None else "absent")
+    found = search.Found(state="defined", definition=facts, home=facts)
+    for part in rest:
+        if found.state != "defined":
+            break
+        found = search.member(world, found, part)
+    return found
+
+
+def asks(shelf: Shelf, evidence: Evidence, release: Release) -> bool:
+    """Whether `release` of the package that failed uses the same thing, in the same file.
+
+    A file that moved is found by its name. False where the evidence is of a kind that the code of
+    one file does not tell.
+    """
+    if evidence.relation not in (*_ASKS, Relation.PACKAGE):
+        return False
+    wheel = shelf.wheel(evidence.package, release)
+    subject, file = evidence.subject, evidence.file
+    shapes = _shapes(shelf, evidence) if evidence.relation is Relation.ARGUMENT else ()
+    key = ("asks", evidence.relation, subject, file, shapes, wheel.sha256)
+
+    def _ask() -> bool:
+        world = shelf.world({evidence.package: release})
+        return any(
+            _uses(facts, evidence, shapes) for facts in _files(world, evidence.package, file)
+        )
+
+    return shelf.remembered(key, _ask, bool)
+
+
+# What a call passes: places, keywords, whether more by a star or two.
+_Shape = tuple[int, tuple[str, ...], bool, bool]
+
+
+def _shapes(shelf: Shelf, evidence: Evidence) -> tuple[_Shape, ...]:
+    """What the calls pass that the evidence is about; empty if they cannot be found again."""
+    own = shelf.release(evidence.package, evidence.version)
+    if own is None:
+        return ()
+    world = shelf.world({evidence.package: own})
+    return tuple(
+        _shape(call)
+        for facts in _files(world, evidence.package, evidence.file)
+        for call in facts.calls
+        if call.line == evidence.line and _calls(call, evidence.subject)
+    )
+
+
+def _shape(call: Call) -> _Shape:
+    return (call.positional, tuple(sorted(call.keywords)), call.star, call.double_star)
+
+
+def _calls(call: Call, subject: str) -> bool:
+    """Whether a call is one of what the subject names, as far as its last word tells."""
+    callee = subject.partition("(")[0]
+    return call.callee.rpartition(".")[2] == callee.replace(":", ".").rpartition(".")[2]
+
+
+def _files(world: World, package: str, file: str) -> Iterator[ModuleFacts]:
+    """The module of `file`, else those of files with its name."""
+    modules = world.modules_of(package)
+    name = file.rpartition("/")[2]
+    same = [module for module, path in modules.items() if path == file]
+    if not same and name != "__init__.py":
+        same = [module for module, path in modules.items() if path.endswith(f"/{name}")]
+    for module in sorted(same):
+        facts = world.module(module)
+        if isinstance(facts, ModuleFacts):
+            yield facts
+
+
+def _uses(facts: ModuleFacts, evidence: Evidence, shapes: Sequence[_Shape]) -> bool:
+    """Whether a module imports, calls with, or reads what the evidence is about."""
+    subject = evidence.subject
+    match evidence.relation:
+        case Relation.MODULE | Relation.PACKAGE:
+            return any(
+                line.module == subject or line.module.startswith(f"{subject}.")
+                or f"{line.module}.{line.name}" == subject
+                for line in facts.imports
+            )  # fmt: skip
+        case Relation.NAME:
+            module, _, name = subject.partition(":")
+            named = any(line.module == module and line.name == name for line in facts.imports)
+            return named or _reads(facts, name.rpartition(".")[2])
+        case Relation.KEYWORD:
+            keyword = subject.removesuffix(")").partition("(")[2]
+            return any(keyword in call.keywords and _calls(call, subject) for call in facts.calls)
+        case Relation.ARGUMENT:
+            return any(_shape(call) in shapes and _calls(call, subject) for call in facts.calls)
+        case Relation.REGISTERED:
+            name = subject.rpartition("(")[2].removesuffix(")")
+            return any(name in call.literals[:1] for call in facts.calls)
+        case _:
+            return _reads(facts, subject.rpartition(".")[2])
+
+
+def _reads(facts: ModuleFacts, name: str) -> bool:
+    expressions = (
+        *(item.expression for item in facts.attributes),
+        *(c.callee for c in facts.calls),
+    )
+    return any(text.rpartition(".")[2] == name for text in expressions)
+
+
+# -- all versions
+
+
+def boundary(
+    releases: Sequence[T], start: int, persists: Callable[[T], bool], step: int
+) -> tuple[T, T | None]:
+    """From `releases[start]`, which has the clash, to a side: the last with it, the first without.
+
+    Goes in growing steps (`step` is 1 or -1) and halves the last of them: few are asked. What is
+    answered are neighbours, so that the boundary is one even where the clash comes and goes.
+    """
+    bad, good, width = start, None, 1
+    edge = len(releases) - 1 if step > 0 else 0
+    while bad != edge:
+        reach = bad + step * width
+        reach = min(reach, edge) if step > 0 else max(reach, edge)
+        if not persists(releases[reach]):
+            good = reach
+            break
+        bad, width = reach, width * 2
+    if good is None:
+        return releases[bad], None
+    while abs(good - bad) > 1:
+        middle = (good + bad) // 2
+        if persists(releases[middle]):
+            bad = middle
+        else:
+            good = middle
+    return releases[bad], releases[good]
+
+
+def at_time(releases: Sequence[Release], moment: datetime.datetime | None) -> Release | None:
+    """The newest version that was there at `moment`; None if that is not known."""
+    if moment is None:
+        return None
+    there = [item for item in releases if item.uploaded is not None and item.uploaded <= moment]
+    return there[-1] if there else None

@@ -1,0 +1,184 @@
+"""From a finding to a constraint: which versions of B would do, and for which versions of A.
+
+Comes in: an error of an audit, with its evidence. Goes out: a `Constraint` that keeps the clash out
+of every world, or None where nothing can be learned. Two boundaries are looked for: the version of
+B where the name came or went, and, where A is free to move, the versions of A that ask for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import takewhile
+from typing import Final
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild.learn.boundaries import Release, Shelf, asks, boundary, brings, lacks
+from imgbuild.matrix import constraints
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.report import Evidence, Finding, Relation
+
+UNNAMED: Final = (Relation.SYMBOL, Relation.LIBRARY, Relation.ABI, Relation.CUDA)
+NEVER: Final = "<0"  # no version of the other package will do
+# The packages that others import without declaring them, by module. What gets into an image unasked
+# must be reviewed: no name is guessed, since anybody may publish under one, and what METADATA names
+# under an extra is optional by its authors' own word.
+_BROUGHT_BY: Final = {"pkg_resources": "setuptools", "setuptools": "setuptools"}
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """Which versions of the other package will do: a specifier, and where the name changed."""
+
+    spec: str
+    came: str = ""
+    went: str = ""
+
+
+def learn(finding: Finding, shelf: Shelf, pinned: Collection[str]) -> Constraint | None:
+    """The constraint that `finding` proves; None if it has no evidence to learn from.
+
+    `pinned` are the packages that the target holds at one version.
+    """
+    evidence = finding.evidence
+    if evidence is None or not evidence.version:
+        return None
+    missing = evidence.relation is Relation.PACKAGE
+    other = _BROUGHT_BY.get(evidence.subject.partition(".")[0], "") if missing else evidence.other
+    found = holding(evidence, other, shelf) if missing and other else bounds(evidence, shelf)
+    if not other or found is None:
+        return None
+    return Constraint(
+        package=evidence.package,
+        versions=own_range(evidence, shelf, pinned),
+        needs=f"{other}{found.spec}",
+        missing=missing,
+        check=finding.check,
+        file=evidence.file,
+        line=evidence.line,
+        name=evidence.subject,
+        came=found.came,
+        went=found.went,
+        read_in=evidence.version,
+        against=evidence.other_version,
+    )
+
+
+def joined(entry: Constraint, known: Iterable[Constraint], shelf: Shelf) -> Constraint:
+    """`entry`; as a bound, if with what is known it excludes all releases on one side.
+
+    Of binaries each round excludes one version: when two or more of them are the newest that there
+    are, or the oldest, no other need be tried one after the other.
+    """
+    alike = [
+        one
+        for one in (entry, *known)
+        if (one.package, one.other, one.missing) == (entry.package, entry.other, entry.missing)
+        and constraints.within(entry.versions, one.versions)
+    ]
+    excluded = _excluded(entry)
+    if excluded is None:
+        return entry
+    versions = [Version(one.version.public) for one in shelf.releases(entry.other)]
+    gone = {v for v in versions if any(not one.spec.contains(v, prereleases=True) for one in alike)}
+    newest = list(takewhile(gone.__contains__, reversed(versions)))
+    oldest = list(takewhile(gone.__contains__, versions))
+    if excluded in newest and 1 < len(newest) < len(versions):
+        bounds_of = Bounds(spec=f"<{newest[-1]}", went=str(newest[-1]))
+    elif excluded in oldest and 1 < len(oldest) < len(versions):
+        first = str(versions[len(oldest)])
+        bounds_of = Bounds(spec=f">={first}", came=first)
+    else:
+        return entry
+    return msgspec.structs.replace(
+        entry, needs=f"{entry.other}{bounds_of.spec}", came=bounds_of.came, went=bounds_of.went
+    )
+
+
+def _excluded(entry: Constraint) -> Version | None:
+    """The one version that an entry excludes; None if it says anything else."""
+    parts = list(entry.spec)
+    if len(parts) != 1 or parts[0].operator != "!=" or parts[0].version.endswith(".*"):
+        return None
+    return Version(parts[0].version)
+
+
+def bounds(evidence: Evidence, shelf: Shelf) -> Bounds | None:
+    """Which versions of the other package would do; None if nothing tells.
+
+    What the evidence says itself counts first (a window, a rule). Names are looked up in other
+    versions; where these two packages alone do not clash, a third one has a hand in it, and no
+    version of the other is to blame. Of binaries it is only known that these two do not fit.
+    """
+    if evidence.spec:
+        return Bounds(spec=evidence.spec)
+    if not evidence.other_version:
+        return None
+    this_one = Bounds(spec=f"!={Version(evidence.other_version).public}")
+    releases = shelf.releases(evidence.other)
+    start = _place(releases, evidence.other_version)
+    if start is None or evidence.relation in UNNAMED:
+        return this_one
+    if lacks(shelf, evidence, releases[start]) is not True:
+        return this_one if evidence.relation is Relation.ARGUMENT else None
+
+    def persists(release: Release) -> bool:
+        return lacks(shelf, evidence, release) is True
+
+    for step in _directions(evidence, shelf, releases[start]):
+        bad, good = boundary(releases, start, persists, step)
+        if good is not None and step < 0:
+            return Bounds(spec=f"<{bad.version.public}", went=str(bad.version))
+        if good is not None:
+            return Bounds(spec=f">={good.version.public}", came=str(good.version))
+    return Bounds(spec=NEVER)
+
+
+def holding(evidence: Evidence, other: str, shelf: Shelf) -> Bounds:
+    """Which versions of `other` bring the module that is missing: all, or those before it went."""
+    releases = shelf.releases(other)
+    module = evidence.subject.partition(".")[0]
+
+    def persists(release: Release) -> bool:
+        return not brings(shelf, other, release, module)
+
+    if evidence.spec or not releases or not persists(releases[-1]):
+        return Bounds(spec=evidence.spec)
+    bad, good = boundary(releases, len(releases) - 1, persists, -1)
+    return Bounds(spec=NEVER if good is None else f"<{bad.version.public}", went=str(bad.version))
+
+
+def _directions(evidence: Evidence, shelf: Shelf, other: Release) -> tuple[int, int]:
+    """Where to look first: back, if the other package is the younger one, else ahead."""
+    own = shelf.release(evidence.package, evidence.version)
+    if own is None or own.uploaded is None or other.uploaded is None:
+        return (-1, 1)
+    return (-1, 1) if other.uploaded > own.uploaded else (1, -1)
+
+
+def own_range(evidence: Evidence, shelf: Shelf, pinned: Collection[str]) -> str:
+    """The versions of the package itself that ask for the same, as a specifier.
+
+    One alone where the package is pinned, or where only this version was judged. Every release of
+    the range is asked: one that does not ask for it would be held to what others need.
+    """
+    alone = f"=={evidence.version}"
+    releases = shelf.releases(evidence.package)
+    start = _place(releases, evidence.version)
+    if evidence.package in pinned or start is None or not asks(shelf, evidence, releases[start]):
+        return alone
+
+    def _last(step: int) -> Release:
+        """The last of those in a row that ask; one that does not ends it, whatever comes after."""
+        side = releases[start:] if step > 0 else releases[start::-1]
+        return list(takewhile(lambda release: asks(shelf, evidence, release), side))[-1]
+
+    low, high = _last(-1), _last(1)
+    if low is high:
+        return alone
+    return f">={low.version.public},<={high.version.public}"
+
+
+def _place(releases: Sequence[Release], version: str) -> int | None:
+    wanted = Version(version)
+    return next((at for at, item in enumerate(releases) if item.version == wanted), None)

@@ -1,0 +1,158 @@
+"""What the past of a package tells: attributes that it had, and that it takes from nowhere now.
+
+Comes in: a world, its main path, and the releases of its packages. Goes out: findings. A class with
+`__getattr__` may have any attribute, so names alone say nothing against it. But where a package
+reads one that the class had, in writing, in the release of the reader's own day, and the word is
+gone from the sources of the class and all its bases, nobody is left who could answer for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from imgbuild.audit.checks.findings import finding, place_of
+from imgbuild.audit.main_path import policy
+from imgbuild.audit.main_path.closure import Level, MainPath
+from imgbuild.audit.main_path.guards import ATTRIBUTE, judge
+from imgbuild.audit.names import search
+from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.names.search import Found
+from imgbuild.audit.packages.package_set import World
+from imgbuild.audit.source.facts import Assigned, Attribute, Class, ModuleFacts
+from imgbuild.learn.boundaries import Shelf, at_time, lacks, silent
+from imgbuild.report import Evidence, Finding, Relation
+
+CHECK = "calls"
+_UNION = re.compile(r"(?:typing\.)?(?:Union|Optional)\[(.*)\]")
+
+
+class Read(msgspec.Struct, frozen=True):
+    """An attribute that the main path reads of another package's class, which may have it."""
+
+    facts: ModuleFacts
+    line: int
+    entry: str
+    own: str
+    other: str
+    subject: str
+
+
+def check(world: World, path: MainPath, open_shelf: Callable[[], Shelf]) -> list[Finding]:
+    """Reads of attributes that were there when the reader was written, and are gone.
+
+    `open_shelf` gives the releases of packages; it is not called where nothing is read like that.
+    """
+    shelf: Shelf | None = None
+    found: dict[tuple[str, int, str], Finding] = {}
+    for read in _reads(world, path):
+        # One finding is enough for a union of classes that lack the same.
+        key = (read.facts.module, read.line, read.subject.rpartition(".")[2])
+        if key in found:
+            continue
+        shelf = shelf or open_shelf()
+        if _had(world, shelf, read):
+            place = place_of(world, read.facts, read.line, read.entry)
+            if place is not None:
+                found[key] = finding(
+                    world,
+                    CHECK,
+                    place,
+                    relation=Relation.ATTRIBUTE,
+                    other=read.other,
+                    subject=read.subject,
+                    text=f"reads {read.subject}, which {read.other} "
+                    f"{world.version(read.other)} has no longer",
+                    error=True,
+                )
+    return list(found.values())
+
+
+def _had(world: World, shelf: Shelf, read: Read) -> bool:
+    """Whether the other package had the attribute when the reader's release was uploaded."""
+    own = shelf.release(read.own, world.version(read.own) or "0")
+    then = at_time(shelf.releases(read.other), own.uploaded if own is not None else None)
+    if own is None or then is None:
+        return False
+    evidence = Evidence(
+        relation=Relation.ATTRIBUTE,
+        package=read.own,
+        version=str(own.version),
+        other=read.other,
+        subject=read.subject,
+    )
+    return lacks(shelf, evidence, then) is False
+
+
+def _reads(world: World, path: MainPath) -> Iterator[Read]:
+    for module in path.modules():
+        facts = world.module(module)
+        if isinstance(facts, ModuleFacts):
+            for fact in facts.attributes:
+                yield from _read(world, path, facts, fact)
+
+
+def _read(world: World, path: MainPath, facts: ModuleFacts, fact: Attribute) -> Iterator[Read]:
+    how = path.reached(facts.module, scopes(facts).runner(fact.scope)) if fact.receiver else None
+    if how is None or how.level >= Level.REMOTE:
+        return
+    course = judge(world, fact.guards)
+    if (
+        not course.runs
+        or not course.clear
+        or course.catches(*ATTRIBUTE)
+        or fact.expression in course.asked
+    ):
+        return
+    own, name = world.owner(facts.module), fact.expression.rpartition(".")[2]
+    for path_to, holder in _classes(world, facts, fact.receiver, fact.scope):
+        other = world.owner(holder.home.module) if holder.home is not None else None
+        if own is None or other is None or other == own or other not in policy.load().walk:
+            continue
+        open_ended = search.member(world, holder, name).state == "unknown"
+        if open_ended and silent(world, holder, name) and not _defines(world, other, name):
+            yield Read(facts, fact.line, how.entry, own, other, f"{path_to}.{name}")
+
+
+def _defines(world: World, package: str, name: str) -> bool:
+    """Whether any class of the package, a subclass perhaps, gives itself something of that name."""
+    word = re.escape(name)
+    given = re.compile(rf"def {word}\b|\b{word}\b\s*[:=]|[\"']{word}[\"']".encode())
+    roots = {module.partition(".")[0] for module in world.modules_of(package)}
+    return any(given.search(world.books[package].text(root).source) for root in sorted(roots))
+
+
+def _classes(
+    world: World, facts: ModuleFacts, receiver: str, scope: str
+) -> Iterator[tuple[str, Found]]:
+    """The classes that a receiver may be of, one or those of a union, by their path for readers."""
+    found = search.class_of(world, facts, receiver, scope=scope)
+    text, home = receiver, facts
+    named = search.resolve(world, facts, receiver.removesuffix("()"), scope=scope)
+    if isinstance(found.definition, Class):
+        if named.trace:
+            yield named.trace[0].lstrip("*").replace(":", "."), found
+        return
+    if isinstance(named.definition, Assigned) and named.home is not None:
+        text, home, scope = named.definition.value, named.home, ""
+    for part in parts(text):
+        if part != receiver:
+            yield from _classes(world, home, part, scope)
+
+
+def parts(text: str) -> list[str]:
+    """The members of a union as written: "Union[A, B[C]]", "A | None", in quotes or not."""
+    text = text.strip().strip("\"'")
+    union = _UNION.fullmatch(text)
+    inner = union[1] if union is not None else text
+    depth, found = 0, [""]
+    for letter in inner:
+        depth += (letter == "[") - (letter == "]")
+        if depth == 0 and letter in ",|":
+            found.append("")
+        else:
+            found[-1] += letter
+    names_of = [part.strip().strip("\"'") for part in found]
+    return [part for part in names_of if part and part != "None"]

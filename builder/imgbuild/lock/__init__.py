@@ -1,0 +1,1 @@
+"""What a lock holds, and how it is written and compared."""

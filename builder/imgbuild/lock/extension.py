@@ -1,0 +1,196 @@
+"""The lock of an extension: all that the published target has, unchanged, and what a row adds.
+
+Comes in: a matrix of either kind and what was resolved. Goes out: the lock; the ways in which one
+no longer follows from the matrix, the published lock and the user's files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.cache.store import Store
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Added, AddedFile, Extends, Lock
+from imgbuild.lock.published import LOCK, VERSION_LABEL, Below, Extended, below
+from imgbuild.lock.resolution import Built, Deb, RegistryLayer, Resolution, Wheel
+from imgbuild.matrix.extension import Added as AddedRow
+from imgbuild.matrix.extension import Extension
+from imgbuild.matrix.model import Matrix, Target
+from imgbuild.values import Arch, Sha256, sha256
+
+BASE_DIGEST = "org.opencontainers.image.base.digest"
+
+
+def make_lock(matrix: Matrix, name: str, resolutions: Mapping[Arch, Resolution]) -> Lock:
+    """The lock of target `name`, whatever it is; InputError if an added file cannot be read."""
+    found = below(matrix, name)
+    if found is None or not isinstance(matrix, Extended):
+        return locks.make_lock(matrix, name, dict(resolutions))
+    row, target, own = matrix.rows[name], matrix.targets[name], found.lock
+    wanted = {package: wanted.spec for package, wanted in row.requires.items()}
+    wanted |= {package: f"=={version}" for package, version in row.pins.items()}
+    return msgspec.structs.replace(
+        own,
+        target=name,
+        as_of=target.as_of.isoformat(),
+        requirements=dict(sorted({**own.requirements, **wanted}.items())),
+        indexes=dict(sorted(target.indexes.items())),
+        settings=_settings(found, row, name, target),
+        drop=(*own.drop, *row.drop),
+        arch=dict(sorted(resolutions.items())),
+        extends=Extends(
+            target=found.name,
+            lock=found.hash,
+            digest=found.digest,
+            packages=tuple(sorted(row.packages)),
+            files={path: _locked(matrix, file) for path, file in sorted(row.files.items())},
+            links={path: link.to for path, link in sorted(row.links.items())},
+            arch={arch: _added(found, arch, resolutions[arch]) for arch in sorted(resolutions)},
+        ),
+    )
+
+
+def _added(found: Below, arch: Arch, resolution: Resolution) -> Added:
+    old = found.lock.arch.get(arch, Resolution(wheels=()))
+    debs = {deb.package for deb in old.debs}
+    return Added(
+        manifest=found.manifests.get(arch, found.digest),
+        wheels=tuple(sorted(resolution.versions.keys() - old.versions.keys())),
+        debs=tuple(deb.package for deb in resolution.debs if deb.package not in debs),
+    )
+
+
+def _settings(found: Below, row: Extension, name: str, target: Target) -> locks.Settings:
+    own = found.lock.settings
+    env = own.env | {key: variable.value for key, variable in row.env.items()}
+    labels = {
+        **own.labels,
+        **row.labels,
+        "org.opencontainers.image.title": name,
+        BASE_DIGEST: found.digest,
+        "dev.imgbuild.target": name,
+        "dev.imgbuild.extends": found.name,
+        "dev.imgbuild.as-of": target.as_of.isoformat(),
+        **{f"{VERSION_LABEL}{package}": version for package, version in row.pins.items()},
+    }
+    return msgspec.structs.replace(
+        own,
+        env=dict(sorted(env.items())),
+        labels=dict(sorted(labels.items())),
+        entrypoint=own.entrypoint if row.entrypoint is None else row.entrypoint,
+        cmd=own.cmd if row.cmd is None else row.cmd,
+    )
+
+
+def _locked(matrix: Extended, file: AddedRow) -> AddedFile:
+    data = read_file(matrix.folder, file.source)
+    return AddedFile(file=file.source, size=len(data), sha256=sha256(data), mode=file.mode)
+
+
+def read_file(folder: Path, source: str) -> bytes:
+    """The bytes of a file of the user's repository; InputError if there is none."""
+    try:
+        return (folder / source).read_bytes()
+    except OSError as error:
+        message = f"{folder / source}: {error.strerror}, and matrix.yaml adds it to an image"
+        raise InputError(message, hint="add the file, or take it out of `files`") from error
+
+
+def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
+    """The bytes of each added file of `lock`, by its path in the image.
+
+    IntegrityError if a file has changed since it was locked, InputError if it cannot be read.
+    """
+    if lock.extends is None or not isinstance(matrix, Extended):
+        return {}
+    found = {}
+    for path, file in lock.extends.files.items():
+        data = read_file(matrix.folder, file.file)
+        if sha256(data) != file.sha256:
+            message = f"{file.file} has sha256 {sha256(data)}, the lock says {file.sha256}"
+            raise IntegrityError(message, hint=f"imgbuild lock --target {lock.target}")
+        found[path] = data
+    return found
+
+
+def bring(lock: Lock, due: set[Sha256], matrix: Matrix, store: Store) -> set[Sha256]:
+    """Put those of `due` that are added files of `lock` into the store; their hashes.
+
+    IntegrityError if a file has changed since it was locked.
+    """
+    brought: set[Sha256] = set()
+    if lock.extends is None or not due.intersection(
+        file.sha256 for file in lock.extends.files.values()
+    ):
+        return brought
+    for path, data in contents(lock, matrix).items():
+        file = lock.extends.files[path]
+        if file.sha256 not in due:
+            continue
+        with store.scratch() as scratch:
+            (scratch / "file").write_bytes(data)
+            store.add_file(scratch / "file", file.sha256)
+        brought.add(file.sha256)
+    return brought
+
+
+def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
+    """Every way in which `lock` no longer follows from `matrix`, files and published locks."""
+    found = below(matrix, lock.target)
+    if found is None or not isinstance(matrix, Extended) or lock.extends is None:
+        return locks.stale(lock, matrix)
+    try:
+        due = make_lock(matrix, lock.target, lock.arch)
+    except InputError as error:
+        return (error.message,)
+    due = _with_folders(due, lock.extends)
+    reasons = [*_other_published(lock.extends, found), *_other_files(lock.extends, due.extends)]
+    if reasons:
+        return tuple(reasons)
+    for arch, resolution in lock.arch.items():
+        old = found.lock.arch.get(arch, Resolution(wheels=()))
+        for field in ("wheels", "built", "debs", "base_layers"):
+            locked = {_word(item): item for item in getattr(resolution, field)}
+            reasons += [
+                f"{arch}: {_word(item)} of {found.name} is not locked"
+                for item in getattr(old, field)
+                if locked.get(_word(item)) != item
+            ]
+    return (*reasons, *locks.differences(lock, due, matrix.targets[lock.target].arch))
+
+
+def _with_folders(due: Lock, locked: Extends) -> Lock:
+    """`due` with the folders of the base as they were read when `locked` was made."""
+    if due.extends is None:
+        return due
+    arches = {
+        arch: msgspec.structs.replace(added, folders=locked.arch[arch].folders)
+        for arch, added in due.extends.arch.items()
+        if arch in locked.arch
+    }
+    return msgspec.structs.replace(due, extends=msgspec.structs.replace(due.extends, arch=arches))
+
+
+def _other_published(locked: Extends, found: Below) -> list[str]:
+    if (locked.target, locked.lock, locked.digest) == (found.name, found.hash, found.digest):
+        return []
+    own, due = f"{locked.target} {locked.digest}", f"{found.name} {found.digest}"
+    return [f"it stands on {own}, the matrix says {due} ({found.folder / LOCK})"]
+
+
+def _other_files(locked: Extends, due: Extends | None) -> list[str]:
+    """The added files whose content is another one than when they were locked."""
+    files = due.files if due is not None else {}
+    return [
+        f"{files[path].file} has changed: sha256 {files[path].sha256}, the lock says {file.sha256}"
+        for path, file in locked.files.items()
+        if path in files and files[path].sha256 != file.sha256
+    ]
+
+
+def _word(item: Wheel | Built | Deb | RegistryLayer) -> str:
+    return item.digest if isinstance(item, RegistryLayer) else f"{item.package} {item.version}"

@@ -1,0 +1,333 @@
+"""The lock: every input of a target's image, by file name, size, sha256 and index name.
+
+Comes in: a target of the matrix and its resolutions. Goes out: `images/TARGET/lock.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.errors import InputError, LockStale, Problem
+from imgbuild.lock import drift
+from imgbuild.lock.resolution import Locked, Resolution
+from imgbuild.matrix import flashinfer
+from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target, User
+from imgbuild.values import Arch, Digest, Sha256
+
+LOCK_FORMAT = 1
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the matrix says about a target's image, all cascades done."""
+
+    prefix: str
+    user: User
+    workdir: str
+    cache: str
+    env: dict[str, str]
+    labels: dict[str, str]
+    entrypoint: tuple[str, ...]
+    cmd: tuple[str, ...]
+    links: dict[str, str] = {}
+
+
+class Cutting(msgspec.Struct, frozen=True, kw_only=True):
+    """How the wheels are cut into layers (`layers:` of the matrix)."""
+
+    own_from: int
+    named: tuple[str, ...]
+    groups: int
+    order: tuple[str, ...]
+    limit: int
+
+
+class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
+    """The base that the target stands on."""
+
+    name: str
+    kind: Literal["debian", "registry"]
+    suite: str
+    python: str
+    glibc: str
+    interpreter: str
+    packages: tuple[str, ...] = ()
+    image: str = ""
+
+
+class AddedFile(Locked, frozen=True, kw_only=True):
+    """A file of the user's repository; `file` is its path there, `mode` as chmod reads it."""
+
+    mode: str
+
+
+class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Mode and owner of a folder, `mode` as chmod reads it."""
+
+    mode: str
+    uid: int = 0
+    gid: int = 0
+
+
+class Added(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What of a resolution is added to the published image `manifest`: names of packages.
+
+    `folders` are those of the base, other than plain ones of root's, that added files lie in.
+    """
+
+    manifest: Digest
+    wheels: tuple[str, ...]
+    debs: tuple[str, ...]
+    folders: dict[str, AddedFolder] = {}
+
+
+class Extends(msgspec.Struct, frozen=True, kw_only=True):
+    """The published target that a target stands on, and what is put on top.
+
+    `lock` is the sha256 of its lock.json, `digest` its image; `packages` are Debian's.
+    """
+
+    target: str
+    lock: Sha256
+    digest: Digest
+    packages: tuple[str, ...]
+    files: dict[str, AddedFile]
+    links: dict[str, str]
+    arch: dict[Arch, Added]
+
+
+class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All inputs of one target. The plan follows from it alone, the digests with `layers.json`.
+
+    With `extends`, all of it is the sum: the published target's inputs and what is added.
+    """
+
+    format: int
+    target: str
+    cuda: str
+    as_of: str
+    flashinfer: str
+    requirements: dict[str, str]
+    indexes: dict[str, str]
+    base: LockedBase
+    settings: Settings
+    layers: Cutting
+    drop: tuple[Drop, ...]
+    arch: dict[Arch, Resolution]
+    extends: Extends | None = None
+
+
+def published_part(lock: Lock, arch: Arch) -> Lock:
+    """The published target of an extension's lock on `arch`, as far as its layers ask for it."""
+    if lock.extends is None:
+        return lock
+    whole, added = lock.arch[arch], lock.extends.arch[arch]
+    below = msgspec.structs.replace(
+        whole,
+        wheels=tuple(item for item in whole.wheels if item.package not in added.wheels),
+        built=tuple(item for item in whole.built if item.package not in added.wheels),
+        debs=tuple(item for item in whole.debs if item.package not in added.debs),
+    )
+    return msgspec.structs.replace(lock, arch={arch: below}, extends=None)
+
+
+def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) -> Lock:
+    """The lock of target `name`: what the matrix says of it and what was resolved."""
+    target = matrix.targets[name]
+    return Lock(
+        format=LOCK_FORMAT,
+        target=name,
+        cuda=target.cuda,
+        as_of=target.as_of.isoformat(),
+        flashinfer=target.flashinfer.mode,
+        requirements=requirements(matrix, name),
+        indexes=dict(sorted(target.indexes.items())),
+        base=_locked_base(matrix, target),
+        settings=_settings(matrix, name, target),
+        layers=Cutting(
+            own_from=matrix.layers.own_from,
+            named=matrix.layers.named,
+            groups=matrix.layers.groups,
+            order=matrix.layers.order,
+            limit=matrix.layers.limit,
+        ),
+        drop=(
+            *matrix.drop,
+            *flashinfer.drops(target, matrix.bases[target.base]),
+            *target.drop,
+        ),
+        arch=dict(sorted(resolutions.items())),
+    )
+
+
+def requirements(matrix: Matrix, name: str) -> dict[str, str]:
+    """Package → specifier of all that target `name` asks for: pins and what is beside them."""
+    target = matrix.targets[name]
+    beside = {**matrix.requires, **flashinfer.requires(target), **target.requires}
+    wanted = {package: wanted.spec for package, wanted in beside.items()}
+    wanted |= {package: f"=={version}" for package, version in target.pins.items()}
+    return dict(sorted(wanted.items()))
+
+
+def require_arch(lock: Lock, arch: Arch) -> Resolution:
+    """What is locked for `arch`; InputError if nothing is."""
+    if arch not in lock.arch:
+        message = f"the lock of {lock.target} has no {arch}, only {', '.join(sorted(lock.arch))}"
+        raise InputError(message, hint="name another architecture with --arch")
+    return lock.arch[arch]
+
+
+def lock_path(images: Path, target: str) -> Path:
+    """Where the lock of `target` stands in the folder `images`."""
+    return images / target / "lock.json"
+
+
+def read_lock(images: Path, target: str) -> Lock:
+    """Read the lock of `target`; LockStale if there is none or its format is another.
+
+    InputError if it is damaged, or the lock of another target.
+    """
+    path = lock_path(images, target)
+    remedy = f"make it with: imgbuild lock --target {target}"
+    if not path.exists():
+        message = f"{path}: no lock for target {target}"
+        raise LockStale(message, hint=remedy)
+    found = decode_lock(path.read_bytes(), str(path), hint=damaged(target), remedy=remedy)
+    if found.target != target:
+        other = Problem(
+            file=str(path), path="target", message="it is another target's", value=found.target,
+            expected=target,
+        )  # fmt: skip
+        message = f"{path} is the lock of another target"
+        raise InputError(message, problems=(other,), hint=damaged(target))
+    return found
+
+
+def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
+    """The lock that stands in `data`; InputError, with `hint`, if it is none.
+
+    LockStale, with `remedy`, if its format is another.
+    """
+    found = codec.decode(data, _Versioned, file=file, what="lock", hint=hint).format
+    if found != LOCK_FORMAT:
+        message = f"{file}: lock format {found}; this imgbuild reads {LOCK_FORMAT}"
+        raise LockStale(message, hint=remedy)
+    return codec.decode(data, Lock, file=file, what="lock", hint=hint)
+
+
+def damaged(target: str) -> str:
+    """What to do about a lock or seal of `target` that cannot be read."""
+    return f"restore it from git, or make it anew with: imgbuild lock --target {target}"
+
+
+def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
+    """Every way in which `lock` no longer follows from `matrix`; empty if it is current.
+
+    Nothing is solved: a lock is current if it says what the matrix says and its files satisfy it.
+    """
+    if lock.target not in matrix.targets:
+        return (f"the matrix has no target {lock.target}",)
+    due = make_lock(matrix, lock.target, lock.arch)
+    return differences(lock, due, matrix.targets[lock.target].arch)
+
+
+def differences(lock: Lock, due: Lock, arches: Collection[Arch]) -> tuple[str, ...]:
+    """What of `lock` is not as in `due`, which follows from the matrix with `arches`."""
+    reasons = [
+        line
+        for field in lock.__struct_fields__
+        if field not in ("arch", "format")
+        for line in drift.lines(field, getattr(due, field), getattr(lock, field))
+    ]
+    if set(lock.arch) != set(arches):
+        reasons.append(
+            f"arch: the matrix says {', '.join(sorted(arches))},"
+            f" the lock has {', '.join(sorted(lock.arch))}"
+        )
+    for arch, resolution in lock.arch.items():
+        reasons.extend(f"{arch}: {text}" for text in _unsatisfied(due, resolution))
+    return tuple(reasons)
+
+
+def _unsatisfied(due: Lock, resolution: Resolution) -> list[str]:
+    from packaging.specifiers import SpecifierSet
+
+    versions = {wheel.package: wheel.version for wheel in resolution.wheels}
+    versions |= {built.package: built.version for built in resolution.built}
+    texts = []
+    for package, spec in due.requirements.items():
+        if package not in versions:
+            texts.append(f"{package}{spec} is not locked")
+        elif not SpecifierSet(spec).contains(versions[package], prereleases=True):
+            texts.append(f"{package} {versions[package]} is locked, {package}{spec} is wanted")
+    debs = {deb.package for deb in resolution.debs}
+    texts.extend(
+        f"Debian package {package} is not locked"
+        for package in (*due.base.packages, *(due.extends.packages if due.extends else ()))
+        if package not in debs
+    )
+    return texts
+
+
+def _locked_base(matrix: Matrix, target: Target) -> LockedBase:
+    base = matrix.bases[target.base]
+    if isinstance(base, DebianBase):
+        return LockedBase(
+            name=target.base,
+            kind="debian",
+            suite=base.suite,
+            python=base.python,
+            glibc=base.glibc,
+            interpreter=f"/usr/bin/python{base.python}",
+            packages=tuple(sorted(base.packages)),
+        )
+    return LockedBase(
+        name=target.base,
+        kind="registry",
+        suite="",
+        python=base.python,
+        glibc=base.glibc,
+        interpreter=base.interpreter,
+        image=base.image,
+    )
+
+
+def _settings(matrix: Matrix, name: str, target: Target) -> Settings:
+    image, base = matrix.image, matrix.bases[target.base]
+    variables = image.env | flashinfer.environment(target, image, base) | target.env
+    links = flashinfer.links(target, image, base) | target.links
+    labels = {
+        **image.labels,
+        **target.labels,
+        "org.opencontainers.image.title": name,
+        "dev.imgbuild.target": name,
+        "dev.imgbuild.base": target.base,
+        "dev.imgbuild.cuda": target.cuda,
+        "dev.imgbuild.python": base.python,
+        "dev.imgbuild.flashinfer": target.flashinfer.mode,
+        "dev.imgbuild.as-of": target.as_of.isoformat(),
+        **{f"dev.imgbuild.version.{package}": version for package, version in target.pins.items()},
+    }
+    if target.gpu:
+        labels["dev.imgbuild.gpu"] = " ".join(target.gpu)
+    return Settings(
+        prefix=image.prefix,
+        user=image.user,
+        workdir=image.workdir,
+        cache=image.cache,
+        env={name: variable.value for name, variable in sorted(variables.items())},
+        labels=dict(sorted(labels.items())),
+        entrypoint=image.entrypoint,
+        cmd=image.cmd,
+        links={path: link.to for path, link in sorted(links.items())},
+    )
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    """The one field that every format of a lock has."""
+
+    format: int

@@ -1,0 +1,343 @@
+"""What was learned: package A in a range of versions works only with certain versions of B.
+
+Comes in: `images/constraints.yaml`, and what an audit proved. Goes out: `Constraint` values, which
+hold for all targets; the requirement lines that follow from them for a version of A; the entries
+that a set of packages violates. The file is reviewed like code: one entry a line, each with the
+place in the code that it rests on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Container, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
+from imgbuild import codec
+from imgbuild.errors import InputError, Problem
+from imgbuild.values import normalize, sha256
+
+if TYPE_CHECKING:
+    from imgbuild.cache.store import Store
+    from imgbuild.matrix.validate import Walked
+
+HEAD = """\
+# What the audit learned: `package` in `versions` works only with what it `needs`. Written by
+# `imgbuild lock`, used by all targets; one entry a line, sorted. `file`, `line` and `name` are the
+# evidence, as they stand in version `read_in` of the package, tried against `against`. `came` and
+# `went` are the versions of the other package where the name appeared and where it was gone.
+# `missing: true`: needed though undeclared, so always added. Otherwise an entry only narrows:
+# it brings no package into a world. An entry may be removed; it is learned again if it is true.
+"""
+_BARE = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
+_WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
+
+
+class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One entry; `needs` is a requirement ("vllm>=0.11.1"), `versions` a specifier of `package`."""
+
+    package: str
+    versions: str
+    needs: str
+    missing: bool = False
+    check: str = ""
+    file: str = ""
+    line: int = 0
+    name: str = ""
+    came: str = ""
+    went: str = ""
+    read_in: str = ""
+    against: str = ""
+
+    @property
+    def other(self) -> str:
+        """The package that is needed, its name normalized."""
+        return normalize(Requirement(self.needs).name)
+
+    @property
+    def spec(self) -> SpecifierSet:
+        """Which of its versions will do."""
+        return Requirement(self.needs).specifier
+
+    def covers(self, version: str) -> bool:
+        """Whether the entry speaks of this version of `package`."""
+        return SpecifierSet(self.versions).contains(version, prereleases=True)
+
+    def concerns(self, versions: Mapping[str, str]) -> bool:
+        """Whether the entry speaks of a set of packages (normalized name → version)."""
+        own = versions.get(self.package)
+        there = self.missing or self.other in versions
+        return own is not None and there and self.covers(own)
+
+    def violated(self, versions: Mapping[str, str]) -> bool:
+        """Whether a set of packages (normalized name → version) goes against the entry."""
+        if not self.concerns(versions):
+            return False
+        other = versions.get(self.other)
+        return other is None or not self.spec.contains(other, prereleases=True)
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.file and self.line else self.file
+        what = ", ".join(part for part in (self.check, place, self.name) if part)
+        changed = [
+            f"{word} {version}" for word, version in (("came", self.came), ("went", self.went))
+            if version
+        ]  # fmt: skip
+        why = "; ".join(part for part in (what, *changed) if part)
+        return f"{self.package}{self.versions} needs {self.needs}" + (f" ({why})" if why else "")
+
+
+def violations(known: Iterable[Constraint], versions: Mapping[str, str]) -> tuple[Constraint, ...]:
+    """The entries that a set of packages (normalized name → version) goes against."""
+    return tuple(entry for entry in known if entry.violated(versions))
+
+
+def required(
+    known: Iterable[Constraint], package: str, version: str, present: Container[str]
+) -> tuple[str, ...]:
+    """The requirements to add to `package` at `version`, where `present` packages are narrowed.
+
+    What is merely optional is not: a constraint must bring no package into a world.
+    """
+    return tuple(
+        dict.fromkeys(
+            entry.needs
+            for entry in known
+            if entry.package == package
+            and (entry.missing or entry.other in present)
+            and entry.covers(version)
+        )
+    )
+
+
+# -- together
+
+
+def merge(known: Iterable[Constraint], learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
+    """All of them, sorted, none twice: what says the same of versions that meet becomes one."""
+    entries: list[Constraint] = []
+    for entry in (*known, *learned):
+        _add(entries, entry)
+    return tuple(sorted(entries, key=_order))
+
+
+def _add(entries: list[Constraint], new: Constraint) -> None:
+    alike = [
+        old
+        for old in entries
+        if (old.package, old.other, old.missing) == (new.package, new.other, new.missing)
+    ]
+    if any(_says(old, new) for old in alike):
+        return
+    entries[:] = [old for old in entries if old not in alike or not _says(new, old)]
+    for old in alike:
+        wider = _union(old.versions, new.versions) if old.spec == new.spec else None
+        if wider is not None and old in entries:
+            entries.remove(old)
+            _add(entries, msgspec.structs.replace(old, versions=wider))
+            return
+    entries.append(new)
+
+
+def _says(one: Constraint, other: Constraint) -> bool:
+    """Whether `one` holds for all versions that `other` speaks of, and asks no less of them."""
+    return within(other.versions, one.versions) and within(str(one.spec), str(other.spec))
+
+
+class _Span(msgspec.Struct, frozen=True):
+    """A specifier as an interval. None is no bound; `closed` says that the bound belongs to it."""
+
+    low: Version | None = None
+    low_closed: bool = True
+    high: Version | None = None
+    high_closed: bool = True
+
+
+def _span(text: str) -> _Span | None:
+    """`text` as an interval; None if it is not one (`!=`, `~=`, a wildcard)."""
+    span = _Span()
+    for part in SpecifierSet(text):
+        if part.operator not in ("==", ">=", ">", "<", "<=") or part.version.endswith(".*"):
+            return None
+        bound, closed = Version(part.version), part.operator in ("==", ">=", "<=")
+        if part.operator in ("==", ">=", ">") and (span.low is None or bound >= span.low):
+            span = msgspec.structs.replace(span, low=bound, low_closed=closed)
+        if part.operator in ("==", "<=", "<") and (span.high is None or bound <= span.high):
+            span = msgspec.structs.replace(span, high=bound, high_closed=closed)
+    return span
+
+
+def within(inner: str, outer: str) -> bool:
+    """Whether all that `inner` allows is allowed by `outer`, as far as it can be told."""
+    if SpecifierSet(inner) == SpecifierSet(outer):
+        return True
+    excluded = [part for part in SpecifierSet(outer) if part.operator == "!="]
+    if excluded and len(excluded) == len(SpecifierSet(outer)):
+        allowed = SpecifierSet(inner)
+        plain = not any(part.version.endswith(".*") for part in excluded)
+        return plain and not any(
+            allowed.contains(part.version, prereleases=True) for part in excluded
+        )
+    small, large = _span(inner), _span(outer)
+    if small is None or large is None:
+        return False
+    low = large.low is None or (
+        small.low is not None
+        and (small.low, not small.low_closed) >= (large.low, not large.low_closed)
+    )
+    high = large.high is None or (
+        small.high is not None
+        and (small.high, small.high_closed) <= (large.high, large.high_closed)
+    )
+    return low and high
+
+
+def _union(one: str, other: str) -> str | None:
+    """One specifier for both where their versions meet; None where there is a gap between."""
+    first, second = _span(one), _span(other)
+    if first is None or second is None or not (_reaches(first, second) and _reaches(second, first)):
+        return None
+    lows = [(span.low, not span.low_closed) for span in (first, second) if span.low is not None]
+    highs = [(span.high, span.high_closed) for span in (first, second) if span.high is not None]
+    low = min(lows) if len(lows) == 2 else None
+    high = max(highs) if len(highs) == 2 else None
+    if low and high and low[0] == high[0]:
+        return f"=={low[0]}"
+    parts = (
+        f"{'>' if low[1] else '>='}{low[0]}" if low else "",
+        f"{'<=' if high[1] else '<'}{high[0]}" if high else "",
+    )
+    return ",".join(part for part in parts if part) or None
+
+
+def _reaches(first: _Span, second: _Span) -> bool:
+    """Whether `first` begins before, or where, `second` ends."""
+    if first.low is None or second.high is None or first.low < second.high:
+        return True
+    return first.low == second.high and first.low_closed and second.high_closed
+
+
+def _order(entry: Constraint) -> tuple[str, str, Version, str, str, int, str]:
+    span = _span(entry.versions)
+    low = span.low if span is not None and span.low is not None else Version("0")
+    return (entry.package, entry.other, low, entry.needs, entry.file, entry.line, entry.name)
+
+
+# -- the file
+
+
+class _File(msgspec.Struct, frozen=True):
+    version: Literal[1]
+    constraints: tuple[Constraint, ...] = ()
+
+
+def constraints_path(images: Path) -> Path:
+    """Where the entries stand in the folder `images`."""
+    return images / "constraints.yaml"
+
+
+def read(images: Path) -> tuple[Constraint, ...]:
+    """The entries of the folder `images`, none without a file; InputError with all problems."""
+    path = constraints_path(images)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise InputError(message) from error
+    return loads(data, str(path))
+
+
+def loads(data: bytes, file: str) -> tuple[Constraint, ...]:
+    """Read entries from `data`; `file` is its name in problems."""
+    from msgspec import inspect
+
+    from imgbuild.matrix.validate import walk
+    from imgbuild.matrix.yaml_nodes import parse
+
+    document = parse(data, file)
+    problems = list(document.problems)
+    value = _File(version=1)
+    if document.root is not None:
+        walked = walk(document.root, inspect.type_info(_File), file)
+        problems += walked.problems
+        if not problems:
+            value = msgspec.convert(walked.value, _File)
+            problems += _check(value, walked, file)
+    if problems:
+        count = f"{len(problems)} problem" + "s" * (len(problems) != 1)
+        hint = "restore it from git, or remove the lines: what is true is learned again"
+        message = f"{file} has {count}"
+        raise InputError(message, problems=tuple(problems), hint=hint)
+    return value.constraints
+
+
+def _check(value: _File, walked: Walked, file: str) -> list[Problem]:
+    problems = []
+    for index, entry in enumerate(value.constraints):
+        for field, fault in _faults(entry):
+            line, column = walked.places[("constraints", index, field)]
+            problems.append(
+                Problem(
+                    file=file,
+                    message=fault,
+                    line=line,
+                    column=column,
+                    path=f"constraints[{index}].{field}",
+                    value=str(getattr(entry, field)),
+                )
+            )
+    return problems
+
+
+def _faults(entry: Constraint) -> list[tuple[str, str]]:
+    faults = []
+    if normalize(entry.package) != entry.package or not entry.package:
+        faults.append(("package", "is not the normalized name of a package"))
+    try:
+        if not SpecifierSet(entry.versions):
+            faults.append(("versions", "says no version"))
+    except InvalidSpecifier:
+        faults.append(("versions", "is no version specifier"))
+    try:
+        needed = Requirement(entry.needs)
+        if needed.extras or needed.marker or needed.url:
+            faults.append(("needs", "may be a package and a specifier only"))
+        elif not needed.specifier and not entry.missing:
+            faults.append(("needs", "asks nothing of a package that is not missing"))
+    except InvalidRequirement:
+        faults.append(("needs", "is no requirement"))
+    return faults
+
+
+def encode(entries: Iterable[Constraint]) -> bytes:
+    """The canonical file of `entries`."""
+    rows = [f"  - {{{_row(entry)}}}\n" for entry in merge((), entries)]
+    body = "constraints:\n" + "".join(rows) if rows else "constraints: []\n"
+    return f"{HEAD}version: 1\n{body}".encode()
+
+
+def _row(entry: Constraint) -> str:
+    pairs = codec.to_builtins(entry).items()
+    return ", ".join(f"{key}: {_scalar(value)}" for key, value in pairs)
+
+
+def _scalar(value: str | int | bool) -> str:
+    if isinstance(value, str) and _BARE.fullmatch(value) and value.lower() not in _WORDS:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def add(images: Path, learned: Iterable[Constraint], store: Store) -> tuple[Constraint, ...]:
+    """Add what was learned to the file, at once; all entries. Several processes may do so."""
+    with store.exclusive(f"constraints-{sha256(str(images).encode())}"):
+        known = merge(read(images), learned)
+        codec.write_bytes(constraints_path(images), encode(known))
+    return known

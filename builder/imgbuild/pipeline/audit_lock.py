@@ -1,0 +1,373 @@
+"""From a lock to its audit: which files it takes, the world, the report.
+
+Comes in: a lock, the matrix that says on what terms, the inputs. Goes out: a Report for each
+architecture. What a wheel says is kept by its hash, and the report by everything that it follows
+from: a second audit reads no wheel and fetches nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.assemble import sources
+from imgbuild.assemble.inputs import Inputs, batches
+from imgbuild.audit import judge
+from imgbuild.audit.judge import CHECKS, Terms
+from imgbuild.audit.main_path.closure import MainPath
+from imgbuild.audit.main_path.corners import survey
+from imgbuild.audit.packages.base import read_base
+from imgbuild.audit.packages.library import Library, pack, unpack
+from imgbuild.audit.packages.package_set import World, open_world, wheels_of
+from imgbuild.audit.packages.pinned import pick
+from imgbuild.audit.source.facts import ElfFacts
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, LockStale
+from imgbuild.index.candidates import Rules
+from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.remote_wheel import Blocks, Ranges
+from imgbuild.index.server import Catalogue
+from imgbuild.learn import removed_attributes
+from imgbuild.learn.boundaries import Shelf
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Deb, Locked, Resolution, Wheel
+from imgbuild.matrix import constraints
+from imgbuild.matrix.model import Matrix
+from imgbuild.project import Project
+from imgbuild.report import Finding, Report
+from imgbuild.system.code_digest import code_digest
+from imgbuild.system.console import console
+from imgbuild.values import Arch, Sha256, sha256
+from imgbuild.wheel.tags import Tags
+
+KEPT = "audit-lock"
+PREFIX = "locked:"
+
+
+def audit_target(
+    project: Project,
+    matrix: Matrix,
+    name: str,
+    arch: Arch,
+    inputs: Inputs,
+    *,
+    checks: Sequence[str] = CHECKS,
+    drop: bool = False,
+) -> Report:
+    """The audit of target `name` as it is locked, under the matrix's waivers.
+
+    `drop` takes wheels that were fetched for it out of the cache again. LockStale without a lock.
+    """
+    lock = locks.read_lock(project.images, name)
+    learned = constraints.read(project.images)
+    return audit_lock(lock, arch, inputs, learned, checks=checks, drop=drop)
+
+
+def audit_lock(
+    lock: Lock,
+    arch: Arch,
+    inputs: Inputs,
+    learned: Sequence[constraints.Constraint] = (),
+    *,
+    checks: Sequence[str] = CHECKS,
+    drop: bool = False,
+) -> Report:
+    """The audit of what `lock` holds for `arch`; FetchFailed if something of it cannot be had.
+
+    LockStale if it holds nothing for `arch`.
+    """
+    resolution = lock.arch.get(arch)
+    if resolution is None:
+        message = f"the lock of {lock.target} is for {', '.join(lock.arch)}, not for {arch}"
+        raise LockStale(message, hint=f"imgbuild lock --target {lock.target}")
+    terms = judge.narrowed(terms_of(lock, inputs.matrix, learned), resolution.versions)
+    if lock.extends is not None:
+        terms = msgspec.structs.replace(terms, added=lock.extends.arch[arch].wheels)
+    known = [code_digest(__name__), arch, lock.base, resolution, terms, tuple(checks)]
+    key = sha256(codec.compact(known))
+    kept = inputs.store.fact(KEPT, key)
+    report = unpack(kept, Report) if kept is not None else None
+    if report is None:
+        with console.step(f"auditing {lock.target} for {arch}"):
+            report = _Audit(lock, arch, inputs, drop=drop).run(terms, checks)
+        inputs.store.put_fact(KEPT, key, pack(report))
+    return report
+
+
+def terms_of(lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constraint] = ()) -> Terms:
+    """What counts beside the packages: the lock's CUDA release, the matrix's GPUs and waivers."""
+    target = matrix.targets.get(lock.target)
+    return Terms(
+        target=lock.target,
+        cuda=lock.cuda,
+        gpu=target.gpu if target is not None else (),
+        waivers=target.waive if target is not None else (),
+        constraints=tuple(learned),
+    )
+
+
+class _Audit:
+    """One audit of one architecture of a lock."""
+
+    def __init__(self, lock: Lock, arch: Arch, inputs: Inputs, *, drop: bool) -> None:
+        self._lock = lock
+        self._arch = arch
+        self._inputs = inputs
+        self._store = inputs.store
+        self._drop = drop
+        self._resolution: Resolution = lock.arch[arch]
+        self._wheels = {wheel.sha256: wheel for wheel in wheels_of(self._resolution)}
+        self._supply = Supply(lock, inputs)
+        self._turn = threading.Lock()  # threads read the base
+
+    def run(self, terms: Terms, checks: Sequence[str]) -> Report:
+        """Fetch what is lacking, read it, judge it."""
+        try:
+            return self._judged(terms, checks)
+        finally:
+            if self._drop:
+                self._inputs.drop(self._supply.used_up)
+
+    def _judged(self, terms: Terms, checks: Sequence[str]) -> Report:
+        base = self._lock.base
+        elsewhere = Elsewhere(self._lock, self._wheels, self._inputs, self._supply)
+        with Library(self._store, Blocks(elsewhere)) as library:
+            if "elf" in checks or "cuda" in checks:
+                self._read_elves(library)
+            world = open_world(
+                tuple(self._wheels.values()),
+                library,
+                python=base.python,
+                arch=self._arch,
+                glibc=base.glibc,
+                locate=self._place,
+            )
+            return judge.audit(
+                world,
+                terms,
+                libraries=self._libraries,
+                checks=checks,
+                past=self._past(world, elsewhere, library),
+            )
+
+    def _past(
+        self, world: World, elsewhere: Elsewhere, library: Library
+    ) -> Callable[[MainPath], list[Finding]]:
+        """As `past_of`; what cannot be had is said to be of this target."""
+        http, pins = self._inputs.http, self._resolution.versions
+        told = past_of(world, elsewhere.indexes, library, http, pins)
+
+        def _told(path: MainPath) -> list[Finding]:
+            try:
+                return told(path)
+            except FetchFailed as error:
+                message = f"older releases of packages of {self._lock.target}: {error.message}"
+                raise FetchFailed(message, hint=error.hint) from error
+
+        return _told
+
+    def _place(self, wheel: Wheel) -> Path | str:
+        """Where a wheel lies: in the cache, else on a server, where Python code is read."""
+        return self._store.file(wheel.sha256) or f"{PREFIX}{wheel.sha256}"
+
+    def _read_elves(self, library: Library) -> None:
+        """Read the shared objects of wheels that nobody has read; they must be here for that."""
+        unread = [
+            wheel
+            for wheel in self._wheels.values()
+            if library.book(wheel, self._place(wheel)).kept_elves() is None
+        ]
+        for batch in batches(unread, lambda wheel: wheel.size, bounded=self._drop):
+            fetched = self._supply.bring(batch)
+            here = [library.book(wheel, self._file(wheel)) for wheel in batch]
+            library.prefetch_elves(here)
+            if self._drop:
+                for book in here:
+                    _ = book.files  # its directory, while it is here
+                self._inputs.drop(fetched)
+
+    def _libraries(self) -> Sequence[ElfFacts]:
+        return read_base(self._resolution.debs, self._file, self._store)
+
+    def _file(self, item: Wheel | Deb) -> Path:
+        """The file of `item`; if it is lacking, it is fetched with all others of its kind."""
+        with self._turn:
+            rest = self._resolution.debs if isinstance(item, Deb) else (item,)
+            return self._supply.path(item, rest)
+
+
+class Supply:
+    """The files of a lock, brought into the store as an audit asks for them.
+
+    `used_up` are files that were brought for builds of sdists: nobody needs them after these.
+    """
+
+    def __init__(self, lock: Lock, inputs: Inputs) -> None:
+        self._lock = lock
+        self._inputs = inputs
+        self._built = {built.wheel.sha256 for each in lock.arch.values() for built in each.built}
+        self.used_up: set[Sha256] = set()
+
+    def is_built(self, wheel: Wheel) -> bool:
+        """Whether no index has `wheel`, since it is built from its sdist."""
+        return wheel.sha256 in self._built
+
+    def path(self, item: Locked, rest: Iterable[Locked] = ()) -> Path:
+        """The file of `item`; if it is lacking, it is brought with all of `rest`."""
+        store = self._inputs.store
+        path = store.file(item.sha256)
+        if path is None:
+            self.bring((item, *rest))
+            path = store.file(item.sha256)
+        if path is None:
+            message = f"{item.file} is not in {store.root} after it was fetched"
+            raise FetchFailed(message, hint="is something else emptying the cache?")
+        return path
+
+    def bring(self, items: Iterable[Locked]) -> set[Sha256]:
+        """Fetch and build those of `items` that are lacking; the hashes of what was fetched."""
+        due = self._lacking(item.sha256 for item in items)
+        inputs = self._lacking(sources.made_of(self._lock, due))
+        self.used_up |= inputs
+        self._inputs.download(self._lock, due)
+        return due - self._built
+
+    def _lacking(self, hashes: Iterable[Sha256]) -> set[Sha256]:
+        return {each for each in hashes if self._inputs.store.file(each) is None}
+
+
+class Elsewhere:
+    """`Ranges` of wheels that a lock names: where each is, is looked up when it is read.
+
+    One that no index has, since it is built from its sdist, is built then. An address that names no
+    locked wheel is asked as it is.
+    """
+
+    def __init__(
+        self, lock: Lock, wheels: Mapping[Sha256, Wheel], inputs: Inputs, supply: Supply
+    ) -> None:
+        self._lock = lock
+        self._wheels = wheels
+        self._inputs = inputs
+        self._supply = supply
+        self._indexes: Indexes | None = None
+        self._found: dict[str, str] = {}
+        self._turn = threading.RLock()
+
+    def part(self, url: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start`."""
+        return self._inputs.http.part(self._address(url), start, length)
+
+    def part_end(self, url: str, length: int) -> tuple[bytes, int]:
+        """The last `length` bytes, and the size of the whole."""
+        return self._inputs.http.part_end(self._address(url), length)
+
+    def bytes(self, url: str) -> bytes:
+        """All of it."""
+        return self._inputs.http.bytes(self._address(url))
+
+    def indexes(self) -> Indexes:
+        """The indexes that the lock names, opened when they are first needed."""
+        with self._turn:
+            if self._indexes is None:
+                self._indexes = sources.open_indexes(
+                    self._lock, self._inputs.matrix, self._inputs.http
+                )
+            return self._indexes
+
+    def _address(self, url: str) -> str:
+        if not url.startswith(PREFIX):
+            return url
+        with self._turn:
+            if url not in self._found:
+                wheel = self._wheels[url.removeprefix(PREFIX)]
+                if self._supply.is_built(wheel):
+                    self._found[url] = self._supply.path(wheel).as_uri()
+                else:
+                    self._found[url] = self._listed(wheel)
+            return self._found[url]
+
+    def _listed(self, wheel: Wheel) -> str:
+        """The address of a wheel in its index; FetchFailed if it is not there any more."""
+        indexes = self.indexes()
+        if self._inputs.offline and not indexes.place(wheel.package).local:
+            message = f"{wheel.file} of {self._lock.target} is not in {self._inputs.store.root}"
+            raise FetchFailed(message, hint="run once without --offline")
+        found = sources.addresses(wheel.package, wheel, indexes)
+        if not found:
+            message = f"{wheel.file} is no longer on the index {wheel.index}"
+            raise FetchFailed(message, hint=f"lock {self._lock.target} anew")
+        return found[0]
+
+
+def audit_pins(
+    pins: Mapping[str, str],
+    machine: Tags,
+    index: str,
+    store: Store,
+    http: Http,
+    terms: Terms,
+    checks: Sequence[str] = CHECKS,
+) -> Report:
+    """The audit of a set of pins that the index at `index` has; its wheels stay there.
+
+    What is compiled is not read. Packages without a wheel are left out, with a warning.
+    """
+    place = Place(name="default", address=index)
+    indexes = Indexes({place.name: place}, {}, place.name, http)
+    picked = pick(pins, machine, indexes, http)
+    for package in picked.lacking:
+        console.warn(f"{package} has no wheel for this machine; the audit leaves it out")
+    with Library(store, Blocks(http)) as library:
+        world = open_world(
+            picked.wheels,
+            library,
+            python=machine.python,
+            arch=machine.arch,
+            glibc=machine.glibc,
+            locate=lambda wheel: picked.urls[wheel.sha256],
+            partial=bool(picked.lacking),
+        )
+        return audit_with_past(world, survey(world), terms, checks, indexes, library, pins)
+
+
+def audit_with_past(
+    world: World,
+    path: MainPath,
+    terms: Terms,
+    checks: Sequence[str],
+    indexes: Indexes,
+    library: Library,
+    pins: Mapping[str, str],
+) -> Report:
+    """The audit of a set of pins whose packages' other releases may be looked into."""
+    http = library.http
+    told = past_of(world, lambda: indexes, library, http, pins) if http is not None else None
+    return judge.audit(world, terms, checks=checks, path=path, past=told)
+
+
+def past_of(
+    world: World,
+    indexes: Callable[[], Indexes],
+    library: Library,
+    http: Ranges,
+    pins: Mapping[str, str],
+) -> Callable[[MainPath], list[Finding]]:
+    """What other releases of the world's packages tell: attributes that a class has no longer.
+
+    The indexes are opened, and `http` is asked, only if something is read that may be gone.
+    """
+
+    def _shelf() -> Shelf:
+        machine = Tags(python=world.python, glibc=world.glibc, arch=world.arch)
+        rules = Rules(as_of=datetime.date.max, tags=machine, pins=pins)
+        return Shelf(Catalogue(indexes(), rules, http, library.store), library, library.store)
+
+    return lambda path: removed_attributes.check(world, path, _shelf)

@@ -1,0 +1,231 @@
+"""From a target of the matrix to its lock and seal on disk.
+
+settle → lock → plan → fetch → assemble (digests only) → conflicts → audit → seal
+
+What only whole files tell (shared objects, GPU code) is audited once these are here. What that
+teaches sends the target back to the start; what teaches nothing fails it, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from imgbuild import codec
+from imgbuild.assemble import folders, published_layers
+from imgbuild.assemble import layers as assemble
+from imgbuild.assemble.inputs import Inputs, batches
+from imgbuild.assemble.layers import Job
+from imgbuild.assemble.workers import assemble_all
+from imgbuild.attest.sbom import packages
+from imgbuild.audit.packages.library import Library
+from imgbuild.errors import AuditFailed, InputError, IntegrityError, LockStale
+from imgbuild.learn.loop import settle, teach
+from imgbuild.lock import extension, requirements
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Deb, Wheel
+from imgbuild.matrix import constraints, flashinfer
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.model import Matrix
+from imgbuild.pipeline.audit_lock import audit_lock
+from imgbuild.plan import records
+from imgbuild.plan import seal as seals
+from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe, Layer, WheelsRecipe, plan
+from imgbuild.plan.records import Records
+from imgbuild.plan.seal import Seal
+from imgbuild.project import Project
+from imgbuild.report import Report, Severity
+from imgbuild.system.console import console
+from imgbuild.values import Arch, sha256
+
+
+def lock_target(
+    project: Project, matrix: Matrix, name: str, inputs: Inputs, *, processes: int, drop: bool
+) -> tuple[Lock, Seal]:
+    """Settle, lock and seal target `name`; its files are written only when all of it succeeded.
+
+    `drop` takes each downloaded file out of the cache again once its layer's digests are known.
+    What was learned on the way stays, also if the target fails: it is true of the packages.
+    """
+
+    def _keep(learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
+        return constraints.add(project.images, learned, inputs.store)
+
+    arches = matrix.targets[name].arch
+    while True:
+        known = constraints.read(project.images)
+        settled = settle(matrix, name, arches, inputs.store, inputs.http, known, _keep)
+        lock = extension.make_lock(matrix, name, settled.resolutions)
+        lock = folders.known(lock, inputs)
+        refuse_mode(lock)
+        with console.step(f"sealing {name}"):
+            layers = _seal_layers(project, lock, inputs, processes=processes, drop=drop).layers
+            refuse_conflicts(lock, inputs)
+        reports = _audited(project, matrix, lock, inputs, drop=drop)
+        if reports is not None:
+            break
+    floors = {Arch(report.arch): report.floors for report in reports}
+    sealed = seals.seal(lock, layers, floors)
+    with console.step(f"reading what the packages of {name} say of themselves"):
+        packages.keep(project.images, lock, inputs.store)
+    write_locked(project, lock, sealed)
+    return lock, sealed
+
+
+def _audited(
+    project: Project, matrix: Matrix, lock: Lock, inputs: Inputs, *, drop: bool
+) -> list[Report] | None:
+    """Clean reports of the whole audit; None if it taught something new, AuditFailed if not."""
+    known = constraints.read(project.images)
+    reports = [audit_lock(lock, arch, inputs, known, drop=drop) for arch in lock.arch]
+    learned = known
+    for report in reports:
+        if errors := [one for one in report.findings if one.severity is Severity.ERROR]:
+            arch = Arch(report.arch)
+            taught = teach(matrix, lock.target, arch, inputs.store, inputs.http, learned, errors)
+            learned = constraints.add(project.images, taught, inputs.store)
+    if learned == known:
+        refuse_errors(lock.target, reports)
+        return reports
+    return None
+
+
+def refuse_mode(lock: Lock) -> None:
+    """InputError if an image would be labelled with kernels of a FlashInfer that it has not."""
+    for arch, resolution in lock.arch.items():
+        if flashinfer.contradicted(lock.flashinfer, resolution.versions):
+            message = (
+                f"{lock.target}: the matrix says flashinfer: {lock.flashinfer}, and no"
+                f" {flashinfer.PACKAGE} is among its packages on {arch}"
+            )
+            hint = 'write mode: "off"; what else needs a compiler asks for it under requires:'
+            raise InputError(message, hint=hint)
+
+
+def refuse_errors(target: str, reports: Iterable[Report]) -> None:
+    """AuditFailed, with every error, if one of `reports` has any."""
+    errors = [
+        (report.arch, finding)
+        for report in reports
+        for finding in report.findings
+        if finding.severity is Severity.ERROR
+    ]
+    if errors:
+        found = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
+        lines = [f"the audit of {target} found {found}:"]
+        for arch, finding in errors:
+            lines.append(f"{arch}: {finding.message} ({finding.where})")
+            lines += [f"  {finding.remedy}"] if finding.remedy else []
+        message = "\n  ".join(lines)
+        hint = "change a pin, or waive a finding in matrix.yaml with a reason; nothing was locked"
+        raise AuditFailed(message, hint=hint)
+
+
+def write_locked(project: Project, lock: Lock, sealed: Seal) -> None:
+    """Write lock, requirements and, last, the seal: until then the old seal is not of this lock."""
+    folder = project.images / lock.target
+    codec.write(locks.lock_path(project.images, lock.target), lock)
+    for name, text in requirement_files(lock).items():
+        codec.write_bytes(folder / name, text.encode())
+    for old in set(folder.glob("requirements-*.txt")) - {
+        folder / name for name in requirement_files(lock)
+    }:
+        old.unlink()
+    codec.write(seals.seal_path(project.images, lock.target), sealed)
+
+
+def requirement_files(lock: Lock) -> dict[str, str]:
+    """File name → text of every requirements file that follows from `lock`."""
+    return {requirements.file_name(arch): requirements.text(lock, arch) for arch in lock.arch}
+
+
+def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Seal]:
+    """Lock and seal of `name`; LockStale, with every reason, if the matrix says otherwise."""
+    lock = locks.read_lock(project.images, name)
+    reasons = list(extension.stale(lock, matrix))
+    known = constraints.read(project.images)
+    for arch, resolution in lock.arch.items():
+        for entry in constraints.violations(known, resolution.versions):
+            has = resolution.versions.get(entry.other, "none")
+            reasons.append(f"{arch}: {entry}; {entry.other}: {has} is locked")
+    for file, text in requirement_files(lock).items():
+        path = project.images / name / file
+        if not path.exists() or path.read_bytes() != text.encode():
+            reasons.append(f"{path} does not follow from the lock")
+    if reasons:
+        message = "\n  ".join((f"the lock of {name} is out of date:", *reasons))
+        raise LockStale(message, hint=f"imgbuild lock --target {name}")
+    return lock, seals.read_seal(project.images, lock)
+
+
+def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
+    """IntegrityError if two wheels of one image ship the same path with other bytes."""
+    from imgbuild.wheel import conflicts
+
+    for arch in lock.arch:
+        tables = inputs.file_tables(lock, plan(lock, arch).layers)
+        found = conflicts.find(tables)
+        if found:
+            lines = "\n  ".join(str(conflict) for conflict in found)
+            message = f"{lock.target} {arch}: packages disagree about files:\n  {lines}"
+            hint = "say in matrix.yaml, under `drop:`, which package loses the path, and why"
+            raise IntegrityError(message, hint=hint)
+
+
+def _seal_layers(
+    project: Project, lock: Lock, inputs: Inputs, *, processes: int, drop: bool
+) -> Records:
+    # What is learned is saved batch by batch: an interrupted run goes on where it stopped.
+    known = records.read_records(project.images)
+    given = published_layers.records(inputs.matrix, lock.target)
+    layers = {layer.id: layer for arch in lock.arch for layer in plan(lock, arch).layers}
+    due = [layer for layer in layers.values() if layer.id not in {*known.layers, *given}]
+    for batch in batches(due, lambda layer: assemble.input_size(layer.recipe), bounded=drop):
+        fetched = inputs.fetch(lock, batch)
+        jobs = [Job(layer=layer, record=None, keep=False) for layer in batch]
+        made = assemble_all(jobs, inputs.store, processes=processes)
+        found = Records(
+            layers={item.id: item.record for item in made},
+            wheels={key: fact for item in made for key, fact in item.wheels.items()},
+        )
+        # Another process may lock another target at the same time.
+        with inputs.store.exclusive(f"records-{sha256(str(project.images).encode())}"):
+            known = records.merge(records.read_records(project.images), [known, found])
+            codec.write(records.records_path(project.images), known)
+        inputs.file_tables(lock, batch)  # read while the files are here
+        if drop:
+            read_whole(batch, inputs)
+            inputs.drop(fetched)
+    unread = [layer for layer in layers.values() if layer.id in given and not inputs.read(layer)]
+    for batch in batches(unread, lambda layer: assemble.input_size(layer.recipe), bounded=drop):
+        fetched = inputs.fetch(lock, batch)
+        inputs.file_tables(lock, batch)
+        if drop:
+            read_whole(batch, inputs)
+            inputs.drop(fetched)
+    return records.merge(known, [Records(layers=given)])
+
+
+def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
+    """Read what only whole files tell, while they are here: for the audit, and who made them."""
+    read_elves(layers, inputs)
+    files: list[Wheel | Deb] = []
+    for layer in layers:
+        if isinstance(layer.recipe, WheelsRecipe):
+            files += layer.recipe.wheels
+        elif isinstance(layer.recipe, DebianRecipe | AddedDebsRecipe):
+            files += layer.recipe.debs
+    packages.look(((file.sha256, file) for file in files), inputs.store)
+
+
+def read_elves(layers: Iterable[Layer], inputs: Inputs) -> None:
+    """Read the shared objects of the layers' wheels for the audit, while the files are here."""
+    wheels = [
+        wheel
+        for layer in layers
+        if isinstance(layer.recipe, WheelsRecipe)
+        for wheel in layer.recipe.wheels
+    ]
+    with Library(inputs.store) as library:
+        found = ((wheel, inputs.store.file(wheel.sha256)) for wheel in wheels)
+        library.prefetch_elves([library.book(wheel, path) for wheel, path in found if path])

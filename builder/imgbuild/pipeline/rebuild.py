@@ -1,0 +1,148 @@
+"""An image built again from the lock that travels with it: no checkout, no matrix.
+
+published image or folder → the lock that is attached → fetch → assemble → OCI layout
+
+Comes in: a reference or a folder. Goes out: the same image, digest as published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.assemble import layout as building
+from imgbuild.assemble import mirror
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.assemble.layout import Built
+from imgbuild.attest import attachments, bundle
+from imgbuild.attest.bundle import Carried
+from imgbuild.cache import prune
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError, NothingSelected
+from imgbuild.oci import archive
+from imgbuild.pipeline import targets
+from imgbuild.pipeline.targets import Options
+from imgbuild.registry import artifacts as attach
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Reference, parse
+from imgbuild.system.console import console
+from imgbuild.values import Arch, Digest
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be built again: a carried lock, on which architectures, and where it was found.
+
+    `folder` is where folders of wheels are looked for that the lock names as indexes.
+    """
+
+    carried: Carried
+    arches: tuple[Arch, ...]
+    place: str
+    folder: Path
+
+
+def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) -> Origin:
+    """The lock in the folder `text`, else the one attached to the image of that reference.
+
+    NothingSelected if there is none, IntegrityError if the one that is there is another image's.
+    """
+    folder = Path(text)
+    if folder.is_dir():
+        found = bundle.read_folder(folder)
+        return Origin(carried=found, arches=tuple(found.lock.arch), place=text, folder=folder)
+    if text.startswith((".", "/")):
+        message = f"{text}: no such folder"
+        raise InputError(message, hint="name a folder with a lock.json, or HOST/REPOSITORY:TAG")
+    reference = parse(text)
+    if not reference.target:
+        message = f"{text} names no image of the repository"
+        raise InputError(message, hint=f"add a tag or a digest: {text}:TARGET")
+    return _published(reference, Client(plain_http=plain_http, offline=offline))
+
+
+def build(
+    origin: Origin,
+    arches: Sequence[Arch],
+    output: Path | None,
+    options: Options,
+    *,
+    form: str = "oci",
+) -> Built:
+    """Build what `origin` says, on `arches` of it (none: all); without `output` below build/."""
+    own = origin.carried
+    name = own.lock.target
+    absent = [arch for arch in arches if arch not in origin.arches]
+    if absent:
+        message = f"{origin.place} is not for {', '.join(absent)}, but {', '.join(origin.arches)}"
+        raise NothingSelected(message, hint="leave --arch out, or name another image")
+    chosen = tuple(arch for arch in origin.arches if not arches or arch in arches)
+    layout = Path.cwd() / "build" / name
+    place = targets.placed(layout, name, output, several=False, form=form)
+    folder = place if form == "oci" else layout
+    inputs = _inputs(origin, options)
+    bundle.bring(own, inputs.store)
+    with console.step(f"building {name} for {', '.join(chosen)} as {origin.place} says"):
+        built = building.build(
+            own.lock,
+            own.sealed,
+            chosen,
+            folder,
+            inputs,
+            processes=options.jobs,
+            verify=options.verify,
+        )
+    if form != "oci":
+        archive.write(folder, place, form, name)
+        built = msgspec.structs.replace(built, output=place)
+    targets.tell(built)
+    prune.trim(inputs.store)
+    return built
+
+
+def _published(reference: Reference, client: Client) -> Origin:
+    """The lock attached to a published image, which must be that image's."""
+    found = client.resolve(reference)
+    if found is None:
+        message = f"{reference}: no such image"
+        raise FetchFailed(message, hint="check the name; imgbuild ls HOST/REPOSITORY shows what is")
+    artifacts = attach.find(client, reference.repository, found.digest, bundle.ARTIFACT_TYPE)
+    refused: ImgbuildError | None = None
+    for artifact in artifacts:
+        place = f"{reference.repository}@{artifact.descriptor.digest}"
+        try:
+            own = bundle.read({name: part.data for name, part in artifact.files.items()}, place)
+            arches = _arches(own, found.digest, place)
+        except ImgbuildError as error:  # anybody may attach: another one may be the right one
+            refused = error
+            continue
+        return Origin(carried=own, arches=arches, place=str(reference), folder=Path.cwd())
+    if refused is not None:
+        raise refused
+    message = f"{reference} ({found.digest}) carries no lock"
+    raise NothingSelected(message, hint="only images that imgbuild pushed carry one")
+
+
+def _arches(own: Carried, digest: Digest, place: str) -> tuple[Arch, ...]:
+    """The architectures of `own` that the image `digest` is for; IntegrityError if of none."""
+    every = tuple(own.lock.arch)
+    for arches in (every, *((arch,) for arch in every)):
+        if attachments.subjects(own.lock, own.sealed, arches)[0].digest == digest:
+            return arches
+    message = (
+        f"{place} is the lock of {own.sealed.digest}, not of {digest}, which it is attached to"
+    )
+    raise IntegrityError(message, hint="somebody attached another image's lock: do not trust it")
+
+
+def _inputs(origin: Origin, options: Options) -> Inputs:
+    named = mirror.find(Path.cwd(), options.mirror, only=options.mirror_only)
+    return Inputs(
+        bundle.matrix(origin.carried, origin.folder.resolve()),
+        Store.open(),
+        Http(offline=options.offline),
+        offline=options.offline,
+        mirror=mirror.Mirror.of(named, plain_http=options.plain_http),
+    )

@@ -1,0 +1,250 @@
+"""The program as a list of steps: read this first.
+
+    lock:   settle (resolve → audit → learn → resolve) → lock → plan → fetch → assemble (digests
+            only) → audit of whole files → seal → render
+    build:  lock and seal → plan → fetch → assemble → OCI layout
+
+`sealing` and `building` hold the steps of one target; here they are put in order for several.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import project as projects
+from imgbuild.assemble import layout as building
+from imgbuild.assemble import mirror
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.assemble.layout import Built
+from imgbuild.cache import prune
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import ImgbuildError, InputError, WorldImpossible
+from imgbuild.lock import published
+from imgbuild.matrix import constraints
+from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.select import Selected, select
+from imgbuild.oci import archive, layout
+from imgbuild.oci.layout import Layout
+from imgbuild.pipeline import lock_target
+from imgbuild.plan.seal import Seal
+from imgbuild.project import Project
+from imgbuild.render import contexts, write
+from imgbuild.show import diff, revisions, status
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How to work: processes, whether the network may be asked, whether to check it all again.
+
+    `mirror` names one for this run, `mirror_only` asks no other server; both are else as set.
+    `plain_http` are registries that are spoken to without TLS.
+    """
+
+    jobs: int = 1
+    offline: bool = False
+    verify: bool = False
+    mirror: str | None = None
+    mirror_only: bool = False
+    plain_http: tuple[str, ...] = ()
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A project with its matrix read, and how to work on it."""
+
+    project: Project
+    matrix: Matrix
+    options: Options
+
+    def select(
+        self, patterns: Sequence[str], *, everything: bool = False, arches: Sequence[Arch] = ()
+    ) -> list[Selected]:
+        """The targets that the patterns name, with their architectures; NothingSelected if none.
+
+        A target without a lock that needs more than the default index is told and left out, unless
+        it is named itself.
+        """
+        chosen = select(self.matrix, patterns, everything=everything, arches=arches)
+        return status.within_reach(self.project, self.matrix, chosen, patterns)
+
+    def inputs(self, *, locking: bool = False) -> Inputs:
+        """The cache and the ways to fill it; InputError if the setting of a mirror cannot be read.
+
+        A lock is made of what the indexes say: for it no mirror is the only source.
+        """
+        offline = self.options.offline
+        named = mirror.find(self.project.root, self.options.mirror, only=self.options.mirror_only)
+        own = mirror.Mirror.of(named, any_source=locking, plain_http=self.options.plain_http)
+        return Inputs(self.matrix, Store.open(), Http(offline=offline), offline=offline, mirror=own)
+
+
+def open_session(matrix: Path | None, options: Options) -> Session:
+    """Find and read the matrix; InputError with every problem of it."""
+    project = projects.find(matrix)
+    return Session(project=project, matrix=published.load(project.matrix), options=options)
+
+
+class Locked(msgspec.Struct, frozen=True, kw_only=True):
+    """What locking several targets came to: the seals, and the error of each that failed."""
+
+    sealed: tuple[Seal, ...]
+    failed: dict[str, ImgbuildError]
+
+
+def lock_all(
+    session: Session, selected: Sequence[Selected], *, drop: bool, again: bool = True
+) -> Locked:
+    """Lock and seal each target; one that fails does not stop the others.
+
+    `again=False` leaves locks alone that are current: an interrupted run goes on where it stopped.
+    A single target's error is raised as it is.
+    """
+    inputs = session.inputs(locking=True)
+    sealed: list[Seal] = []
+    failed: dict[str, ImgbuildError] = {}
+    for number, item in enumerate(selected, start=1):
+        if not again and (current := _current(session, item.name)) is not None:
+            console.info(f"{item.name}: locked and current ({number} of {len(selected)})")
+            sealed.append(current)
+            continue
+        try:
+            sealed.append(_lock(session, item.name, inputs, drop=drop))
+        except ImgbuildError as error:
+            if len(selected) == 1:
+                raise
+            console.error(f"{item.name}: {error.message}", hint=error.hint)
+            failed[item.name] = error
+        else:
+            console.info(f"{item.name}: sealed ({number} of {len(selected)})")
+    write.keep_new(session.project, session.matrix, [one.target for one in sealed])
+    prune.trim(inputs.store)
+    return Locked(sealed=tuple(sealed), failed=failed)
+
+
+def _lock(session: Session, name: str, inputs: Inputs, *, drop: bool) -> Seal:
+    jobs = session.options.jobs
+    try:
+        return lock_target.lock_target(
+            session.project, session.matrix, name, inputs, processes=jobs, drop=drop
+        )[1]
+    except WorldImpossible as error:
+        with console.step(f"looking for the cause, and for worlds near {name}"):
+            raise _explained(error, session, name, inputs) from error
+
+
+def _explained(
+    error: WorldImpossible, session: Session, name: str, inputs: Inputs
+) -> WorldImpossible:
+    """`error` as a short chain with the nearest worlds, where one is found; else itself."""
+    from imgbuild.resolve import explain
+
+    known = constraints.read(session.project.images)
+    for arch in session.matrix.targets[name].arch:
+        better = explain.explained(
+            error, session.matrix, name, arch, known, inputs.store, inputs.http
+        )
+        if better is not error:
+            return WorldImpossible(
+                f"{name} for {arch}: {better.message}",
+                reasons=better.reasons,
+                nearest=better.nearest,
+                hint=better.hint,
+            )
+    return error
+
+
+def _current(session: Session, name: str) -> Seal | None:
+    with contextlib.suppress(ImgbuildError):
+        return lock_target.read_current(session.project, session.matrix, name)[1]
+    return None
+
+
+def check_all(session: Session, selected: Iterable[Selected]) -> list[Seal]:
+    """The seals of the targets; LockStale if one does not follow from the matrix."""
+    return [
+        lock_target.read_current(session.project, session.matrix, item.name)[1] for item in selected
+    ]
+
+
+def diff_all(session: Session, selected: Iterable[Selected], revision: str) -> list[diff.Diff]:
+    """What changed in each target since a git revision."""
+    return [
+        diff.diff(
+            revisions.sealed_at(session.project, item.name, revision),
+            lock_target.read_current(session.project, session.matrix, item.name),
+        )
+        for item in selected
+    ]
+
+
+def build_all(
+    session: Session,
+    selected: Sequence[Selected],
+    output: Path | None,
+    *,
+    form: str = "oci",
+    only_base: bool = False,
+) -> list[Built]:
+    """Build each target from its lock; LockStale if one is out of date."""
+    refuse_one_file(selected, output, form)
+    inputs = session.inputs()
+    made = []
+    for item in selected:
+        locked = lock_target.read_current(session.project, session.matrix, item.name)
+        own = session.project.output(item.name)
+        if only_base:
+            own = contexts.base_folder(session.project, item.name)
+        place = placed(own, item.name, output, several=len(selected) > 1, form=form)
+        folder = place if form == "oci" else own
+        with console.step(f"building {item.name} for {', '.join(item.arches)}"):
+            built = building.build(
+                *locked,
+                item.arches,
+                folder,
+                inputs,
+                processes=session.options.jobs,
+                verify=session.options.verify,
+                only_base=only_base,
+            )
+        if form != "oci":
+            archive.write(folder, place, form, item.name)
+            built = msgspec.structs.replace(built, output=place)
+        tell(built)
+        made.append(built)
+    prune.trim(inputs.store)
+    return made
+
+
+def built_layout(session: Session, name: str, folder: Path | None) -> Layout:
+    """The layout of `name` that was built; InputError if there is none."""
+    place = folder or session.project.output(name)
+    if not place.exists():
+        message = f"{place}: {name} is not built"
+        raise InputError(message, hint=f"imgbuild build --target {name}")
+    return layout.read(place)
+
+
+def refuse_one_file(selected: Sequence[Selected], output: Path | None, form: str) -> None:
+    """InputError if several targets are to go into one file."""
+    if output is not None and form != "oci" and len(selected) > 1:
+        message = f"--output {output} is one file, {len(selected)} targets are selected"
+        raise InputError(message, hint="name one target, or leave --output out")
+
+
+def placed(own: Path, name: str, output: Path | None, *, several: bool, form: str) -> Path:
+    """Where the image of `name` goes: beside `own`, to `output`, or into it if there are others."""
+    suffix = "" if form == "oci" else f".{form}.tar"
+    if output is None:
+        return own.with_name(own.name + suffix)
+    return output / f"{name}{suffix}" if several else output
+
+
+def tell(built: Built) -> None:
+    """Say to people what a build came to."""
+    work = "nothing to do" if built.unchanged else f"{built.made} layers assembled"
+    console.info(f"{built.target}: {built.size / 1e9:.2f} GB in {built.output}, {work}")

@@ -1,0 +1,400 @@
+"""The image as a value: ordered layers, each with its inputs; configuration; no bytes yet.
+
+Comes in: a lock and an architecture. Goes out: a `Plan`. A layer's id is the digest of the
+canonical JSON of its recipe, in which a format number is raised by hand whenever its bytes would
+change.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from packaging.specifiers import SpecifierSet
+
+from imgbuild import codec
+from imgbuild.errors import InputError
+from imgbuild.lock.lock import AddedFile, AddedFolder, Cutting, Lock, published_part
+from imgbuild.lock.resolution import Deb, RegistryLayer, Resolution, Wheel
+from imgbuild.matrix.model import Drop, User
+from imgbuild.values import Arch, Digest, digest_of, sha256
+
+DEBIAN_FORMAT = 1
+VENV_FORMAT = 1
+WHEELS_FORMAT = 1
+FILES_FORMAT = 1
+ADDED_DEBS_FORMAT = 1
+ADDED_FILES_FORMAT = 1
+MOST_LAYERS = 120  # of a published image and what is added: engines stack no more than 127
+SYSTEM = ("/usr/", "/bin", "/sbin")  # where a base's own programs are
+
+
+class DebianRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="debian"):
+    """A root file system of Debian packages with the effects of their scripts."""
+
+    arch: Arch
+    suite: str
+    debs: tuple[Deb, ...]
+    user: User
+
+
+class RegistryRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="registry"):
+    """A layer of a registry image. `image` says where to fetch it."""
+
+    image: str
+    layer: RegistryLayer
+
+
+class VenvRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="venv"):
+    """The empty virtual environment: pyvenv.cfg, links to the interpreter, activation script."""
+
+    prefix: str
+    python: str
+    interpreter: str
+
+
+class WheelsRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="wheels"):
+    """Installed wheels, sorted by sha256. `omit`: package to patterns of paths left out."""
+
+    prefix: str
+    python: str
+    wheels: tuple[Wheel, ...]
+    omit: dict[str, tuple[str, ...]] = {}
+
+
+class FilesRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="files"):
+    """imgbuild's own files: entry point, home, work and cache folders, and links by absolute path.
+
+    `passwd` and `group` are a registry base's, to which the user is added.
+    """
+
+    user: User
+    workdir: str
+    cache: str
+    passwd: str = ""
+    group: str = ""
+    links: dict[str, str] = {}
+
+
+class AddedDebsRecipe(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="added-debs"
+):
+    """Debian packages on top of a base: what differs in the root of both together."""
+
+    base: DebianRecipe
+    debs: tuple[Deb, ...]
+
+
+class AddedFilesRecipe(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="added-files"
+):
+    """A user's files and links by absolute path, in the folders that imgbuild's own files make.
+
+    `folders` are those of the base that they lie in and that are not plain ones of root's.
+    """
+
+    files: dict[str, AddedFile]
+    links: dict[str, str]
+    below: FilesRecipe
+    folders: dict[str, AddedFolder] = {}
+
+
+Recipe = (
+    DebianRecipe
+    | RegistryRecipe
+    | VenvRecipe
+    | WheelsRecipe
+    | FilesRecipe
+    | AddedDebsRecipe
+    | AddedFilesRecipe
+)
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer to be: its name for people, its id, its recipe."""
+
+    name: str
+    id: Digest
+    recipe: Recipe
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """The run-time part of an image configuration. `created` is RFC 3339."""
+
+    created: str
+    user: str
+    env: tuple[str, ...]
+    entrypoint: tuple[str, ...]
+    cmd: tuple[str, ...]
+    workdir: str
+    labels: dict[str, str]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """One image on one architecture, before any byte of it exists."""
+
+    target: str
+    arch: Arch
+    layers: tuple[Layer, ...]
+    config: Config
+
+
+def plan(lock: Lock, arch: Arch) -> Plan:
+    """The image of `lock` on `arch`: a pure function, no file is read.
+
+    The layers of an extension are those of the published target, and above them what is added.
+    Raises InputError if the lock's cutting asks for more layers than it allows.
+    """
+    recipes = _recipes(published_part(lock, arch), arch)
+    if lock.extends is not None:
+        recipes += _added(lock, arch, recipes)
+    layers = tuple(Layer(name=name, id=layer_id(recipe), recipe=recipe) for name, recipe in recipes)
+    return Plan(target=lock.target, arch=arch, layers=layers, config=_config(lock))
+
+
+def _recipes(lock: Lock, arch: Arch) -> list[tuple[str, Recipe]]:
+    """The named recipes of a target that extends none."""
+    resolution = lock.arch[arch]
+    settings = lock.settings
+    below = _base_layers(lock, arch, resolution)
+    venv = VenvRecipe(
+        prefix=settings.prefix, python=lock.base.python, interpreter=lock.base.interpreter
+    )
+    files = FilesRecipe(
+        user=settings.user,
+        workdir=settings.workdir,
+        cache=settings.cache,
+        links=settings.links,
+        passwd=resolution.base_files.get("etc/passwd", ""),
+        group=resolution.base_files.get("etc/group", ""),
+    )
+    installed = installed_wheels(resolution)
+    cut = cut_wheels(installed, lock.layers, taken=len(below) + 2)
+    wheels = _wheel_recipes(lock, cut, omitted(lock.drop, installed))
+    return [*below, ("venv", venv), *wheels, ("files", files)]
+
+
+def _added(lock: Lock, arch: Arch, below: Sequence[tuple[str, Recipe]]) -> list[tuple[str, Recipe]]:
+    """The named recipes of what an extension puts on top of `below`: debs, wheels, files."""
+    resolution, extends = lock.arch[arch], lock.extends
+    if extends is None:
+        return []
+    names = extends.arch[arch]
+    recipes: list[tuple[str, Recipe]] = []
+    for _, recipe in below:
+        debs = tuple(deb for deb in resolution.debs if deb.package in names.debs)
+        if isinstance(recipe, DebianRecipe) and debs:
+            recipes.append(("added-debs", AddedDebsRecipe(base=recipe, debs=debs)))
+    installed = installed_wheels(resolution)
+    wheels = [wheel for wheel in installed if wheel.package in names.wheels]
+    rules = msgspec.structs.replace(lock.layers, limit=MOST_LAYERS)
+    cut = cut_wheels(wheels, rules, taken=len(below) + 2)
+    recipes += _wheel_recipes(
+        lock, [(f"added-{name}", group) for name, group in cut], omitted(lock.drop, installed)
+    )
+    if extends.files or extends.links:
+        own = next(recipe for _, recipe in below if isinstance(recipe, FilesRecipe))
+        added = AddedFilesRecipe(
+            files=extends.files, links=extends.links, below=own, folders=names.folders
+        )
+        recipes.append(("added-files", added))
+    return recipes
+
+
+def _wheel_recipes(
+    lock: Lock,
+    cut: Iterable[tuple[str, tuple[Wheel, ...]]],
+    omit: Mapping[str, tuple[str, ...]],
+) -> list[tuple[str, Recipe]]:
+    return [
+        (
+            name,
+            WheelsRecipe(
+                prefix=lock.settings.prefix,
+                python=lock.base.python,
+                wheels=group,
+                omit={
+                    wheel.package: omit[wheel.package] for wheel in group if wheel.package in omit
+                },
+            ),
+        )
+        for name, group in cut
+    ]
+
+
+def base_of(planned: Plan) -> Plan:
+    """The base's layers of a plan as an image of their own, with a plain configuration.
+
+    System packages that an extension adds belong to its base.
+    """
+    layers = tuple(
+        layer
+        for layer in planned.layers
+        if isinstance(layer.recipe, DebianRecipe | RegistryRecipe | AddedDebsRecipe)
+    )
+    path = next(item for item in planned.config.env if item.startswith("PATH="))
+    plain = path.partition("=")[2].split(":")
+    config = Config(
+        created=planned.config.created,
+        user="0:0",
+        env=("LANG=C.UTF-8", "PATH=" + ":".join(item for item in plain if item.startswith(SYSTEM))),
+        entrypoint=(),
+        cmd=("bash",),
+        workdir="/",
+        labels={},
+    )
+    return Plan(target=planned.target, arch=planned.arch, layers=layers, config=config)
+
+
+def installed_wheels(resolution: Resolution) -> tuple[Wheel, ...]:
+    """All wheels that are installed: those of the indexes and those built from sdists."""
+    built = (
+        Wheel(
+            package=item.package,
+            version=item.version,
+            index="built",
+            file=item.wheel.file,
+            size=item.wheel.size,
+            sha256=item.wheel.sha256,
+        )
+        for item in resolution.built
+    )
+    return tuple(sorted((*resolution.wheels, *built), key=lambda wheel: wheel.package))
+
+
+def omitted(drops: Iterable[Drop], wheels: Iterable[Wheel]) -> dict[str, tuple[str, ...]]:
+    """Package → patterns of its paths that are left out beside the other `wheels`, sorted."""
+    versions = {wheel.package: wheel.version for wheel in wheels}
+    found: dict[str, tuple[str, ...]] = {}
+    for drop in drops:
+        version = versions.get(drop.package)
+        if version is None or (drop.beside is not None and drop.beside not in versions):
+            continue
+        if not SpecifierSet(drop.versions).contains(version, prereleases=True):
+            continue
+        found[drop.package] = tuple(sorted({*found.get(drop.package, ()), *drop.paths}))
+    return found
+
+
+def cut_wheels(
+    wheels: Iterable[Wheel], rules: Cutting, *, taken: int
+) -> list[tuple[str, tuple[Wheel, ...]]]:
+    """Named groups of wheels, one for each layer, in the one global order of all targets.
+
+    Big wheels first, by the patterns of `rules.order` and then by name; then the groups of small
+    ones, by a fixed hash of the name; last the small ones that the matrix names, in its order.
+    `taken` layers belong to others. Where big wheels would pass the limit, the smallest of them
+    join the groups.
+    """
+    named = {package: place for place, package in enumerate(rules.named)}
+    big = [wheel for wheel in wheels if wheel.size >= rules.own_from]
+    rest = [wheel for wheel in wheels if wheel.size < rules.own_from]
+    alone = sorted((w for w in rest if w.package in named), key=lambda w: named[w.package])
+    room = rules.limit - taken - rules.groups - len(alone)
+    if room < 0:
+        message = (
+            f"layers.limit is {rules.limit}, but {taken} layers for base and files, {rules.groups}"
+            f" groups and {len(alone)} named packages need more"
+        )
+        raise InputError(message, hint="raise layers.limit or name fewer packages")
+    # A named package never loses its layer: only the others make room.
+    big.sort(key=lambda wheel: (wheel.package not in named, -wheel.size, wheel.package))
+    kept, spilt = big[:room], big[room:]
+    kept.sort(key=lambda wheel: (_rank(wheel.package, rules.order), wheel.package))
+    groups: dict[int, list[Wheel]] = {}
+    for wheel in [*spilt, *(w for w in rest if w.package not in named)]:
+        groups.setdefault(int(sha256(wheel.package.encode())[:8], 16) % rules.groups, []).append(
+            wheel
+        )
+    return [
+        *((wheel.package, (wheel,)) for wheel in kept),
+        *((f"group-{number}", _by_hash(groups[number])) for number in sorted(groups)),
+        *((wheel.package, (wheel,)) for wheel in alone),
+    ]
+
+
+def layer_id(recipe: Recipe) -> Digest:
+    """The digest of everything that the layer's bytes depend on, and of nothing else."""
+    inputs: dict[str, object]
+    match recipe:
+        case DebianRecipe():
+            inputs = {
+                "format": DEBIAN_FORMAT,
+                "arch": recipe.arch,
+                "suite": recipe.suite,
+                "debs": sorted(deb.sha256 for deb in recipe.debs),
+                "user": recipe.user,
+            }
+        case RegistryRecipe():
+            inputs = {"digest": recipe.layer.digest}
+        case VenvRecipe():
+            inputs = {"format": VENV_FORMAT, **codec.to_builtins(recipe)}
+        case WheelsRecipe():
+            inputs = {
+                "format": WHEELS_FORMAT,
+                "prefix": recipe.prefix,
+                "python": recipe.python,
+                "wheels": sorted(wheel.sha256 for wheel in recipe.wheels),
+            }
+            if recipe.omit:
+                inputs["omit"] = {
+                    wheel.sha256: recipe.omit[wheel.package]
+                    for wheel in recipe.wheels
+                    if wheel.package in recipe.omit
+                }
+        case FilesRecipe():
+            inputs = {"format": FILES_FORMAT, **codec.to_builtins(recipe)}
+        case AddedDebsRecipe():
+            inputs = {
+                "format": ADDED_DEBS_FORMAT,
+                "base": layer_id(recipe.base),
+                "debs": sorted(deb.sha256 for deb in recipe.debs),
+            }
+        case AddedFilesRecipe():  # the last of them, so that every recipe has an id
+            inputs = {
+                "format": ADDED_FILES_FORMAT,
+                "files": {path: [file.sha256, file.mode] for path, file in recipe.files.items()},
+                "links": recipe.links,
+                "below": layer_id(recipe.below),
+            }
+            if recipe.folders:
+                inputs["folders"] = codec.to_builtins(recipe.folders)
+    kind = type(recipe).__struct_config__.tag
+    return digest_of(codec.compact({**inputs, "kind": kind}))
+
+
+def _base_layers(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Recipe]]:
+    if lock.base.kind == "debian":
+        recipe = DebianRecipe(
+            arch=arch, suite=lock.base.suite, debs=resolution.debs, user=lock.settings.user
+        )
+        return [(lock.base.name, recipe)]
+    return [
+        (f"{lock.base.name}-{number}", RegistryRecipe(image=lock.base.image, layer=layer))
+        for number, layer in enumerate(resolution.base_layers)
+    ]
+
+
+def _config(lock: Lock) -> Config:
+    settings = lock.settings
+    return Config(
+        created=f"{lock.as_of}T00:00:00Z",
+        user=f"{settings.user.uid}:{settings.user.gid}",
+        env=tuple(f"{name}={value}" for name, value in sorted(settings.env.items())),
+        entrypoint=settings.entrypoint,
+        cmd=settings.cmd,
+        workdir=settings.workdir,
+        labels=settings.labels,
+    )
+
+
+def _rank(package: str, order: tuple[str, ...]) -> int:
+    matches = (
+        place for place, pattern in enumerate(order) if fnmatch.fnmatchcase(package, pattern)
+    )
+    return next(matches, len(order))
+
+
+def _by_hash(wheels: Iterable[Wheel]) -> tuple[Wheel, ...]:
+    return tuple(sorted(wheels, key=lambda wheel: wheel.sha256))

@@ -1,0 +1,1 @@
+"""FlashInfer and Triton kernels and bytecode, compiled ahead and packed as wheels."""

@@ -1,0 +1,279 @@
+"""Python's bytecode, compiled once: a wheel that a target's variant is locked with.
+
+Comes in: a built image, and which modules are wanted. Goes out: a wheel of data files, which lie
+below the environment's prefix as `PYTHONPYCACHEPREFIX` means them, so that no start compiles. What
+a compiler writes is no pure function of the lock, so bytecode is an input: compiled twice by the
+image's own interpreter, under two seeds of its hashes, and what differs is named.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.cache.store import Store
+from imgbuild.container import run_in_image, sandbox
+from imgbuild.errors import InputError, WorkFailed
+from imgbuild.lock.lock import Lock, require_arch
+from imgbuild.matrix.model import Target, Variable
+from imgbuild.oci.layout import Layout
+from imgbuild.precompile import variant
+from imgbuild.system.console import console
+from imgbuild.values import Arch, Bytes, Sha256, sha256
+from imgbuild.wheel import packed
+
+PACKAGE = "imgbuild-bytecode"
+FOLDER = "bytecode"  # below the environment's prefix
+VARIABLE = "PYTHONPYCACHEPREFIX"
+DOCUMENTED = "https://docs.python.org/3/using/cmdline.html#envvar-PYTHONPYCACHEPREFIX"
+PLACE = "/bytecode"  # where the image sees the folder of a run
+SEEDS = ("0", "1")
+DIGITS = 12
+
+# What runs inside, under the image's Python; all of it reads and writes files of PLACE. A folder of
+# sys.path that lies in another one has its turn: what is only below the standard library, and no
+# folder of sys.path, belongs to another environment.
+SELECT = """\
+import importlib, json, os, sys
+os.chdir("/")
+sys.path[:] = [path for path in sys.path if os.path.isabs(path)]
+task, found = json.load(open("/bytecode/task.json")), set()
+for name in task:
+    importlib.import_module(name)
+for module in list(sys.modules.values()) if task else ():
+    try:
+        spec = object.__getattribute__(module, "__dict__").get("__spec__")
+        origin, cached = spec.origin, spec.cached
+    except Exception:  # frozen, built in, or no module at all
+        continue
+    if isinstance(origin, str) and isinstance(cached, str):
+        found.add(origin)
+for top in () if task else sys.path:
+    for folder, folders, names in os.walk(top):
+        folders[:] = [name for name in folders if name not in ("site-packages", "dist-packages")]
+        found.update(os.path.join(folder, name) for name in names)
+good = [path for path in found if path.endswith(".py") and os.path.isabs(path)
+        and path.isprintable() and os.path.normpath(path) == path]
+json.dump(sorted(good), open("/bytecode/sources.json", "w"))
+"""
+COMPILE = """\
+import importlib.util, json, os, py_compile, sys, warnings
+warnings.simplefilter("ignore")
+sys.pycache_prefix, left = "/bytecode/tree", []
+checked = py_compile.PycInvalidationMode.CHECKED_HASH
+for source in json.load(open("/bytecode/sources.json")):
+    if not (os.path.isfile(source) and os.access(source, os.R_OK)):
+        left.append({"path": source, "reason": "cannot be read"})
+        continue
+    place = importlib.util.cache_from_source(source, optimization="")
+    try:
+        py_compile.compile(source, place, doraise=True, invalidation_mode=checked, optimize=0)
+    except py_compile.PyCompileError as error:
+        reason = f"{error.exc_type_name}: {error.exc_value}"
+        left.append({"path": source, "reason": " ".join(reason.split())})
+json.dump(left, open("/bytecode/left.json", "w"))
+"""
+
+
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that looks like a module and does not compile, and what Python says of it."""
+
+    path: str
+    reason: str
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """A file whose two compilations differ, and in how many bytes."""
+
+    path: str
+    bytes: Bytes
+
+
+class Bytecode(msgspec.Struct, frozen=True, kw_only=True):
+    """The wheel that was made, and what is in it.
+
+    `imports` are the modules that were asked for, none for all; `unpacked` is what it adds.
+    """
+
+    target: str
+    arch: Arch
+    python: str
+    version: str
+    file: str
+    size: Bytes
+    sha256: Sha256
+    imports: tuple[str, ...]
+    modules: int
+    unpacked: Bytes
+    left_out: tuple[LeftOut, ...]
+    differs: tuple[Difference, ...]
+
+
+def compile_twice(
+    lock: Lock, layout: Layout, arch: Arch, imports: Sequence[str], *, store: Store, out: Path
+) -> Bytecode:
+    """Compile in the image what importing `imports` loads, or all if none; pack it to `out`.
+
+    InputError if the lock has no `arch`, WorkFailed with Python's words if a module of `imports`
+    cannot be imported or the image's Python does not run.
+    """
+    require_arch(lock, arch)
+    with run_in_image.root_folder(layout, arch, store) as root, store.scratch() as scratch:
+        inside = _Inside(
+            lock=lock, arch=arch, root=root, settings=run_in_image.running(layout, arch)
+        )
+        with console.step(f"{lock.target}: looking for modules"):
+            sources = _select(inside, scratch / "select", imports)
+        trees, left = [], []
+        for seed, number in zip(SEEDS, ("first", "second"), strict=True):
+            title = f"{lock.target}: compiling {len(sources)} modules, the {number} time"
+            with console.step(title):
+                left.append(_compile(inside, scratch / number, sources, seed))
+            trees.append(compiled(scratch / number / "tree"))
+        return pack(lock, arch, trees[0], differing(*trees), left[0], imports, out)
+
+
+def compiled(folder: Path) -> dict[str, Path]:
+    """The bytecode below `folder`, by its path there: that of its source, without leading slash."""
+    return {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted(folder.rglob("*.pyc"))
+        if path.is_file()
+    }
+
+
+def differing(one: Mapping[str, Path], other: Mapping[str, Path]) -> tuple[Difference, ...]:
+    """The files that two compilations wrote differently; what one lacks differs in all bytes."""
+    found = []
+    for path in sorted(one.keys() | other.keys()):
+        left, right = (tree[path].read_bytes() if path in tree else b"" for tree in (one, other))
+        if path not in one or path not in other or left != right:
+            count = sum(a != b for a, b in zip(left, right, strict=False))
+            found.append(Difference(path=path, bytes=count + abs(len(left) - len(right))))
+    return tuple(found)
+
+
+def pack(
+    lock: Lock,
+    arch: Arch,
+    tree: Mapping[str, Path],
+    differs: tuple[Difference, ...],
+    left: tuple[LeftOut, ...],
+    imports: Sequence[str],
+    out: Path,
+) -> Bytecode:
+    """The wheel of the bytecode `tree`; its version and bytes follow from what it holds.
+
+    InputError if there is none.
+    """
+    if not tree:
+        message = f"{lock.target}: no module was compiled"
+        raise InputError(message, hint="name modules that have a source with --import")
+    rows = [f"{path} {sha256(place.read_bytes())}\n" for path, place in sorted(tree.items())]
+    version = f"0+b{sha256(''.join(rows).encode())[:DIGITS]}"
+    files = {f"{FOLDER}/{path}": place for path, place in tree.items()}
+    wheel = packed.write(PACKAGE, version, tag(lock.base.python), files, out)
+    content = wheel.read_bytes()
+    return Bytecode(
+        target=lock.target,
+        arch=arch,
+        python=lock.base.python,
+        version=version,
+        file=wheel.name,
+        size=len(content),
+        sha256=sha256(content),
+        imports=tuple(imports),
+        modules=len(tree),
+        unpacked=sum(place.stat().st_size for place in tree.values()),
+        left_out=left,
+        differs=differs,
+    )
+
+
+def tag(python: str) -> str:
+    """The tag of bytecode for `python` ("3.11"): that minor version, any architecture."""
+    return f"cp{python.replace('.', '')}-none-any"
+
+
+def row(made: Bytecode, target: Target, prefix: str) -> str:
+    """The entry of a variant for the matrix: what is added to the row `target`."""
+    variable = Variable(
+        value=f"{prefix}/{FOLDER}",
+        reason=f"the bytecode of {PACKAGE} lies there; what it lacks is compiled at each start",
+        source=(DOCUMENTED,),
+    )
+    name, wheels = f"{made.target}-fast", {PACKAGE: made.version}
+    return variant.row(name, made.target, target, wheels, variables={VARIABLE: variable})
+
+
+class _Inside(msgspec.Struct, frozen=True, kw_only=True):
+    """An image as a folder, and how it runs."""
+
+    lock: Lock
+    arch: Arch
+    root: Path
+    settings: run_in_image.Running
+
+
+def _select(inside: _Inside, folder: Path, imports: Sequence[str]) -> tuple[str, ...]:
+    """The sources that are wanted, sorted."""
+    folder.mkdir()
+    (folder / "task.json").write_text(json.dumps(list(imports)), encoding="utf-8")
+    what = f"cannot import {', '.join(imports)}" if imports else "its modules were not found"
+    answer = _run(inside, folder, SELECT, SEEDS[0], answer="sources.json", failed=what)
+    return msgspec.json.decode(answer, type=tuple[str, ...])
+
+
+def _compile(
+    inside: _Inside, folder: Path, sources: Sequence[str], seed: str
+) -> tuple[LeftOut, ...]:
+    """Compile `sources` to the folder `tree` of `folder`; what does not compile."""
+    folder.mkdir()
+    (folder / "sources.json").write_text(json.dumps(sources), encoding="utf-8")
+    failed = "modules were not compiled"
+    answer = _run(inside, folder, COMPILE, seed, answer="left.json", failed=failed)
+    return msgspec.json.decode(answer, type=tuple[LeftOut, ...])
+
+
+def _run(
+    inside: _Inside, folder: Path, script: str, seed: str, *, answer: str, failed: str
+) -> bytes:
+    """Run `script` as the image's user, who sees `folder` at PLACE; the file that it answers."""
+    settings, user = inside.lock.settings, inside.lock.settings.user
+    folder.chmod(0o1777)
+    env = run_in_image.environment(inside.settings) | {
+        "HOME": user.home,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": seed,
+    }
+    done = sandbox.run(
+        inside.root,
+        [*inside.settings.entrypoint, f"{settings.prefix}/bin/python", "-c", script],
+        env=env,
+        binds=[sandbox.Bind(source=folder, target=PLACE, writable=True)],
+        user=(user.uid, user.gid),
+        readonly=True,
+    )
+    if done.status != 0 or not (folder / answer).is_file():
+        lines = (done.stderr or done.stdout).strip().splitlines()[-20:]
+        tail = "\n".join(line for line in lines if not line.startswith("Traceback "))
+        message = f"{inside.lock.target}: {failed} (status {done.status}):\n{tail}"
+        raise WorkFailed(message, hint=_remedy(inside))
+    return (folder / answer).read_bytes()
+
+
+def _remedy(inside: _Inside) -> str:
+    try:
+        native = Arch.parse(platform.machine()) is inside.arch
+    except ValueError:
+        native = False
+    if native:
+        return f"look into the image: imgbuild run {inside.lock.target} -- sh"
+    return (
+        f"an image for {inside.arch} runs here by an emulator alone (qemu-user-static); bytecode is"
+        " the same on both architectures: leave --arch out where the image has this machine's"
+    )

@@ -1,0 +1,1 @@
+"""Images in a registry: push, pull, tag, list, garbage collection, mirror."""

@@ -1,0 +1,138 @@
+"""What a registry holds, read from its tags, manifests and configurations; no layer is fetched.
+
+Comes in: a registry or one of its repositories. Goes out: an `Entry` for each image that has a tag.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.http.client import Refused
+from imgbuild.oci.documents import Descriptor
+from imgbuild.registry.client import Client
+from imgbuild.registry.image import Image, read
+from imgbuild.registry.reference import Reference, Repository
+from imgbuild.system.threads import Stop, each
+from imgbuild.values import Arch, Bytes, Digest
+
+THREADS = 8
+ATTACHED = re.compile(r"sha256-[0-9a-f]{64}(\..*)?")  # tags by which other things are attached
+DATED = re.compile(r".+-(\d{8})")
+TARGET = "dev.imgbuild.target"
+VERSION = "dev.imgbuild.version."
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """An image on one architecture; `size` is what a pull of it moves, in bytes."""
+
+    digest: Digest
+    size: Bytes
+    layers: int
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One image of a repository. `target` and `versions` are what its labels say.
+
+    `dates` are days, as YYYYMMDD, under which it is tagged. `other` says what it is if it is no
+    image, or what of it is lost or damaged.
+    """
+
+    repository: str
+    digest: Digest
+    tags: tuple[str, ...]
+    dates: tuple[str, ...] = ()
+    target: str = ""
+    versions: dict[str, str] = {}
+    arch: dict[Arch, Held] = {}
+    other: str = ""
+
+    @property
+    def size(self) -> int:
+        """The sum of its architectures, in bytes."""
+        return sum(held.size for held in self.arch.values())
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was found; `size` are the bytes of distinct blobs, `sum` those of all images."""
+
+    entries: tuple[Entry, ...]
+    size: Bytes
+    sum: Bytes
+
+
+def listing(client: Client, places: Iterable[Repository]) -> Listing:
+    """The tagged images of `places`, sorted by repository and first tag."""
+    found = [item for place in places for item in _images(client, place)]
+    blobs = {
+        blob: size
+        for _, picture in found
+        if picture
+        for one in picture.images.values()
+        for blob, size in one.blobs.items()
+    }
+    entries = tuple(entry for entry, _ in found)
+    return Listing(
+        entries=entries, size=sum(blobs.values()), sum=sum(entry.size for entry in entries)
+    )
+
+
+def repositories(client: Client, host: str) -> list[Repository]:
+    """Every repository of a registry; InputError if it does not say."""
+    try:
+        return [Repository(host, name) for name in sorted(client.repositories(host))]
+    except FetchFailed as error:
+        message = f"{host} does not list its repositories: {error.message}"
+        raise InputError(message, hint=f"name one: imgbuild ls {host}/NAME") from error
+
+
+def _images(client: Client, place: Repository) -> list[tuple[Entry, Image | None]]:
+    names = [name for name in client.tags(place) if not ATTACHED.fullmatch(name)]
+
+    def _resolve(name: str, _: Stop) -> Descriptor | None:
+        return client.resolve(Reference(place.host, place.name, tag=name))
+
+    tagged: dict[Digest, list[str]] = {}
+    for name, found in zip(names, each(names, _resolve, threads=THREADS), strict=True):
+        if found is not None:  # it may be gone by now
+            tagged.setdefault(found.digest, []).append(name)
+
+    def _read(digest: Digest, _: Stop) -> tuple[Entry, Image | None]:
+        return _entry(client, place, digest, tagged[digest])
+
+    return sorted(each(list(tagged), _read, threads=THREADS), key=lambda item: item[0].tags)
+
+
+def _entry(
+    client: Client, place: Repository, digest: Digest, names: Sequence[str]
+) -> tuple[Entry, Image | None]:
+    tags = tuple(sorted(names))
+    entry = Entry(repository=str(place), digest=digest, tags=tags)
+    try:
+        found = read(client, Reference(place.host, place.name, digest=digest))
+    except (InputError, IntegrityError) as error:
+        return msgspec.structs.replace(entry, other=error.message), None
+    except Refused as error:  # it went since its tag was read, or a part of it is lost
+        if error.status != 404:
+            raise
+        return msgspec.structs.replace(entry, other=error.message), None
+    labels = next(iter(found.images.values())).settings.config.labels
+    dates = (match[1] for name in tags if (match := DATED.fullmatch(name)))
+    listed = msgspec.structs.replace(
+        entry,
+        dates=tuple(sorted(dates)),
+        target=labels.get(TARGET, ""),
+        versions={
+            key.removeprefix(VERSION): text
+            for key, text in sorted(labels.items())
+            if key.startswith(VERSION)
+        },
+        arch={
+            arch: Held(digest=one.manifest.digest, size=one.size, layers=len(one.layers))
+            for arch, one in sorted(found.images.items())
+        },
+    )
+    return listed, found

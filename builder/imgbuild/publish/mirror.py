@@ -1,0 +1,263 @@
+"""Filling a mirror, and what is in it.
+
+Comes in: locks and a repository. Goes out: every input of the locks as a blob there, and for each
+target and architecture the artifact that names them. A blob is put once, however many targets have
+it; an artifact is put when all its blobs are there, and its tags last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from imgbuild.assemble import mirror_items
+from imgbuild.assemble.inputs import Inputs, batches
+from imgbuild.assemble.mirror_items import Input
+from imgbuild.cache.store import Store
+from imgbuild.errors import IntegrityError
+from imgbuild.lock import extension
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import RegistryLayer
+from imgbuild.oci.documents import MANIFEST
+from imgbuild.plan.plan import RegistryRecipe
+from imgbuild.registry.reference import Reference, Repository
+from imgbuild.system import threads
+from imgbuild.system.console import Bar, console
+from imgbuild.system.threads import Stop
+from imgbuild.values import Arch, Bytes, Digest, digest_of
+
+if TYPE_CHECKING:
+    from imgbuild.registry.client import Client
+
+ASKING = 8  # threads that ask whether something is there
+SENDING = 4  # threads that send
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A lock on one of its architectures."""
+
+    lock: Lock
+    arch: Arch
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a target's inputs on one architecture a mirror has; `lacking` are file names.
+
+    `tagged` says whether its artifact is there too, by the tag that stays with these inputs: the
+    registry's own garbage collection would take the files else.
+    """
+
+    target: str
+    arch: Arch
+    artifact: Digest
+    tag: str
+    tagged: bool
+    files: int
+    size: Bytes
+    lacking: tuple[str, ...] = ()
+    lacking_size: Bytes = 0
+
+
+class Filled(msgspec.Struct, frozen=True, kw_only=True):
+    """What a push came to. `sent` and `sent_size` are what the mirror lacked, `fetched` the cache.
+
+    Of a dry run nothing was sent, and it says what would be.
+    """
+
+    mirror: str
+    dry_run: bool
+    files: int
+    size: Bytes
+    sent: int
+    sent_size: Bytes
+    fetched: int
+    artifacts: tuple[Held, ...]
+
+
+def status(parts: Sequence[Part], repository: Repository, client: Client) -> tuple[Held, ...]:
+    """What `repository` has of each of `parts`; nothing is changed."""
+    there = _there(_union(parts), repository, client)
+    return tuple(_held(part, there, repository, client) for part in parts)
+
+
+def push(
+    parts: Sequence[Part],
+    repository: Repository,
+    client: Client,
+    inputs: Inputs,
+    *,
+    dry_run: bool = False,
+    drop: bool = False,
+) -> Filled:
+    """Put all inputs of `parts` into `repository` that are not there.
+
+    What the store lacks is fetched as for a build, and leaves it again with `drop`.
+    """
+    everything = _union(parts)
+    there = _there(everything, repository, client)
+    absent = {digest: item for digest, item in everything.items() if digest not in there}
+    size = sum(item.size for item in absent.values())
+    fetched = sum(not _in_store(item, inputs) for item in absent.values())
+    console.info(
+        f"{repository}: {len(there)} of {len(everything)} files are there,"
+        f" {len(absent)} to send, {size / 1e9:.2f} GB; the cache lacks {fetched} of them"
+    )
+    if not dry_run:
+        left = dict(absent)
+        with console.progress(f"to {repository}", size) as bar:
+            for part in parts:
+                _fill(part, left, repository, client, inputs, bar, drop=drop)
+        _settle(parts, repository, client)
+        there = set(everything)
+    return Filled(
+        mirror=str(repository),
+        dry_run=dry_run,
+        files=len(everything),
+        size=sum(item.size for item in everything.values()),
+        sent=len(absent),
+        sent_size=size,
+        fetched=fetched,
+        artifacts=tuple(_held(part, there, repository, client) for part in parts),
+    )
+
+
+def _union(parts: Iterable[Part]) -> dict[Digest, Input]:
+    return {
+        item.digest: item for part in parts for item in mirror_items.inputs(part.lock, part.arch)
+    }
+
+
+def _there(everything: dict[Digest, Input], repository: Repository, client: Client) -> set[Digest]:
+    """Those of `everything` that the registry has; IntegrityError for one of another size."""
+
+    def _ask(item: Input, _: Stop) -> Digest | None:
+        size = client.has(repository, item.digest)
+        if size is not None and size != item.size:
+            message = f"{repository} has {size} bytes as {item.file}, the lock says {item.size}"
+            hint = "the registry's storage is damaged, or the lock was edited by hand"
+            raise IntegrityError(message, hint=hint)
+        return None if size is None else item.digest
+
+    found = threads.each(list(everything.values()), _ask, threads=ASKING)
+    return {digest for digest in found if digest is not None}
+
+
+def _held(part: Part, there: Collection[Digest], repository: Repository, client: Client) -> Held:
+    items = mirror_items.inputs(part.lock, part.arch)
+    data = mirror_items.artifact(part.lock, part.arch)
+    digest, tag = digest_of(data), mirror_items.tags(part.lock, part.arch, data)[0]
+    found = client.resolve(Reference(repository.host, repository.name, tag=tag))
+    lacking = [item for item in items if item.digest not in there]
+    return Held(
+        target=part.lock.target,
+        arch=part.arch,
+        artifact=digest,
+        tag=tag,
+        tagged=found is not None and found.digest == digest,
+        files=len(items),
+        size=sum(item.size for item in items),
+        lacking=tuple(item.file for item in lacking),
+        lacking_size=sum(item.size for item in lacking),
+    )
+
+
+def _fill(
+    part: Part,
+    left: dict[Digest, Input],
+    repository: Repository,
+    client: Client,
+    inputs: Inputs,
+    bar: Bar,
+    *,
+    drop: bool,
+) -> None:
+    """Send those of `left` that this part has, and take them out of it."""
+    own = [item for item in mirror_items.inputs(part.lock, part.arch) if item.digest in left]
+    for batch in batches(own, lambda item: item.size, bounded=drop):
+        lacking = [item for item in batch if not _in_store(item, inputs)]
+        _gather(part.lock, lacking, inputs)
+        threads.each(
+            sorted(batch, key=lambda item: -item.size),
+            lambda item, stop: _send(item, repository, client, inputs, bar, stop),
+            threads=SENDING,
+            kept="what was sent is kept",
+        )
+        for item in batch:
+            del left[item.digest]
+        if drop:
+            inputs.drop(item.sha256 for item in lacking if not item.layer)
+
+
+def _gather(lock: Lock, lacking: Sequence[Input], inputs: Inputs) -> None:
+    """Have `lacking` in the store, from wherever a build would have them."""
+    due = {item.sha256 for item in lacking if not item.layer}
+    due -= extension.bring(lock, due, inputs.matrix, inputs.store)
+    blobs = [
+        RegistryRecipe(
+            image=lock.base.image,
+            layer=RegistryLayer(
+                digest=item.digest, size=item.size, diff_id=item.digest, media_type=item.media_type
+            ),
+        )
+        for item in lacking
+        if item.layer
+    ]
+    inputs.download(lock, due, blobs)
+
+
+def _send(
+    item: Input,
+    repository: Repository,
+    client: Client,
+    inputs: Inputs,
+    bar: Bar,
+    stop: Stop,
+) -> None:
+    from imgbuild.registry.client import file_source
+
+    def _advance(amount: int) -> None:
+        stop.check()
+        bar.advance(amount)
+
+    store = inputs.store
+    path = store.blob(item.digest) if item.layer else store.file(item.sha256)
+    if path is None:
+        message = f"{item.file} left the cache {store.root} while it was in use"
+        raise IntegrityError(message, hint="run the same command again")
+    try:
+        client.upload(repository, file_source(path, item.digest, item.size), advance=_advance)
+    except IntegrityError:
+        _refuse_damaged(path, item, store)
+        raise
+
+
+def _refuse_damaged(path: Path, item: Input, store: Store) -> None:
+    """Take a file out of the cache that is not what its name says; IntegrityError then."""
+    with path.open("rb") as file:
+        intact = hashlib.file_digest(file, "sha256").hexdigest() == item.sha256
+    if not intact:
+        store.drop_damaged(path)
+        message = f"{path} was damaged and is removed: it is not {item.file} of the lock"
+        raise IntegrityError(message, hint="run it again to fetch it anew; check the disk")
+
+
+def _in_store(item: Input, inputs: Inputs) -> bool:
+    store = inputs.store
+    return (store.blob(item.digest) if item.layer else store.file(item.sha256)) is not None
+
+
+def _settle(parts: Iterable[Part], repository: Repository, client: Client) -> None:
+    """Put the artifacts, each under the tag that stays and then under the target's newest."""
+    from imgbuild.registry.client import bytes_source
+
+    client.upload(repository, bytes_source(mirror_items.EMPTY))
+    for part in parts:
+        data = mirror_items.artifact(part.lock, part.arch)
+        for tag in mirror_items.tags(part.lock, part.arch, data):
+            found = client.resolve(Reference(repository.host, repository.name, tag=tag))
+            if found is None or found.digest != digest_of(data):
+                client.put_manifest(repository, data, MANIFEST, tag=tag)

@@ -1,0 +1,124 @@
+"""From a registry to an OCI layout on disk, digest as it is there.
+
+Comes in: a reference. Goes out: a layout that `run`, `load` and `smoke` take with --layout. Layers
+that the cache has are linked; others are downloaded into it, and a download that ends early goes on
+from its last byte. Every blob is checked against its digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.cache.store import Store
+from imgbuild.oci import documents, layout
+from imgbuild.oci.documents import Descriptor
+from imgbuild.plan import documents as image
+from imgbuild.registry.client import Client
+from imgbuild.registry.image import Image, read
+from imgbuild.registry.reference import Reference
+from imgbuild.system import files
+from imgbuild.system.console import Bar, console
+from imgbuild.system.threads import Stop, Stopped, each
+from imgbuild.values import Arch, Digest
+
+DOWNLOADS = 4
+KEPT = "what has arrived is in the cache"
+
+
+class Pulled(msgspec.Struct, frozen=True, kw_only=True):
+    """An image in a layout on disk. `size` is all of it, `moved` what was downloaded, in bytes."""
+
+    reference: str
+    digest: Digest
+    arch: dict[Arch, Digest]
+    output: Path
+    size: int
+    moved: int
+    unchanged: bool
+
+
+def pull(
+    client: Client, reference: Reference, output: Path, store: Store, arch: Arch | None = None
+) -> Pulled:
+    """Make `output` the layout of the image `reference`, or of its part for `arch`."""
+    found = read(client, reference, arch)
+    top, images = found.top, found.images
+    size = sum(one.size for one in images.values())
+    moved, unchanged = 0, layout.check(output, top.digest)
+    if not unchanged:
+        layers = {layer.digest: layer for one in images.values() for layer in one.layers}
+        near = {digest: _near(store, output, layer) for digest, layer in layers.items()}
+        due = [layer for digest, layer in layers.items() if near[digest] is None]
+        moved = sum(layer.size for layer in due)
+        near |= _downloaded(client, reference, due, store)
+        papers = [data for one in images.values() for data in (one.config, one.manifest.data)]
+        placed = [(layers[digest], path) for digest, path in near.items() if path is not None]
+        layout.keep(output, _top(found), [*papers, top.data], placed, name(reference))
+    return Pulled(
+        reference=f"{reference.repository}@{top.digest}",
+        digest=top.digest,
+        arch={one_arch: one.manifest.digest for one_arch, one in images.items()},
+        output=output,
+        size=size,
+        moved=moved,
+        unchanged=unchanged,
+    )
+
+
+def _top(found: Image) -> dict[str, object]:
+    entry = image.descriptor(found.top.media_type, found.top.data)
+    if found.top.media_type == documents.INDEX:
+        return entry
+    (arch,) = found.images
+    return {**entry, "platform": image.platform(arch)}
+
+
+def name(reference: Reference) -> str:
+    """The name of the image inside the layout: its tag, else the end of its repository's name."""
+    return reference.tag or reference.name.rpartition("/")[2]
+
+
+def _near(store: Store, output: Path, layer: Descriptor) -> Path | None:
+    """The blob of a layer on this machine: in the cache, or in the layout from an earlier pull."""
+    held = store.blob(layer.digest)
+    if held is not None:
+        return held
+    return (
+        layout.blob(output, layer.digest) if layout.has(output, layer.digest, layer.size) else None
+    )
+
+
+def _downloaded(
+    client: Client, reference: Reference, due: Sequence[Descriptor], store: Store
+) -> dict[Digest, Path]:
+    """Bring the layers `due` into the store; digest → path."""
+    total = sum(layer.size for layer in due)
+    with console.progress(f"pulling {reference.repository}", total) as bar:
+
+        def _fetch(layer: Descriptor, stop: Stop) -> Path:
+            return _download(client, reference, layer, store, bar, stop)
+
+        paths = each(due, _fetch, threads=DOWNLOADS, kept=KEPT)
+    return {layer.digest: path for layer, path in zip(due, paths, strict=True)}
+
+
+def _download(
+    client: Client, reference: Reference, layer: Descriptor, store: Store, bar: Bar, stop: Stop
+) -> Path:
+    def _advance(amount: int) -> None:
+        stop.check()
+        bar.advance(amount)
+
+    with store.partial(layer.digest.removeprefix("sha256:"), stop=stop) as partial:
+        found = store.blob(layer.digest)
+        if found is not None:  # another process was faster
+            bar.advance(layer.size)
+            return found
+        if partial is None:
+            raise Stopped
+        with files.plain_errors(store.root):
+            client.download(reference.repository, layer, partial, _advance)
+            return store.add_blob(partial, layer.digest)

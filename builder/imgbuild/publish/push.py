@@ -1,0 +1,399 @@
+"""From sealed locks to a repository of a registry: what it lacks is made and sent, no more.
+
+survey (HEAD) → mount → assemble what is left → upload → manifests → what is attached → signatures
+→ tags
+
+Digests come from the lock, so what the registry has is neither built nor downloaded. A tag is put
+when everything below it is there: a push that ends early leaves blobs, and the next one goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import enum
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from imgbuild.assemble import layout as building
+from imgbuild.assemble import published_layers
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.attest import attachments
+from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.lock import published
+from imgbuild.oci import layout
+from imgbuild.pipeline import lock_target
+from imgbuild.plan.plan import RegistryRecipe
+from imgbuild.project import Project
+from imgbuild.publish import tag
+from imgbuild.publish.push_plan import Blob, Paper, PushPlan, push_plan
+from imgbuild.publish.tag import Tag
+from imgbuild.registry.client import (
+    Client,
+    Fetched,
+    NotFound,
+    Outcome,
+    Source,
+    bytes_source,
+    file_source,
+)
+from imgbuild.registry.reference import Reference, Repository, parse, parse_repository
+from imgbuild.system.console import console
+from imgbuild.system.threads import Stop, each
+from imgbuild.values import Arch, Bytes, Digest, digest_of_file
+
+if TYPE_CHECKING:
+    from imgbuild.attest.signing.keys import PrivateKey
+    from imgbuild.matrix.select import Selected
+    from imgbuild.pipeline.targets import Session
+    from imgbuild.system.progress import Steps
+
+UPLOADS = 4  # blobs on their way at once
+ASKING = 8  # questions at once
+KEPT = "blobs that have arrived stay in the registry"
+
+
+class State(enum.StrEnum):
+    """What a blob is to the repository; the last two are what a push did about it."""
+
+    PRESENT = "present"
+    MOUNTABLE = "mountable"
+    LACKING = "lacking"
+    MOUNTED = "mounted"
+    SENT = "sent"
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One blob of an image. `source` is the repository that it can be mounted from."""
+
+    name: str
+    arches: tuple[Arch, ...]
+    digest: Digest
+    size: Bytes
+    state: State
+    source: str = ""
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a push goes and how it works. `mounts` are other repositories of the same registry.
+
+    `attach`: bills of materials, provenance and the lock are put beside the image; with a `key` it
+    is signed.
+    """
+
+    client: Client
+    repository: Repository
+    mounts: tuple[Repository, ...]
+    project: Project
+    inputs: Inputs
+    processes: int
+    tag: bool = True
+    attach: bool = True
+    key: PrivateKey | None = None
+
+
+class Pushed(msgspec.Struct, frozen=True, kw_only=True):
+    """A target in a repository; after a dry run, what would go there.
+
+    `sent` are bytes of the image's blobs; `attached` and `signed` what was put beside it.
+    """
+
+    target: str
+    reference: str
+    digest: Digest
+    arch: dict[Arch, Digest]
+    tags: tuple[Tag, ...]
+    blobs: tuple[Row, ...]
+    sent: Bytes
+    attached: tuple[Digest, ...] = ()
+    signed: tuple[Digest, ...] = ()
+
+
+def plans(
+    session: Session, selected: Sequence[Selected], *, date: datetime.date, only_base: bool
+) -> list[PushPlan]:
+    """What pushing the `selected` targets means; LockStale if the lock of one is out of date."""
+    found = []
+    for item in selected:
+        lock, sealed = lock_target.read_current(session.project, session.matrix, item.name)
+        found.append(push_plan(lock, sealed, item.arches, date=date, only_base=only_base))
+    return found
+
+
+def work(
+    session: Session,
+    repository: Repository,
+    mounts: Sequence[str],
+    plain_http: Sequence[str],
+    *,
+    tag: bool,
+    attach: bool,
+    key: PrivateKey | None,
+) -> Work:
+    """How to push to `repository`; InputError if layers are to be mounted from another registry."""
+    named = [parse_repository(text) for text in mounts]
+    for other in named:
+        if other.host != repository.host:
+            message = f"--mount-from {other}: a registry mounts only its own layers"
+            raise InputError(message, hint=f"name a repository of {repository.host}")
+    if session.matrix.registry is not None:
+        named.append(parse_repository(session.matrix.registry))
+    return Work(
+        client=Client(plain_http=plain_http, origin=True),
+        repository=repository,
+        mounts=tuple(named),
+        project=session.project,
+        inputs=session.inputs(),
+        processes=session.options.jobs,
+        tag=tag,
+        attach=attach,
+        key=key,
+    )
+
+
+def survey(work: Work, plan: PushPlan, sent: Collection[Digest] = ()) -> tuple[Row, ...]:
+    """What the repository has of `plan`, and what can be mounted; `sent` will be there by then.
+
+    IntegrityError if the registry has a blob with another size than the seal says.
+    """
+
+    def _row(blob: Blob, _: Stop) -> Row:
+        state, source = State.LACKING, ""
+        if blob.digest in sent or _is_there(work, blob):
+            state = State.PRESENT
+        else:
+            for other in _candidates(work, plan, blob):
+                if _lies_in(work, other, blob):
+                    state, source = State.MOUNTABLE, str(other)
+                    break
+        return Row(
+            name=blob.name,
+            arches=blob.arches,
+            digest=blob.digest,
+            size=blob.size,
+            state=state,
+            source=source,
+        )
+
+    return tuple(each(plan.blobs, _row, threads=ASKING))
+
+
+def _candidates(work: Work, plan: PushPlan, blob: Blob) -> list[Repository]:
+    """Repositories of the same registry where a blob may lie, those named first."""
+    found = list(work.mounts)
+    below = published.below(work.inputs.matrix, plan.target)
+    if below is not None and below.image and not below.image.startswith(published_layers.LAYOUT):
+        found.append(parse(below.image).repository)
+    if blob.layer is not None and isinstance(blob.layer.recipe, RegistryRecipe):
+        found.append(parse(blob.layer.recipe.image).repository)
+    return [
+        other
+        for other in dict.fromkeys(found)
+        if other.host == work.repository.host and other != work.repository
+    ]
+
+
+def _is_there(work: Work, blob: Blob) -> bool:
+    size = work.client.has(work.repository, blob.digest)
+    if size is not None and size != blob.size:
+        message = (
+            f"{work.repository} has {blob.name} ({blob.digest}) with {size} bytes;"
+            f" its seal says {blob.size}"
+        )
+        raise IntegrityError(message, hint="delete that blob in the registry and push again")
+    return size is not None
+
+
+def _lies_in(work: Work, other: Repository, blob: Blob) -> bool:
+    """Whether another repository has a blob; one that may not be read is as good as none."""
+    with contextlib.suppress(FetchFailed):
+        return work.client.has(other, blob.digest) == blob.size
+    return False
+
+
+def dry_run(work: Work, plans: Sequence[PushPlan]) -> list[Pushed]:
+    """What pushing `plans`, in this order, would move; nothing is sent or made."""
+    made, sent = [], set[Digest]()
+    for plan in plans:
+        rows = survey(work, plan, sent)
+        sent |= {row.digest for row in rows}
+        made.append(_pushed(work, plan, rows, State.LACKING, ()))
+    return made
+
+
+def push(work: Work, plan: PushPlan) -> Pushed:
+    """Bring everything of `plan` into the repository, then its tags.
+
+    Whatever ends it early, no tag names an image of which a part is missing.
+    """
+    with console.step(f"pushing {plan.target} to {work.repository}"):
+        rows = _mounted(work, plan, survey(work, plan))
+        rows = _sent(work, plan, rows)
+        for paper in plan.papers:
+            _put(work, paper)
+        # Where a registry knows no referrers, their list is a tag that two writers would share;
+        # manifests of an image belong to its index and, with --arch, to a push of their own.
+        with work.inputs.store.exclusive(f"attach-{work.repository}"):
+            attached, signed = _attached(work, plan), _signed(work, plan)
+        top = plan.top
+        if any(row.state is State.SENT for row in rows):
+            # That took its time: what was there at first may have been collected as garbage.
+            whole = Fetched(data=top.data, media_type=top.media_type, digest=top.digest)
+            tag.refuse_broken(work.client, work.repository, whole)
+        tags = tuple(
+            tag.put(work.client, work.repository, top.data, top.media_type, top.digest, name)
+            for name in (plan.tags if work.tag else ())
+        )
+    done = _pushed(work, plan, rows, State.SENT, tags)
+    console.info(_told(done))
+    return msgspec.structs.replace(done, attached=attached, signed=signed)
+
+
+def _attached(work: Work, plan: PushPlan) -> tuple[Digest, ...]:
+    """Put beside the image what is known of it; a base alone is none that a lock describes."""
+    if not work.attach or plan.only_base:
+        return ()
+    found = attachments.attach_all(
+        work.client, work.repository, plan.lock, plan.sealed, work.project, arches=plan.arches
+    )
+    return tuple(one.digest for one in found)
+
+
+def _signed(work: Work, plan: PushPlan) -> tuple[Digest, ...]:
+    if work.key is None or plan.only_base:
+        return ()
+    from imgbuild.attest.signing import pushed  # loads cryptography
+
+    found = pushed.sign_pushed(
+        work.client,
+        work.repository,
+        plan.lock,
+        plan.sealed,
+        work.project,
+        work.key,
+        arches=plan.arches,
+    )
+    return tuple(one.digest for one in found)
+
+
+def _put(work: Work, paper: Paper) -> None:
+    """Put a document by its digest, unless it is there; what is there is read and checked."""
+    place = Reference(work.repository.host, work.repository.name, digest=paper.digest)
+    try:
+        work.client.manifest(place)
+    except NotFound:
+        work.client.put_manifest(work.repository, paper.data, paper.media_type)
+        work.client.manifest(place)
+
+
+def _mounted(work: Work, plan: PushPlan, rows: Sequence[Row]) -> tuple[Row, ...]:
+    """`rows` after mounting what can be; what the registry does not mount is lacking then."""
+
+    def _mount(row: Row, _: Stop) -> Row:
+        if row.state is not State.MOUNTABLE:
+            return row
+        if work.client.mount(work.repository, row.digest, row.size, parse_repository(row.source)):
+            return msgspec.structs.replace(row, state=State.MOUNTED)
+        return msgspec.structs.replace(row, state=State.LACKING, source="")
+
+    return tuple(each(rows, _mount, threads=ASKING))
+
+
+def _sent(work: Work, plan: PushPlan, rows: Sequence[Row]) -> tuple[Row, ...]:
+    """`rows` after making and sending what is lacking."""
+    due = {row.digest for row in rows if row.state is State.LACKING}
+    if not due:
+        return tuple(rows)
+    lacking = [blob for blob in plan.blobs if blob.digest in due]
+    sources = _sources(work, plan, lacking)
+    total = sum(blob.size for blob in lacking) / 1e6
+    with console.steps(f"sending {len(lacking)} blobs of {plan.target}, {total:,.1f} MB") as steps:
+
+        def _send(blob: Blob, stop: Stop) -> State:
+            name = blob.name if blob.arches == plan.arches else f"{blob.name} {blob.arches[0]}"
+            outcome = _upload(work, sources[blob.digest], name, steps, stop)
+            return State.PRESENT if outcome is Outcome.PRESENT else State.SENT
+
+        states = each(lacking, _send, threads=UPLOADS, kept=KEPT)
+    found = {blob.digest: state for blob, state in zip(lacking, states, strict=True)}
+    return tuple(
+        msgspec.structs.replace(row, state=found.get(row.digest, row.state)) for row in rows
+    )
+
+
+def _upload(work: Work, source: Source, name: str, steps: Steps, stop: Stop) -> Outcome:
+    """Send one blob; of several processes that have the same to send, one does."""
+    key = source.digest
+    with work.inputs.store.exclusive(f"push-{work.repository}-{key}"):
+        stop.check()
+        done = 0
+
+        def _advance(amount: int) -> None:
+            nonlocal done
+            stop.check()
+            done += amount
+            steps.move(key, name, done, source.size)
+
+        steps.begin(key, name)
+        steps.move(key, name, 0, source.size)
+        outcome = work.client.upload(work.repository, source, advance=_advance)
+        steps.end(key, name, cached=outcome is Outcome.PRESENT)
+        return outcome
+
+
+def _sources(work: Work, plan: PushPlan, lacking: Sequence[Blob]) -> Mapping[Digest, Source]:
+    """The bytes of each blob: from the store, from the target's layout, or made now."""
+    store = work.inputs.store
+    files: dict[Digest, Path] = {}
+    for blob in lacking:
+        if blob.layer is not None and store.blob(blob.digest) is None:
+            found = _in_layout(work.project.output(plan.target), blob)
+            if found is not None:
+                files[blob.digest] = found
+    layers = [blob.layer for blob in lacking if blob.layer and blob.digest not in files]
+    building.make_missing(plan.lock, layers, plan.sealed, work.inputs, processes=work.processes)
+    for blob in lacking:
+        if blob.layer is not None and blob.digest not in files:
+            files[blob.digest] = building.made(store, blob.digest)
+    return {
+        blob.digest: file_source(files[blob.digest], blob.digest, blob.size)
+        if blob.layer is not None
+        else bytes_source(blob.data)
+        for blob in lacking
+    }
+
+
+def _in_layout(folder: Path, blob: Blob) -> Path | None:
+    """The file of a blob in a layout on disk, if it is there and undamaged."""
+    path = layout.blob(folder, blob.digest)
+    try:
+        with path.open("rb") as file:
+            found = digest_of_file(file)
+    except OSError:
+        return None
+    return path if found == blob.digest else None
+
+
+def _pushed(
+    work: Work, plan: PushPlan, rows: Sequence[Row], counted: State, tags: tuple[Tag, ...]
+) -> Pushed:
+    digest = plan.top.digest
+    return Pushed(
+        target=plan.target,
+        reference=f"{work.repository}@{digest}",
+        digest=digest,
+        arch={arch: paper.digest for arch, paper in zip(plan.arches, plan.manifests, strict=True)},
+        tags=tags,
+        blobs=tuple(rows),
+        sent=sum(row.size for row in rows if row.state is counted),
+    )
+
+
+def _told(done: Pushed) -> str:
+    counts = {state: sum(row.state is state for row in done.blobs) for state in State}
+    said = [f"{count} {state}" for state, count in counts.items() if count]
+    tags = f"; {', '.join(map(str, done.tags))}" if done.tags else "; no tag"
+    return f"{done.target}: {done.sent / 1e6:,.1f} MB sent (blobs: {', '.join(said)}){tags}"

@@ -1,0 +1,134 @@
+"""What a push puts into a repository, as a value: blobs, documents and tags of one target.
+
+Comes in: a sealed lock and architectures. Goes out: a `PushPlan`, in which every digest is known
+before anything is built, fetched or asked of a registry.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection
+
+import msgspec
+
+from imgbuild.lock.lock import Lock
+from imgbuild.oci import documents
+from imgbuild.oci.documents import Descriptor
+from imgbuild.plan import documents as image
+from imgbuild.plan import seal as seals
+from imgbuild.plan.plan import Layer, base_of, plan
+from imgbuild.plan.seal import Document, Seal
+from imgbuild.values import Arch, Bytes, Digest, digest_of
+
+CONFIG = "configuration"
+BASE = "base"
+
+
+class Blob(msgspec.Struct, frozen=True, kw_only=True):
+    """A blob of an image: a layer, by its recipe, or the bytes of a configuration."""
+
+    name: str
+    digest: Digest
+    size: Bytes
+    arches: tuple[Arch, ...]
+    layer: Layer | None = None
+    data: bytes = b""
+
+
+class Paper(msgspec.Struct, frozen=True, kw_only=True):
+    """A manifest or an index, as bytes."""
+
+    media_type: str
+    data: bytes
+
+    @property
+    def digest(self) -> Digest:
+        """The digest by which it is put."""
+        return digest_of(self.data)
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """What another document says of it."""
+        return Descriptor(media_type=self.media_type, digest=self.digest, size=len(self.data))
+
+
+class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One target on its way: each blob once, bottom layers first; manifests; what the tags name.
+
+    `only_base`: not its image but its base's layers as one.
+    """
+
+    target: str
+    lock: Lock
+    sealed: Seal
+    arches: tuple[Arch, ...]
+    only_base: bool
+    blobs: tuple[Blob, ...]
+    manifests: tuple[Paper, ...]
+    top: Paper
+    tags: tuple[str, ...]
+
+    @property
+    def papers(self) -> tuple[Paper, ...]:
+        """All documents, those first that others name."""
+        return self.manifests if self.top in self.manifests else (*self.manifests, self.top)
+
+
+def push_plan(
+    lock: Lock,
+    sealed: Seal,
+    arches: Collection[Arch],
+    *,
+    date: datetime.date,
+    only_base: bool = False,
+) -> PushPlan:
+    """What pushing `lock` on `arches` means; with `only_base`, its base's layers as an image.
+
+    The tags are the target's name, and the same with the date. An image that is not the whole
+    target says so in its tags, so that it never takes the place of the whole.
+    """
+    known = seals.sealed_records(sealed)
+    plans = {arch: plan(lock, arch) for arch in sorted(arches)}
+    if only_base:
+        plans = {arch: base_of(planned) for arch, planned in plans.items()}
+    made = {
+        arch: seals.documents(planned, known, None if only_base else sealed.arch[arch].floors)
+        for arch, planned in plans.items()
+    }
+    manifests = {arch: document.manifest for arch, document in made.items()}
+    papers = tuple(
+        Paper(media_type=documents.MANIFEST, data=manifest) for manifest in manifests.values()
+    )
+    index = Paper(media_type=documents.INDEX, data=image.index(manifests))
+    some = set(arches) != set(sealed.arch)
+    words = [lock.target, *([BASE] if only_base else []), *(sorted(arches) if some else [])]
+    stable = "-".join(words)
+    return PushPlan(
+        target=lock.target,
+        lock=lock,
+        sealed=sealed,
+        arches=tuple(plans),
+        only_base=only_base,
+        blobs=_blobs({arch: planned.layers for arch, planned in plans.items()}, made),
+        manifests=papers,
+        top=papers[0] if len(papers) == 1 else index,
+        tags=(f"{stable}-{date:%Y%m%d}", stable),  # where the last is there, all of it is
+    )
+
+
+def _blobs(layers: dict[Arch, tuple[Layer, ...]], made: dict[Arch, Document]) -> tuple[Blob, ...]:
+    """Every blob once, under the first name that it has, with all architectures that have it."""
+    found: dict[Digest, Blob] = {}
+    for arch, document in made.items():
+        own = [
+            Blob(name=layer.name, digest=record.digest, size=record.size, arches=(), layer=layer)
+            for layer, record in zip(layers[arch], document.layers, strict=True)
+        ]
+        config = document.config
+        digest = digest_of(config)
+        own.append(Blob(name=CONFIG, digest=digest, size=len(config), arches=(), data=config))
+        for blob in own:
+            seen = found.get(blob.digest, blob)
+            among = tuple(sorted({*seen.arches, arch}))
+            found[blob.digest] = msgspec.structs.replace(seen, arches=among)
+    return tuple(found.values())

@@ -1,0 +1,207 @@
+"""What a repository of a registry holds, as far as a registry tells.
+
+Comes in: a repository, and digests that may lie there without a tag. Goes out: every manifest that
+a tag, an index, a subject or such a digest leads to, with its tags and blobs. A registry lists no
+manifest without a tag, so that others than these are not to be seen.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.assemble import mirror_items
+from imgbuild.errors import FetchFailed, InputError
+from imgbuild.oci.documents import Descriptor
+from imgbuild.registry.reference import Reference, Repository
+from imgbuild.system import threads
+from imgbuild.system.console import console
+from imgbuild.values import Bytes, Digest
+
+if TYPE_CHECKING:
+    from imgbuild.registry.client import Client, Fetched
+    from imgbuild.system.threads import Stop
+
+THREADS = 8
+LABEL = "dev.imgbuild.target"
+# Tags that belong to the image whose digest they name: the referrers of registries without that
+# part of the API, and signatures, attestations and bills as cosign tags them.
+BELONGS = re.compile(r"sha256-([0-9a-f]{64})(?:\.[A-Za-z0-9]+)?")
+
+
+class Kind(enum.StrEnum):
+    """What a manifest is to people."""
+
+    INDEX = "index"
+    IMAGE = "image"
+    INPUTS = "inputs"  # of a mirror
+    ATTACHED = "attached"  # it has a subject, or a tag that belongs to an image
+    OTHER = "other"
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """A manifest or index as it lies there. `blobs` are `config` and layers with their sizes.
+
+    `subjects` are the images that it belongs to; `target` is whose of imgbuild's it says it is.
+    """
+
+    digest: Digest
+    size: Bytes
+    kind: Kind
+    artifact_type: str = ""
+    target: str = ""
+    tags: tuple[str, ...] = ()
+    subjects: tuple[Digest, ...] = ()
+    children: tuple[Digest, ...] = ()
+    config: Digest | None = None
+    blobs: dict[Digest, Bytes] = {}
+
+
+class _Document(msgspec.Struct, frozen=True, rename="camel"):
+    """The fields of manifests and indexes that are read here."""
+
+    config: Descriptor | None = None
+    layers: tuple[Descriptor, ...] = ()
+    manifests: tuple[Descriptor, ...] | None = None
+    subject: Descriptor | None = None
+    artifact_type: str = ""
+    annotations: dict[str, str] = {}
+
+
+class _Running(msgspec.Struct, frozen=True):
+    labels: dict[str, str] | None = msgspec.field(name="Labels", default=None)
+
+
+class _Labelled(msgspec.Struct, frozen=True):
+    config: _Running | None = None
+
+
+def scan(
+    repository: Repository, client: Client, known: Collection[Digest]
+) -> dict[Digest, Manifest]:
+    """Everything in `repository`, by digest; `known` are digests to look for without a tag.
+
+    FetchFailed if there is no such repository or it does not answer.
+    """
+    named = tags(repository, client)
+    found: dict[Digest, Manifest] = {}
+    due = {*named, *_untagged(repository, client, set(known) - named.keys())}
+    while due:
+        fetched = threads.each(
+            sorted(due),
+            lambda digest, _: _read(repository, client, digest, named.get(digest, ())),
+            threads=THREADS,
+        )
+        new = {item.digest: item for item, _ in fetched if item is not None}
+        found |= new
+        near = {digest for item in new.values() for digest in item.children}
+        near |= {digest for _, referrers in fetched for digest in referrers}
+        due = near - found.keys() - due
+    return found
+
+
+def tags(repository: Repository, client: Client) -> dict[Digest, tuple[str, ...]]:
+    """Digest → its tags, now."""
+    names = sorted(client.tags(repository))
+
+    def _resolve(tag: str, _: Stop) -> Digest | None:
+        named = client.resolve(Reference(repository.host, repository.name, tag=tag))
+        return named.digest if named is not None else None  # removed meanwhile
+
+    found: dict[Digest, tuple[str, ...]] = {}
+    for name, digest in zip(names, threads.each(names, _resolve, threads=THREADS), strict=True):
+        if digest is not None:
+            found[digest] = (*found.get(digest, ()), name)
+    return found
+
+
+def _untagged(
+    repository: Repository, client: Client, digests: Collection[Digest]
+) -> Iterable[Digest]:
+    """Those of `digests` that are manifests there."""
+
+    def _ask(digest: Digest, _: Stop) -> Digest | None:
+        reference = Reference(repository.host, repository.name, digest=digest)
+        return digest if client.resolve(reference) is not None else None
+
+    found = threads.each(sorted(digests), _ask, threads=THREADS)
+    return [digest for digest in found if digest is not None]
+
+
+def _read(
+    repository: Repository, client: Client, digest: Digest, tags: Sequence[str]
+) -> tuple[Manifest | None, tuple[Digest, ...]]:
+    """The manifest `digest`, None if an index names what is not there; and its referrers."""
+    from imgbuild.registry.client import NotFound
+
+    reference = Reference(repository.host, repository.name, digest=digest)
+    try:
+        fetched = client.manifest(reference)
+    except NotFound:
+        if tags:  # what it names is not known then, and nothing of it may be taken for garbage
+            raise
+        console.warn(f"{reference} is named in {repository} and does not lie there")
+        return None, ()
+    referrers = tuple(item.digest for item in client.referrers(repository, digest))
+    return _manifest(repository, client, fetched, tags), referrers
+
+
+def _manifest(
+    repository: Repository, client: Client, fetched: Fetched, tags: Sequence[str]
+) -> Manifest:
+    document = codec.decode(
+        fetched.data, _Document, file=f"{repository}@{fetched.digest}", what="manifest"
+    )
+    subjects = {
+        f"sha256:{match[1]}" for tag in tags if (match := BELONGS.fullmatch(tag)) is not None
+    }
+    if document.subject is not None:
+        subjects.add(document.subject.digest)
+    blobs = {item.digest: item.size for item in document.layers}
+    if document.config is not None:
+        blobs[document.config.digest] = document.config.size
+    kind = _kind(document, attached=bool(subjects))
+    target = document.annotations.get(mirror_items.TARGET, "") if kind is Kind.INPUTS else ""
+    if kind is Kind.IMAGE and document.config is not None:
+        target = _label(repository, client, document.config)
+    return Manifest(
+        digest=fetched.digest,
+        size=len(fetched.data),
+        kind=kind,
+        artifact_type=document.artifact_type,
+        target=target,
+        tags=tuple(tags),
+        subjects=tuple(sorted(subjects)),
+        children=tuple(item.digest for item in document.manifests or ()),
+        config=document.config.digest if document.config is not None else None,
+        blobs=blobs,
+    )
+
+
+def _kind(document: _Document, *, attached: bool) -> Kind:
+    if attached:
+        return Kind.ATTACHED
+    if document.manifests is not None:
+        return Kind.INDEX
+    if document.artifact_type == mirror_items.ARTIFACT:
+        return Kind.INPUTS
+    if document.artifact_type or document.config is None:
+        return Kind.OTHER
+    return Kind.IMAGE
+
+
+def _label(repository: Repository, client: Client, config: Descriptor) -> str:
+    """The target that an image says it is; empty for an image of others."""
+    try:
+        data = client.blob(repository, config)
+        found = codec.decode(data, _Labelled, file=f"{repository}@{config.digest}")
+    except (FetchFailed, InputError) as error:  # not an image's configuration: not ours
+        console.detail(error.message)
+        return ""
+    labels = (found.config.labels if found.config is not None else None) or {}
+    return labels.get(LABEL, "")

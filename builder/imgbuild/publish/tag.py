@@ -1,0 +1,96 @@
+"""Tags: put last, and only on images of which every part lies in the repository.
+
+Comes in: a reference, or a document that was just put. Goes out: a `Tag` for each name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.oci import documents
+from imgbuild.oci.documents import Descriptor, Index, Manifest
+from imgbuild.registry.client import Client, Fetched
+from imgbuild.registry.reference import TAG, Reference, Repository
+from imgbuild.system.threads import Stop, each
+from imgbuild.values import Digest
+
+INDEXES = (documents.INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
+THREADS = 8
+
+
+class Tag(msgspec.Struct, frozen=True, kw_only=True):
+    """A tag and what it named before it was put: nothing (""), another digest, or the same."""
+
+    name: str
+    digest: Digest
+    before: str
+
+    @property
+    def moved(self) -> bool:
+        """Whether it names something else now."""
+        return self.before != self.digest
+
+    def __str__(self) -> str:
+        if not self.moved:
+            return f"{self.name} (as before)"
+        return f"{self.name} (was {self.before})" if self.before else f"{self.name} (new)"
+
+
+def put(
+    client: Client, repository: Repository, data: bytes, media_type: str, digest: Digest, name: str
+) -> Tag:
+    """Let the tag `name` name the document `data`; nothing is sent where it does so already."""
+    before = client.resolve(Reference(repository.host, repository.name, tag=name))
+    if before is None or before.digest != digest:
+        client.put_manifest(repository, data, media_type, tag=name)
+    return Tag(name=name, digest=digest, before=before.digest if before else "")
+
+
+def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag, ...]:
+    """Let the tags `names` name the image `reference`, which must be whole.
+
+    InputError for a name that is no tag, NotFound if there is no such image, IntegrityError if a
+    part of it is not there.
+    """
+    for name in names:
+        if TAG.fullmatch(name) is None:
+            message = f"{name!r} is no tag"
+            hint = "letters, digits, '_', '.' and '-', at most 128, not beginning with '.' or '-'"
+            raise InputError(message, hint=hint)
+    found = client.manifest(reference)
+    refuse_broken(client, reference.repository, found)
+    repository = reference.repository
+    return tuple(
+        put(client, repository, found.data, found.media_type, found.digest, name) for name in names
+    )
+
+
+def refuse_broken(client: Client, repository: Repository, top: Fetched) -> None:
+    """IntegrityError, with what is missing, unless every part of the image `top` is there."""
+    manifests = [top]
+    if top.media_type in INDEXES:
+        listed = codec.decode(top.data, Index, file=f"{repository}@{top.digest}").manifests
+        own = [Reference(repository.host, repository.name, digest=item.digest) for item in listed]
+        manifests = each(own, lambda one, _: client.manifest(one), threads=THREADS)
+    blobs: dict[Digest, Descriptor] = {}
+    for found in manifests:
+        manifest = codec.decode(found.data, Manifest, file=f"{repository}@{found.digest}")
+        blobs |= {blob.digest: blob for blob in (manifest.config, *manifest.layers)}
+
+    def _size(blob: Descriptor, _: Stop) -> int | None:
+        return client.has(repository, blob.digest)
+
+    sizes = each(list(blobs.values()), _size, threads=THREADS)
+    absent = [
+        blob.digest
+        for blob, size in zip(blobs.values(), sizes, strict=True)
+        if size is None or size != blob.size
+    ]
+    if absent:
+        message = f"{repository}@{top.digest} is not whole: {', '.join(absent)}"
+        hint = "push it again; tags stay as they are"
+        raise IntegrityError(message, hint=hint)

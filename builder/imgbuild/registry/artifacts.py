@@ -1,0 +1,210 @@
+"""Documents attached to an image in a registry: OCI artifacts that refer to its manifest.
+
+Comes in: an image's descriptor and named files. Goes out: an artifact whose digest follows from
+these alone, so that attaching the same again moves nothing; and, read back, files whose digests
+were checked. Whoever may write to a repository may attach to its images: what is read here is what
+somebody said, and callers hold it against the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.errors import ImgbuildError, InputError, IntegrityError
+from imgbuild.http.client import Refused
+from imgbuild.oci.documents import MANIFEST, Descriptor
+from imgbuild.plan.documents import descriptor
+from imgbuild.registry.client import Client, NotFound, bytes_source
+from imgbuild.registry.reference import Reference, Repository
+from imgbuild.system.console import console
+from imgbuild.values import Digest, digest_of
+
+EMPTY = b"{}"  # the configuration of artifacts that need none (image-spec 1.1)
+EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+TITLE = "org.opencontainers.image.title"  # by which `oras pull` names files
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of an artifact."""
+
+    data: bytes
+    media_type: str
+    annotations: dict[str, str] = {}
+
+
+class Attached(msgspec.Struct, frozen=True, kw_only=True):
+    """An artifact that refers to `subject`, with its files by name."""
+
+    descriptor: Descriptor
+    artifact_type: str
+    subject: Digest
+    annotations: dict[str, str]
+    files: dict[str, Part]
+
+
+class _Artifact(msgspec.Struct, frozen=True, rename="camel"):
+    """What is read of an artifact's manifest."""
+
+    layers: tuple[Descriptor, ...] = ()
+    config: Descriptor | None = None
+    artifact_type: str = ""
+    subject: Descriptor | None = None
+    annotations: dict[str, str] = {}
+
+
+def manifest(
+    subject: Descriptor,
+    artifact_type: str,
+    files: Mapping[str, Part],
+    annotations: Mapping[str, str] | None = None,
+) -> bytes:
+    """The manifest of an artifact of `files` that refers to `subject`."""
+    document: dict[str, object] = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "artifactType": artifact_type,
+        "config": descriptor(EMPTY_TYPE, EMPTY),
+        "layers": [
+            {
+                **descriptor(part.media_type, part.data),
+                "annotations": {**part.annotations, TITLE: name},
+            }
+            for name, part in sorted(files.items())
+        ],
+        "subject": {
+            "mediaType": subject.media_type,
+            "digest": subject.digest,
+            "size": subject.size,
+        },
+    }
+    if annotations:
+        document["annotations"] = dict(annotations)
+    return codec.compact(document)
+
+
+def attach(
+    client: Client,
+    repository: Repository,
+    subject: Descriptor,
+    artifact_type: str,
+    files: Mapping[str, Part],
+    annotations: Mapping[str, str] | None = None,
+) -> Descriptor:
+    """Attach `files` to `subject`, unless exactly that is attached already; the artifact."""
+    data = manifest(subject, artifact_type, files, annotations)
+    made = Descriptor(
+        media_type=MANIFEST,
+        digest=digest_of(data),
+        size=len(data),
+        artifact_type=artifact_type,
+        annotations=dict(annotations or {}),
+    )
+    contents = (EMPTY, *(part.data for _, part in sorted(files.items())))
+    if _lies_there(client, repository, subject.digest, made) and whole(
+        client, repository, contents
+    ):
+        return made
+    for content in contents:
+        client.upload(repository, bytes_source(content))
+    client.put_manifest(repository, data, MANIFEST)
+    return made
+
+
+def find(
+    client: Client, repository: Repository, subject: Digest, artifact_type: str | None = None
+) -> list[Attached]:
+    """What refers to `subject`, of one type or of all, with its files.
+
+    IntegrityError if one is not what its digest says, or refers to something else. An artifact
+    that was removed since the registry listed it is left out.
+    """
+    return list(_found(client, repository, subject, artifact_type, _raise))
+
+
+def find_whole(
+    client: Client, repository: Repository, subject: Digest, artifact_type: str | None = None
+) -> list[Attached]:
+    """The same without what is damaged, which is said: it hinders nobody who attaches anew."""
+
+    def _leave_out(error: ImgbuildError) -> None:
+        console.warn(f"left out of what is attached to {subject}: {error.message}")
+
+    return list(_found(client, repository, subject, artifact_type, _leave_out))
+
+
+def whole(client: Client, repository: Repository, contents: Collection[bytes]) -> bool:
+    """Whether every one of `contents` lies in `repository`: a lost one is not there by its name."""
+    return all(client.has(repository, digest_of(content)) == len(content) for content in contents)
+
+
+def _raise(error: ImgbuildError) -> None:
+    raise error
+
+
+def _found(
+    client: Client,
+    repository: Repository,
+    subject: Digest,
+    artifact_type: str | None,
+    damaged: Callable[[ImgbuildError], None],
+) -> Iterator[Attached]:
+    for listed in client.referrers(repository, subject, artifact_type):
+        try:
+            found = _read(client, repository, subject, listed, artifact_type)
+        except (InputError, IntegrityError) as error:
+            damaged(error)
+            continue
+        except Refused as error:  # a file that the artifact names, and that is not there
+            if error.status != 404:
+                raise
+            damaged(error)
+            continue
+        if found is not None:
+            yield found
+
+
+def _read(
+    client: Client,
+    repository: Repository,
+    subject: Digest,
+    listed: Descriptor,
+    artifact_type: str | None,
+) -> Attached | None:
+    """The artifact that the registry lists; None if it was removed since, or is of another type."""
+    try:
+        found = client.manifest(Reference(repository.host, repository.name, digest=listed.digest))
+    except NotFound:
+        return None
+    place = f"{repository}@{listed.digest}"
+    document = codec.decode(found.data, _Artifact, file=place, what="manifest of an artifact")
+    if document.subject is None or document.subject.digest != subject:
+        other = document.subject.digest if document.subject else "nothing"
+        message = f"{place} is listed as attached to {subject}, and refers to {other}"
+        raise IntegrityError(message, hint="the registry's list of referrers is wrong")
+    kind = document.artifact_type or (document.config.media_type if document.config else "")
+    if artifact_type is not None and kind != artifact_type:
+        return None
+    return Attached(
+        descriptor=listed,
+        artifact_type=kind,
+        subject=subject,
+        annotations=document.annotations,
+        files={
+            layer.annotations.get(TITLE, layer.digest): Part(
+                data=client.blob(repository, layer),
+                media_type=layer.media_type,
+                annotations=layer.annotations,
+            )
+            for layer in document.layers
+        },
+    )
+
+
+def _lies_there(client: Client, repository: Repository, subject: Digest, made: Descriptor) -> bool:
+    """Whether the artifact is there and the registry lists it."""
+    listed = client.referrers(repository, subject, made.artifact_type)
+    place = Reference(repository.host, repository.name, digest=made.digest)
+    return any(item.digest == made.digest for item in listed) and client.resolve(place) is not None

@@ -1,0 +1,147 @@
+"""The layers of a base that a registry holds and that is named by its digest.
+
+Comes in: `host/name@sha256:…` and an architecture. Goes out: the manifest's digest, the layers and
+the configuration, each checked against its digest; and layers in the store.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.cache.download import Want, fetch_all
+from imgbuild.cache.store import Store
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.lock.resolution import Locked, RegistryLayer
+from imgbuild.oci import documents
+from imgbuild.oci.documents import Configuration, Descriptor, Index, Manifest
+from imgbuild.registry import reference as references
+from imgbuild.registry.client import REFUSED, Client
+from imgbuild.registry.reference import Reference
+from imgbuild.values import Arch, Digest
+
+# Docker's own types name the same bytes; in an OCI manifest they are written as OCI has them. Not
+# zstd: neither Docker 20.10 nor Python's tarfile reads it, and the accounts stand in some layer.
+LAYER_TYPES = {
+    documents.LAYER: documents.LAYER,
+    documents.LAYER_GZIP: documents.LAYER_GZIP,
+    "application/vnd.docker.image.rootfs.diff.tar": documents.LAYER,
+    "application/vnd.docker.image.rootfs.diff.tar.gzip": documents.LAYER_GZIP,
+}
+
+
+class Base(msgspec.Struct, frozen=True, kw_only=True):
+    """A registry image on one architecture; `settings` is what its configuration says to run."""
+
+    manifest: Digest
+    layers: tuple[RegistryLayer, ...]
+    settings: dict[str, object]
+
+
+def parse(text: str) -> Reference:
+    """Read `[host/]name[:tag]@sha256:…`; InputError if it is none or has no digest."""
+    try:
+        found = references.parse(text)
+    except InputError:
+        found = None
+    if found is None or found.digest is None:
+        message = f"{text!r} does not name an image by its digest"
+        raise InputError(message, hint="write host/name@sha256:…, as `skopeo inspect` shows it")
+    return found
+
+
+def base(text: str, arch: Arch, client: Client | None = None) -> Base:
+    """The image `text` on `arch`, documents only.
+
+    InputError if it has no such architecture or a layer that cannot be copied, IntegrityError if a
+    document is not what its digest names, FetchFailed if the registry does not give it.
+    """
+    reference = parse(text)
+    client = client or Client()
+    digest, manifest = _manifest(reference, arch, client)
+    data = client.blob(reference.repository, manifest.config)
+    config = codec.decode(data, Configuration, file=text)
+    if config.architecture != arch.oci:
+        message = f"{text} is for {config.architecture}, not for {arch}"
+        raise InputError(message, hint="name an image, or an index, that has this architecture")
+    if len(config.rootfs.diff_ids) != len(manifest.layers):
+        message = f"{text}: {len(manifest.layers)} layers, {len(config.rootfs.diff_ids)} diff ids"
+        raise IntegrityError(message, hint=REFUSED)
+    layers = tuple(
+        RegistryLayer(
+            digest=layer.digest,
+            size=layer.size,
+            diff_id=diff_id,
+            media_type=_layer_type(text, layer.media_type),
+        )
+        for layer, diff_id in zip(manifest.layers, config.rootfs.diff_ids, strict=True)
+    )
+    return Base(manifest=digest, layers=layers, settings=config.config)
+
+
+def fetch_layers(
+    text: str, layers: Sequence[RegistryLayer], store: Store, client: Client | None = None
+) -> None:
+    """Bring the layers of the image `text` that the store has not got into it, as blobs."""
+    repository, client = parse(text).repository, client or Client()
+    due = {layer.digest: layer for layer in layers if store.blob(layer.digest) is None}
+    wants = []
+    for digest, layer in due.items():
+        locked = Locked(
+            file=f"layer {digest} of {text}", size=layer.size, sha256=digest.removeprefix("sha256:")
+        )
+        urls = client.addresses(repository, digest)
+        wants.append(Want(locked, lambda urls=urls: urls))  # type: ignore[misc]
+    paths = fetch_all(wants, store, client.http, title=f"layers of {repository.name}")
+    for key, path in paths.items():
+        with store.scratch() as scratch:
+            blob = scratch / "blob"
+            try:
+                blob.hardlink_to(path)
+            except OSError:  # a file system without links
+                shutil.copyfile(path, blob)
+            store.add_blob(blob, f"sha256:{key}")
+        store.drop_file(key)
+
+
+def _manifest(reference: Reference, arch: Arch, client: Client) -> tuple[Digest, Manifest]:
+    """The manifest for `arch`, by way of the index if the digest names one."""
+    for _ in range(2):
+        fetched = client.manifest(reference)
+        named = f"{reference.name}@{reference.digest}"
+        listed = codec.decode(fetched.data, _Either, file=named).manifests
+        if listed is None:
+            return fetched.digest, codec.decode(fetched.data, Manifest, file=named)
+        entries = codec.decode(fetched.data, Index, file=named).manifests
+        below = _choose(entries, arch, named)
+        reference = msgspec.structs.replace(reference, digest=below)
+    message = f"{reference.name}@{reference.digest} is an index in an index"
+    raise InputError(message, hint="name the digest of one image")
+
+
+class _Either(msgspec.Struct, frozen=True):
+    """What tells an index from a manifest."""
+
+    manifests: list[object] | None = None
+
+
+def _choose(entries: Sequence[Descriptor], arch: Arch, named: str) -> Digest:
+    platforms = [
+        (entry.platform.get("os"), entry.platform.get("architecture")) for entry in entries
+    ]
+    if ("linux", arch.oci) not in platforms:
+        known = ", ".join(sorted(f"{system}/{machine}" for system, machine in platforms))
+        message = f"{named} has no image for linux/{arch.oci}, only {known}"
+        raise InputError(message, hint="choose another base, or leave this architecture out")
+    return entries[platforms.index(("linux", arch.oci))].digest
+
+
+def _layer_type(text: str, found: str) -> str:
+    if found not in LAYER_TYPES:
+        message = f"{text} has a layer of the type {found}, which imgbuild does not read"
+        hint = "choose a base whose layers are gzip, or push it again with such layers"
+        raise InputError(message, hint=hint)
+    return LAYER_TYPES[found]

@@ -1,0 +1,180 @@
+"""What a Dockerfile builds from, as folders: the base as a layout, wheels under their own names.
+
+Comes in: a lock and the cache. Goes out: the named contexts `base` and `wheels`. Files are hard
+links to the cache, or copies on another disk; what another lock left there is removed. A folder of
+wheels is held while somebody fills it or builds from it, so that others wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.assemble import layout
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.assemble.layers import require
+from imgbuild.assemble.layout import Built
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.lock.lock import Lock
+from imgbuild.plan.plan import WheelsRecipe, installed_wheels, plan
+from imgbuild.plan.seal import Seal
+from imgbuild.project import Project
+from imgbuild.render import bake
+from imgbuild.system import files
+from imgbuild.system.console import console
+from imgbuild.values import Arch, Sha256
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+!-]*\.whl")
+TEMPORARY = ".new-"
+LOCK = ".lock"
+
+
+class Wheels(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder of wheels: how many, how many bytes, and how many had to be put there."""
+
+    target: str
+    output: Path
+    files: int
+    size: int
+    made: int
+
+
+def base_folder(project: Project, target: str) -> Path:
+    """Where the base of `target` goes unless the user names another place."""
+    return project.root / bake.BASES / target
+
+
+def wheels_folder(project: Project, target: str) -> Path:
+    """Where the wheels of `target` go unless the user names another place."""
+    return project.root / bake.WHEELS / target
+
+
+def base(
+    lock: Lock,
+    sealed: Seal,
+    arches: Sequence[Arch],
+    folder: Path,
+    inputs: Inputs,
+    *,
+    processes: int,
+) -> Built:
+    """Leave the base of `lock` on `arches` in the layout `folder`."""
+    return layout.build(
+        lock, sealed, arches, folder, inputs, processes=processes, verify=False, only_base=True
+    )
+
+
+def wheels(lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs) -> Wheels:
+    """Leave every wheel of `lock` on `arches` in `folder`, under the name that the lock has.
+
+    InputError if something else lies there, IntegrityError for a name that is no wheel's or that
+    two different wheels have.
+    """
+    with held_wheels(lock, arches, folder, inputs) as made:
+        return made
+
+
+@contextlib.contextmanager
+def held_wheels(
+    lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs
+) -> Iterator[Wheels]:
+    """As `wheels`, and until the end no other process changes the folder."""
+    layers = [
+        layer
+        for arch in arches
+        for layer in plan(lock, arch).layers
+        if isinstance(layer.recipe, WheelsRecipe)
+    ]
+    inputs.fetch(lock, layers)
+    due = _due(lock, arches)
+    folder.mkdir(parents=True, exist_ok=True)
+    _refuse_others(folder)
+    with _held(folder):
+        for path in sorted(folder.iterdir()):  # another lock's, leftovers of a killed process
+            if _is_wheel(path) and path.name not in due:
+                path.unlink()
+        made = sum(
+            _place(folder / name, require(inputs.store, key, name), key)
+            for name, key in due.items()
+        )
+        size = sum((folder / name).stat().st_size for name in due)
+        yield Wheels(target=lock.target, output=folder, files=len(due), size=size, made=made)
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold `folder` against other processes; waits. The kernel lets go when this one ends."""
+    descriptor = files.open_locked(folder / LOCK)
+    if descriptor is None:
+        console.info(f"waiting for another imgbuild, which uses {folder}")
+        with files.locked(folder / LOCK):
+            yield
+        return
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _due(lock: Lock, arches: Sequence[Arch]) -> dict[str, Sha256]:
+    due: dict[str, Sha256] = {}
+    for arch in arches:
+        for wheel in installed_wheels(lock.arch[arch]):
+            if NAME.fullmatch(wheel.file) is None:
+                message = f"{lock.target}: {wheel.file!r} is no name of a wheel"
+                raise IntegrityError(message, hint=f"imgbuild lock --target {lock.target}")
+            if due.setdefault(wheel.file, wheel.sha256) != wheel.sha256:
+                message = f"{lock.target}: two different wheels are called {wheel.file}"
+                raise IntegrityError(message, hint="build one architecture at a time, with --arch")
+    return due
+
+
+def _refuse_others(folder: Path) -> None:
+    """InputError if anything but wheels lies there: somebody else put it there."""
+    for path in sorted(folder.iterdir()):
+        if not _is_wheel(path) and path.name != LOCK:
+            message = f"{folder} is not a folder of wheels: {path.name} lies there"
+            raise InputError(message, hint="name another folder with --output, or empty this one")
+
+
+def _is_wheel(path: Path) -> bool:
+    """Whether `path` is a wheel by its name, or one that was not finished."""
+    named = NAME.fullmatch(path.name) is not None or path.name.startswith(TEMPORARY)
+    return named and not path.is_dir()
+
+
+def _place(path: Path, source: Path, key: Sha256) -> bool:
+    """Make `path` the file `source`, whose hash is `key`; False if it is that already."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.samefile(source) or _is_copy(path, source, key):
+            return False
+    temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
+    try:
+        try:
+            os.link(source, temporary)
+        except OSError as error:  # another file system, or one that has no links
+            console.detail(f"copying {source} to {path}: {error.strerror}")
+            shutil.copyfile(source, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def _is_copy(path: Path, source: Path, key: Sha256) -> bool:
+    """Whether a file on another disk than the cache's has the hash `key`."""
+    seen, other = path.lstat(), source.stat()
+    if path.is_symlink() or seen.st_dev == other.st_dev:
+        return False
+    if seen.st_size != other.st_size:
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == key

@@ -1,0 +1,230 @@
+"""From locks to their texts: those that are kept beside a lock, and those that one asks for.
+
+lock and seal → render → files beside the lock, a folder, or stdout
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.cache.download import Http
+from imgbuild.errors import ImgbuildError, InputError, LockStale
+from imgbuild.lock import lock as locks
+from imgbuild.lock import requirements
+from imgbuild.lock.lock import Lock
+from imgbuild.matrix.model import Matrix
+from imgbuild.plan import seal as seals
+from imgbuild.project import Project
+from imgbuild.render import apptainer, bake, current, online, pylock, script, templates
+from imgbuild.render.addresses import Addresses, addresses
+from imgbuild.render.dockerfile import Dockerfile, dockerfile
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+
+Chosen = tuple[Lock, Sequence[Arch]]
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What to write: the form; of a Dockerfile also whether, and from where, it fetches."""
+
+    form: str = "dockerfile"
+    online: bool = False
+    registry: str | None = None
+
+
+class Rendered(msgspec.Struct, frozen=True, kw_only=True):
+    """Texts of one target by file name; `place` is where they were left, if they were."""
+
+    target: str
+    form: str
+    files: dict[str, str]
+    place: Path | None = None
+
+    @property
+    def text(self) -> str:
+        """All of them, as they go to stdout."""
+        return "".join(self.files.values()).removesuffix("\n")
+
+
+def keep(project: Project, matrix: Matrix, chosen: Iterable[Lock]) -> list[Rendered]:
+    """Write Dockerfiles beside their locks, and the bake file of all targets."""
+    kept = []
+    for lock in chosen:
+        due = _kept(project, matrix, lock)
+        current.write(project, lock.target, due)
+        kept.append(
+            Rendered(
+                target=lock.target,
+                form="dockerfile",
+                files={name: data.decode() for name, data in due.items()},
+                place=project.images / lock.target / current.DOCKERFILE,
+            )
+        )
+    _keep_bake(project, matrix)
+    return kept
+
+
+def keep_new(project: Project, matrix: Matrix, names: Iterable[str]) -> None:
+    """Write the Dockerfiles of targets that were just locked, or say why one has none.
+
+    Then none of an earlier lock is left either.
+    """
+    for name in names:
+        lock = locks.read_lock(project.images, name)
+        try:
+            current.write(project, name, _kept(project, matrix, lock))
+        except InputError as error:
+            current.write(project, name, {})
+            console.info(f"{name} has no Dockerfile: {error.message}")
+    _keep_bake(project, matrix)
+
+
+def check(project: Project, matrix: Matrix, chosen: Iterable[Lock]) -> None:
+    """LockStale, with every file, if one is not what follows from its lock."""
+    reasons = []
+    for lock in chosen:
+        reasons += current.stale(project, lock.target, _kept(project, matrix, lock))
+    path = project.root / bake.FILE
+    if (path.read_bytes() if path.exists() else None) != _bake(project, matrix):
+        reasons.append(f"{path} does not follow from the locks")
+    if reasons:
+        message = "\n  ".join(("what was rendered is out of date:", *reasons))
+        raise LockStale(message, hint="imgbuild render --all")
+
+
+def render(
+    project: Project, matrix: Matrix, chosen: Sequence[Chosen], wish: Wish
+) -> list[Rendered]:
+    """What `wish` asks for of each lock; of a bake file there is one for all of them."""
+    if wish.form == "bake":
+        made = [_dockerfile(project, matrix, lock, arches) for lock, arches in chosen]
+        text = codec.encode(bake.bake(made)).decode()
+        return [Rendered(target="", form=wish.form, files={bake.FILE: text})]
+    return [
+        Rendered(target=lock.target, form=wish.form, files=_texts(project, matrix, one, wish))
+        for one in chosen
+        for lock in (one[0],)
+    ]
+
+
+def leave(made: Sequence[Rendered], output: Path) -> list[Rendered]:
+    """Write what was rendered to `output`: a file for one text, else a folder."""
+    left = []
+    for one in made:
+        if len(made) == 1 and len(one.files) == 1:
+            place, files = output, {output: next(iter(one.files.values()))}
+        elif len(one.files) == 1:
+            (name,) = one.files
+            place, files = output / name, {output / name: one.files[name]}
+        else:
+            place = output if len(made) == 1 else output / one.target
+            files = {place / name: text for name, text in one.files.items()}
+        _write(files)
+        left.append(msgspec.structs.replace(one, place=place))
+    return left
+
+
+def _write(files: Mapping[Path, str]) -> None:
+    for path, text in files.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            codec.write_bytes(path, text.encode())
+        except OSError as error:
+            message = f"{path}: {error.strerror}"
+            raise InputError(message, hint="name another place with --output") from error
+
+
+def _texts(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> dict[str, str]:
+    lock, arches = chosen
+    name, images = lock.target, project.images
+    match wish.form:
+        case "requirements":
+            return {f"{_name(chosen)}.txt": requirements.text(lock, _one(chosen))}
+        case "apptainer":
+            made, stem = _dockerfile(project, matrix, lock), _name(chosen)
+            return {f"{stem}.def": apptainer.text(made, _one(chosen), stem, images)}
+        case "pylock":
+            where = _addresses(matrix, chosen)
+            return {f"pylock.{templates.slug(name)}.toml": pylock.text(lock, arches, where)}
+        case "script":
+            sealed = seals.read_seal(images, lock)
+            where = addresses(lock, matrix, Http())
+            built = script.script(lock, sealed, _one(chosen), where)
+            stem = _name(chosen)
+            return {f"{stem}.sh": script.text(built, stem, images)}
+        case _:
+            return _context(project, matrix, chosen, wish)
+
+
+def _context(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> dict[str, str]:
+    """A folder that `docker build` takes: the Dockerfile and all that it copies."""
+    lock, arches = chosen
+    made = msgspec.structs.replace(_dockerfile(project, matrix, lock, arches), kept=False)
+    files = {
+        **current.copied(lock, arches, matrix),
+        **{requirements.file_name(arch): requirements.text(lock, arch).encode() for arch in arches},
+    }
+    if wish.online:
+        reference = online.reference(made, lock, wish.registry or matrix.registry)
+        made = online.online(made, lock, reference, _addresses(matrix, chosen))
+        files |= online.build_files(lock, arches)
+    text = templates.render("dockerfile.j2", made, images=project.images)
+    return {
+        current.DOCKERFILE: text,
+        **{name: data.decode() for name, data in sorted(files.items())},
+    }
+
+
+def _addresses(matrix: Matrix, chosen: Chosen) -> Addresses:
+    lock, arches = chosen
+    packages = {package for arch in arches for package in lock.arch[arch].versions}
+    return addresses(lock, matrix, Http(), packages)
+
+
+def _kept(project: Project, matrix: Matrix, lock: Lock) -> dict[str, bytes]:
+    return current.files(project, matrix, lock, seals.read_seal(project.images, lock))
+
+
+def _dockerfile(
+    project: Project, matrix: Matrix, lock: Lock, arches: Sequence[Arch] | None = None
+) -> Dockerfile:
+    return dockerfile(lock, seals.read_seal(project.images, lock), matrix, arches)
+
+
+def _keep_bake(project: Project, matrix: Matrix) -> None:
+    path = project.root / bake.FILE
+    data = _bake(project, matrix)
+    if data is None:
+        path.unlink(missing_ok=True)
+    else:
+        codec.write_bytes(path, data)
+
+
+def _bake(project: Project, matrix: Matrix) -> bytes | None:
+    """The bake file of all targets that have a Dockerfile; None if there is none."""
+    made = []
+    for name in project.sealed():
+        try:
+            made.append(_dockerfile(project, matrix, locks.read_lock(project.images, name)))
+        except ImgbuildError as error:
+            console.detail(f"{bake.FILE} is without {name}: {error.message}")
+    return codec.encode(bake.bake(made)) if made else None
+
+
+def _name(chosen: Chosen) -> str:
+    """What a text of one architecture is called: with it where its target has several."""
+    lock = chosen[0]
+    return lock.target if len(lock.arch) == 1 else f"{lock.target}-{_one(chosen)}"
+
+
+def _one(chosen: Chosen) -> Arch:
+    """The architecture of a text that is of one; InputError if it could be of several."""
+    lock, arches = chosen
+    if len(arches) == 1:
+        return arches[0]
+    message = f"{lock.target} has {' and '.join(arches)}, and such a text is of one"
+    raise InputError(message, hint=f"add --arch {arches[0]}")

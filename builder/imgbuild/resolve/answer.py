@@ -1,0 +1,302 @@
+"""Worlds that are no target yet: from what a user asks for to a `Target`, its packages and a row.
+
+    wishes → survey (which torch, which CUDA) → target → settle → why each version → row
+
+Comes in: requirements, versions that must stay, a CUDA release, architectures. Goes out: an
+`Answer`, which says for each architecture what it holds or why it is impossible. Nothing is
+written but the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from imgbuild.audit.binaries import gpus
+from imgbuild.audit.judge import CHECKS
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import WorldImpossible
+from imgbuild.index.remote_wheel import FACT
+from imgbuild.learn.loop import READABLE, settle
+from imgbuild.lock.resolution import Resolution
+from imgbuild.matrix import constraints, row
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
+from imgbuild.matrix.model import Base, Flashinfer, Matrix, Target, Wanted
+from imgbuild.resolve import conflict, python_support, request
+from imgbuild.resolve import reasons as whys
+from imgbuild.resolve import survey as surveys
+from imgbuild.resolve.quick_audit import Glance, glance
+from imgbuild.resolve.request import Ask
+from imgbuild.resolve.survey import Memory, Survey
+from imgbuild.solve import sdist_wheel
+from imgbuild.solve.torch import TORCH, Build
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+
+ASKED = "asked for with imgbuild resolve"
+FLASHINFER = "flashinfer-python"
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A package of a world, its version, and why: the strongest reason first."""
+
+    package: str
+    version: str
+    why: tuple[str, ...]
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a world is impossible on one architecture, and what is nearest."""
+
+    message: str
+    reasons: tuple[str, ...]
+    nearest: tuple[str, ...]
+    hint: str | None
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a world on one architecture: its packages, or a refusal.
+
+    `warnings` name packages that fell far behind their newest version, and the cause.
+    """
+
+    packages: tuple[Choice, ...] = ()
+    warnings: tuple[str, ...] = ()
+    refused: Refused | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """A world on each architecture that was asked for; `target` and `row` if one is possible.
+
+    `driver` is the oldest driver that runs programs of its CUDA release, "" where that is unknown.
+    The world of `row` passed the `checks` of the audit; `unchecked` are those for which shared
+    objects have to be read, out of whole wheels. Both are empty where no world is possible.
+    """
+
+    name: str
+    python: str
+    arch: dict[Arch, Outcome]
+    driver: str = ""
+    target: Target | None = None
+    row: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+
+def answer(
+    ask: Ask, matrix: Matrix, learned: Sequence[Constraint], store: Store, http: Http
+) -> Answer:
+    """Resolve what is asked for on each architecture; `learned` is what locks have taught.
+
+    InputError if the wishes contradict the matrix itself; FetchFailed if an index does not answer.
+    """
+    request.check(ask, matrix)
+    memory = Memory(learned)
+    while True:
+        known = memory.known
+        each = found_on(ask, matrix, memory, store, http)
+        # What one architecture taught holds for the others, which were resolved before it.
+        if memory.known == known or not any(
+            constraints.violations(memory.known, found.versions) for found in each.found.values()
+        ):
+            break
+    python = matrix.bases[request.base_of(ask, matrix)].python
+    if each.target is None:
+        return Answer(name=ask.name or "", python=python, arch=each.outcomes)
+    target = settled(ask, each.target, each.found, each.outcomes)
+    name = request.name_of(ask, matrix, target.cuda, target.pins)
+    return Answer(
+        name=name,
+        python=python,
+        arch=each.outcomes,
+        driver=gpus.load().oldest(target.cuda),
+        target=target,
+        row=tuple(row.row(name, target)),
+        checks=READABLE,
+        unchecked=tuple(check for check in CHECKS if check not in READABLE),
+    )
+
+
+class Each(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found on each architecture; `target` is that of the first that is possible."""
+
+    target: Target | None
+    found: dict[Arch, Resolution]
+    outcomes: dict[Arch, Outcome]
+
+
+def found_on(ask: Ask, matrix: Matrix, memory: Memory, store: Store, http: Http) -> Each:
+    """What is asked for on one architecture after the other; `memory` learns on the way."""
+    base = matrix.bases[request.base_of(ask, matrix)]
+    target: Target | None = None
+    found: dict[Arch, Resolution] = {}
+    outcomes: dict[Arch, Outcome] = {}
+    for arch in ask.arches:
+        try:
+            python_support.refuse(ask, matrix, arch, store, http)
+            made, found[arch], survey = find(ask, matrix, arch, target, memory, store, http)
+        except WorldImpossible as error:
+            outcomes[arch] = Outcome(refused=refused(error))
+            continue
+        target = target or made
+        outcomes[arch] = Outcome(
+            packages=choices(ask, target, found[arch], arch, base, memory.known, store),
+            warnings=(
+                *map(conflict.window_words, memory.windows),
+                *surveys.warnings(survey, found[arch].versions),
+            ),
+        )
+    return Each(target=target, found=found, outcomes=outcomes)
+
+
+def find(
+    ask: Ask,
+    matrix: Matrix,
+    arch: Arch,
+    target: Target | None,
+    memory: Memory,
+    store: Store,
+    http: Http,
+) -> tuple[Target, Resolution, Survey]:
+    """A target that holds what is asked for on `arch`, and its packages.
+
+    What is learned while it settles may call for another torch: then it is surveyed again.
+    WorldImpossible if nothing is left to try.
+    """
+    base = request.base_of(ask, matrix)
+    failed: WorldImpossible | None = None
+    tried: list[Build | None] = []
+    while True:
+        with console.step(f"surveying {arch}"):
+            survey = surveys.survey(ask, matrix, arch, target, memory, store, http)
+        if failed is not None and survey.torch in tried:
+            raise failed
+        if memory.see(look(ask, survey, store, http)):
+            continue
+        made = target or target_of(ask, matrix, base, survey)
+        name = request.name_of(ask, matrix, made.cuda, survey.versions)
+        world = with_target(matrix, name, msgspec.structs.replace(made, arch=(arch,)))
+        try:
+            done = settle(world, name, [arch], store, http, memory.known, memory.keep)
+        except WorldImpossible as error:
+            failed = error
+            tried.append(survey.torch)
+        else:
+            return made, done.resolutions[arch], survey
+
+
+def look(ask: Ask, survey: Survey, store: Store, http: Http) -> Glance:
+    """What the code of the packages that are named says of each other."""
+    named = [wish.package for wish in ask.wishes if wish.package != TORCH]
+    versions = {name: survey.versions[name] for name in named}
+    pinned = [wish.package for wish in ask.wishes if wish.pin is not None]
+    with console.step(f"reading what {', '.join(named)} say of each other"):
+        return glance(survey.facts.catalogue, versions, pinned, store, http)
+
+
+def with_target(matrix: Matrix, name: str, target: Target) -> Matrix:
+    """`matrix` with one target more."""
+    return msgspec.structs.replace(matrix, targets={**matrix.targets, name: target})
+
+
+def target_of(ask: Ask, matrix: Matrix, base: str, survey: Survey) -> Target:
+    """What is asked for as a target: torch and CUDA as the survey found them."""
+    pins = {wish.package: wish.pin for wish in ask.wishes if wish.pin is not None}
+    if survey.torch is not None:
+        pins.setdefault(TORCH, str(survey.torch.version))
+    requires = {
+        wish.package: Wanted(spec=wish.spec, reason=ASKED)
+        for wish in ask.wishes
+        if wish.package not in pins
+    }
+    return Target(
+        summary=f"{', '.join(wish.package for wish in ask.wishes)} for CUDA {survey.cuda}",
+        base=base,
+        cuda=survey.cuda,
+        arch=ask.arches,
+        as_of=ask.as_of or request.tomorrow(),
+        pins=pins,
+        requires=requires,
+        indexes=dict(ask.indexes),
+        flashinfer=flashinfer_of(matrix, ask, survey.cuda, survey.versions),
+    )
+
+
+def flashinfer_of(matrix: Matrix, ask: Ask, cuda: str, versions: Mapping[str, str]) -> Flashinfer:
+    """The mode of FlashInfer that its index and the CUDA release leave."""
+    if FLASHINFER not in versions:
+        return Flashinfer(mode="off", reason="nothing in this world asks for FlashInfer")
+    index = ask.indexes.get(FLASHINFER, matrix.default_index)
+    if index != matrix.default_index:
+        return Flashinfer(mode="prebuilt", reason=f"the index {index} has compiled kernels")
+    if int(cuda.split(".", maxsplit=1)[0]) < FIRST_WITH_NVCC:
+        reason = f"no index has a wheel with nvcc for CUDA {cuda}, so nothing can be compiled"
+        return Flashinfer(mode="off", reason=reason)
+    return Flashinfer(mode="jit", reason="its kernels are compiled at first use, by nvcc's wheel")
+
+
+def choices(
+    ask: Ask,
+    target: Target,
+    found: Resolution,
+    arch: Arch,
+    base: Base,
+    learned: Sequence[Constraint],
+    store: Store,
+) -> tuple[Choice, ...]:
+    """Every package of a resolution with the reasons for its version."""
+    versions = found.versions
+    metadata = {wheel.package: store.fact(FACT, wheel.sha256) or b"" for wheel in found.wheels}
+    for built in found.built:
+        path = store.file(built.wheel.sha256)
+        metadata[built.package] = sdist_wheel.metadata(path) if path is not None else b""
+    asked = {wish.package: str(wish) for wish in ask.wishes}
+    for package in target.pins:
+        asked.setdefault(package, f"the {package} of CUDA {target.cuda} that fits")
+    for package, wanted in target.requires.items():
+        asked.setdefault(package, wanted.reason)
+    markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
+    reasons = whys.whys(versions, asked, whys.links(metadata, markers), learned)
+    return tuple(
+        Choice(package=package, version=versions[package], why=reasons[package])
+        for package in sorted(versions)
+    )
+
+
+def settled(
+    ask: Ask,
+    target: Target,
+    found: Mapping[Arch, Resolution],
+    outcomes: Mapping[Arch, Outcome],
+) -> Target:
+    """`target` as a row says it: what was asked for pinned where all architectures agree."""
+    pins = dict(target.pins)
+    requires = dict(target.requires)
+    for wish in ask.wishes:
+        versions = {each.versions[wish.package] for each in found.values()}
+        if len(versions) == 1:
+            pins[wish.package] = versions.pop()
+            requires.pop(wish.package, None)
+    exclude = {
+        arch: "; ".join(outcome.refused.reasons) or outcome.refused.message
+        for arch, outcome in outcomes.items()
+        if outcome.refused is not None
+    }
+    return msgspec.structs.replace(
+        target,
+        arch=tuple(arch for arch in outcomes if arch in found),
+        pins=pins,
+        requires=requires,
+        exclude=exclude,
+    )
+
+
+def refused(error: WorldImpossible) -> Refused:
+    """An error as a value."""
+    return Refused(
+        message=error.message, reasons=error.reasons, nearest=error.nearest, hint=error.hint
+    )

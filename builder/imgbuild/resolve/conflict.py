@@ -1,0 +1,388 @@
+"""The short chain from what is asked for to what cannot be: each step a fact that was read.
+
+Comes in: demands (`vllm==0.33.0`), a CUDA release, METADATA of what they leave no choice about, and
+what was learned of it. Goes out: a `Conflict`, or None where following the demands finds none.
+
+A resolver proves that nothing fits, in as many steps as it took. Here one package after the other
+is followed that can have one version only, until two demands meet that no version satisfies: that
+is the reason which people can check, and it says which wish to change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
+
+import msgspec
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imgbuild.errors import FetchFailed
+from imgbuild.index import cuda_releases as cudas
+from imgbuild.index.pages import File
+from imgbuild.index.server import Catalogue
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.solve import refusal
+from imgbuild.solve import torch as torches
+from imgbuild.solve.torch import READERS, TORCH, Build
+from imgbuild.values import normalize
+
+STEPS = 6  # of a chain that people read
+COMPILED_FOR = re.compile(r"cu(?P<cuda>[0-9]{2,3})torch(?P<torch>[0-9]+\.[0-9]+)")
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """`package` must be one of `spec`. `asker` is the package that says so, "" for the user.
+
+    `learned`: not declared by the asker, but proved from its code.
+    """
+
+    package: str
+    spec: str
+    words: str
+    asker: str = ""
+    learned: bool = False
+
+
+class Conflict(msgspec.Struct, frozen=True, kw_only=True):
+    """Why demands cannot be met together; `wishes` are the packages whose demands led there.
+
+    `cuda`: the CUDA release is one of the reasons.
+    """
+
+    reasons: tuple[str, ...]
+    wishes: tuple[str, ...]
+    package: str
+    cuda: bool = False
+
+
+class Facts:
+    """What chains are made of, each read once: versions to be had, requirements, torch's CUDA."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        read: Callable[[File], bytes],
+        learned: Sequence[Constraint],
+        torches: Sequence[Build],
+    ) -> None:
+        self.catalogue = catalogue
+        self.learned = learned
+        self.torches = torches
+        self._read = read
+        self._versions: dict[str, tuple[Version, ...] | None] = {}
+        self._requires: dict[tuple[str, Version], tuple[Demand, ...]] = {}
+        self._fitting: dict[tuple[str, str], tuple[Version, ...]] = {}
+
+    def knowing(self, learned: Sequence[Constraint]) -> Facts:
+        """The same facts with other `learned` ones; what was read is not read again."""
+        found = Facts(self.catalogue, self._read, learned, self.torches)
+        found._versions, found._fitting = self._versions, self._fitting
+        return found
+
+    def versions(self, package: str) -> tuple[Version, ...] | None:
+        """What may be used of `package`, newest first; None if its index does not answer."""
+        if package not in self._versions:
+            try:
+                found = {offer.wheel.version for offer in self.catalogue.offers(package)}
+            except FetchFailed:
+                self._versions[package] = None
+            else:
+                known = (version for version in found if version is not None)
+                self._versions[package] = tuple(sorted(known, reverse=True))
+        return self._versions[package]
+
+    def look_up(self, packages: Iterable[str]) -> None:
+        """Read the pages of `packages`, side by side."""
+        due = [package for package in dict.fromkeys(packages) if package not in self._versions]
+        with ThreadPoolExecutor(READERS) as pool:
+            list(pool.map(self.versions, due))
+
+    def read_ahead(self, package: str, versions: Iterable[Version]) -> None:
+        """Read METADATA of these versions, side by side."""
+
+        def _one(version: Version) -> None:
+            self.requires(package, version)
+
+        with ThreadPoolExecutor(READERS) as pool:
+            list(pool.map(_one, versions))
+
+    def fitting(self, package: str, spec: str) -> tuple[Version, ...] | None:
+        """Those of its versions that `spec` allows, newest first; None as for `versions`."""
+        versions = self.versions(package)
+        if versions is None:
+            return None
+        if (package, spec) not in self._fitting:
+            self._fitting[package, spec] = tuple(SpecifierSet(spec).filter(versions))
+        return self._fitting[package, spec]
+
+    def requires(self, package: str, version: Version) -> tuple[Demand, ...]:
+        """What `package` at `version` demands: METADATA of its wheel, and what was learned."""
+        key = (package, version)
+        if key not in self._requires:
+            self._requires[key] = (
+                *_compiled_for(package, version),
+                *self._declared(package, version),
+                *self._learned(package, version),
+            )
+        return self._requires[key]
+
+    def _declared(self, package: str, version: Version) -> Iterator[Demand]:
+        offer = self.catalogue.chosen(package, version) if self.versions(package) else None
+        if offer is None or offer.sdist is not None:
+            return
+        for line in cudas.active(self._read(offer.wheel), self.catalogue.rules.tags.markers):
+            words = f"{package} {version} requires {normalize(line.name)}{line.specifier}"
+            yield Demand(
+                package=normalize(line.name),
+                spec=str(line.specifier),
+                words=f"{words} (its METADATA)",
+                asker=package,
+            )
+
+    def _learned(self, package: str, version: Version) -> Iterator[Demand]:
+        for entry in self.learned:
+            if entry.package == package and entry.covers(str(version)):
+                yield Demand(
+                    package=entry.other,
+                    spec=str(entry.spec),
+                    words=learned_words(entry, str(version)),
+                    asker=package,
+                    learned=True,
+                )
+
+
+def learned_words(entry: Constraint, version: str) -> str:
+    """A learned constraint as a sentence with its evidence."""
+    place = f"{entry.file}:{entry.line}" if entry.line else entry.file
+    what = {"imports": "imports", "calls": "uses"}.get(entry.check, "has")
+    turned = f", new in {entry.other} {entry.came}" if entry.came else ""
+    turned = f", gone in {entry.other} {entry.went}" if entry.went else turned
+    why = f": {place} {what} {entry.name}{turned}" if place else ""
+    return f"{entry.package} {version} needs {entry.needs}{why}"
+
+
+def window_words(entry: Constraint) -> str:
+    """A window that a package declares and only warns of, as a sentence."""
+    return (
+        f"{entry.package} {entry.read_in} names {entry.needs} as what it is made for"
+        f" ({entry.file}:{entry.line})"
+    )
+
+
+def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
+    """A wheel of FlashInfer's index names in its version what it is compiled for."""
+    found = COMPILED_FOR.fullmatch(version.local or "")
+    if found is not None:
+        words = f"{package} {version} is compiled for torch {found['torch']}, as its version says"
+        yield Demand(
+            package=TORCH,
+            spec=f"=={found['torch']}.*",
+            words=f"{words}: a library of one torch's C++ ABI lacks symbols in another",
+            asker=package,
+        )
+
+
+class _Search:
+    """Follows demands that leave no choice; `fixed` holds the demands that left none."""
+
+    def __init__(self, facts: Facts, cuda: str | None) -> None:
+        self.facts = facts
+        self.cuda = cuda
+        self.demands: dict[str, list[Demand]] = {}
+        self.fixed: dict[str, tuple[Demand, ...]] = {}
+
+    def run(self, wishes: Iterable[Demand]) -> Conflict | None:
+        """Follow what is exact or of torch first, since that explains most; then the ranges."""
+        due = list(wishes)
+        ranges: list[Demand] = []
+        while due or ranges:
+            if not due:
+                self.facts.look_up(item.package for item in ranges)
+                due, ranges = ranges, []
+            demand = due.pop(0)
+            known = self.demands.setdefault(demand.package, [])
+            if demand in known:
+                continue
+            known.append(demand)
+            left = self.left(demand.package, known)
+            if left is not None and not left:
+                return self.conflict(demand.package)
+            exact = [item for item in known if _exact(item.spec) is not None]
+            if demand.package in self.fixed or not (exact or (left and len(left) == 1)):
+                continue
+            self.fixed[demand.package] = tuple(exact[:1] or known)
+            version = left[0] if left else Version(_exact(exact[0].spec) or "0")
+            for item in self.facts.requires(demand.package, version):
+                first = item.package == TORCH or item.learned or _exact(item.spec) is not None
+                if first or item.spec:
+                    (due if first else ranges).append(item)
+            due.sort(key=lambda item: item.package != TORCH)
+        return None
+
+    def run_compiled(self, wishes: Iterable[Demand]) -> Conflict | None:
+        """Follow only what named versions say of themselves, whether an index has them or not."""
+        due = []
+        for wish in wishes:
+            pin = _exact(wish.spec)
+            said = list(_compiled_for(wish.package, Version(pin))) if pin else []
+            if said:
+                self.fixed[wish.package] = (wish,)
+                self.demands[wish.package] = [wish]
+                due += said
+            elif wish.package == TORCH:
+                due.insert(0, wish)
+        return self.run(due) if self.fixed else None
+
+    @property
+    def torch(self) -> Build | None:
+        """The newest torch that the demands leave; None if none of them is of torch."""
+        left = self.left(TORCH, self.demands[TORCH]) if TORCH in self.demands else None
+        return next((b for b in self.facts.torches if left and b.version == left[0]), None)
+
+    def left(self, package: str, demands: Sequence[Demand]) -> tuple[Version, ...] | None:
+        """The versions that all demands leave; None if it cannot be known."""
+        if package == TORCH and self.facts.torches:
+            allowed = tuple(b.version for b in self.facts.torches if self._fits(b))
+            return tuple(v for v in allowed if all(_allows(d.spec, v) for d in demands))
+        return self.facts.fitting(package, ",".join(d.spec for d in demands if d.spec))
+
+    def _fits(self, build: Build) -> bool:
+        return build.cuda is not None and self.cuda in (None, build.cuda)
+
+    def conflict(self, package: str) -> Conflict:
+        """The fewest of the demands on `package` that leave nothing, each with what led to it."""
+        demands = self.demands[package]
+        # Between versions first: a clash of them says more than that of one with a CUDA release.
+        core = next(
+            (
+                group
+                for cuda in (None, self.cuda)
+                for size in (1, 2, 3)
+                for group in combinations(demands, size)
+                if not _Search(self.facts, cuda).left(package, group)
+            ),
+            tuple(demands),
+        )
+        steps: dict[str, None] = {}
+        wishes: dict[str, None] = {}
+        for demand in core:
+            self._lead(demand, steps, wishes, set())
+        reasons = [*steps, *self._last(package, core)]
+        of_cuda = package == TORCH and any(
+            _allows_all(core, build.version) for build in self.facts.torches
+        )
+        kept = reasons if len(reasons) <= STEPS else [*reasons[: STEPS - 3], *reasons[-3:]]
+        return Conflict(reasons=tuple(kept), wishes=tuple(wishes), package=package, cuda=of_cuda)
+
+    def _lead(
+        self, demand: Demand, steps: dict[str, None], wishes: dict[str, None], seen: set[str]
+    ) -> None:
+        if not demand.asker:
+            wishes[demand.package] = None
+        elif demand.asker not in seen:
+            seen.add(demand.asker)
+            for before in self.fixed.get(demand.asker, ()):
+                self._lead(before, steps, wishes, seen)
+        steps[demand.words] = None
+
+    def _last(self, package: str, core: Sequence[Demand]) -> list[str]:
+        """The closing words: what there is of `package` in place of what is demanded."""
+        catalogue = self.facts.catalogue
+        spec = ",".join(demand.spec for demand in core if demand.spec)
+        pin = _exact(spec)
+        if package == TORCH and self.facts.torches:
+            return self._last_torch(core)
+        versions = self.facts.versions(package)
+        if pin is not None and (reason := refusal.of_pin(catalogue, package, pin)):
+            return [reason]
+        if not versions:
+            return [f"{package}: {refusal.nothing(catalogue, package)}"]
+        if len(core) == 1:
+            return [refusal.of_range(catalogue, package, spec)]
+        return []
+
+    def _last_torch(self, core: Sequence[Demand]) -> list[str]:
+        arch = self.facts.catalogue.rules.tags.arch.wheel
+        meant = [build for build in self.facts.torches if _allows_all(core, build.version)]
+        has = f"torch on {arch}: {torches.summary(self.facts.torches)}"
+        if len(meant) == 1:
+            found = [f"{meant[0]} on {arch}"]
+            return [*found, has] if meant[0].cuda is None else found
+        if meant:
+            wanted = f" for CUDA {self.cuda}" if self.cuda else " for any CUDA"
+            return [f"none of these is built{wanted}", has]
+        if len(core) > 1:
+            return []
+        pin = _exact(core[0].spec)
+        reason = refusal.of_pin(self.facts.catalogue, TORCH, pin) if pin else None
+        return [reason or has]
+
+
+def conflict(
+    facts: Facts, wishes: Iterable[Demand], cuda: str | None, *, row: str = ""
+) -> Conflict | None:
+    """Follow `wishes` on CUDA `cuda` (None: any) to the first contradiction; None if none is met.
+
+    `row` is the target of the matrix that names the CUDA release; without it, the user did.
+    """
+    asked = tuple(wishes)
+    found = _Search(facts, cuda).run_compiled(asked) or _Search(facts, cuda).run(asked)
+    if cuda is not None and facts.torches and all(build.cuda != cuda for build in facts.torches):
+        return _unknown_cuda(facts, asked, cuda, found)
+    if found is None or not found.cuda or cuda is None:
+        return found
+    return msgspec.structs.replace(found, reasons=(_of_cuda(cuda, row), *found.reasons))
+
+
+def _of_cuda(cuda: str, row: str) -> str:
+    return f"the target {row} is of CUDA {cuda}" if row else f"you asked for CUDA {cuda}"
+
+
+def _unknown_cuda(
+    facts: Facts, wishes: Iterable[Demand], cuda: str, found: Conflict | None
+) -> Conflict:
+    """No torch at all is built for the CUDA release; then what else is against the wishes."""
+    arch = facts.catalogue.rules.tags.arch.wheel
+    has = f"no torch on {arch} is built for CUDA {cuda}: {torches.summary(facts.torches)}"
+    pins = pins_of(wishes).items()
+    lacking = (refusal.of_pin(facts.catalogue, package, pin) for package, pin in pins)
+    more = [reason for reason in lacking if reason is not None]
+    own = [b for b in facts.torches if _allows(f"=={dict(pins).get(TORCH, '0')}", b.version)]
+    reasons = [*(f"{build} on {arch}" for build in own), has, *more]
+    wishes_of = found.wishes if found is not None else tuple(item.package for item in wishes)
+    return Conflict(reasons=tuple(reasons[:STEPS]), wishes=wishes_of, package=TORCH, cuda=True)
+
+
+def torch_of(facts: Facts, wishes: Iterable[Demand], cuda: str | None) -> Build | None:
+    """The newest torch that `wishes`, free of conflicts, leave; None if none is of torch."""
+    search = _Search(facts, cuda)
+    search.run(tuple(wishes))
+    return search.torch
+
+
+def demand(package: str, spec: str, words: str | None = None) -> Demand:
+    """A wish of the user."""
+    return Demand(package=package, spec=spec, words=words or f"you asked for {package}{spec}")
+
+
+def _exact(spec: str) -> str | None:
+    """The one version of a specifier such as `==2.6.0`; None for any other."""
+    if spec.startswith("==") and not spec.startswith("===") and "," not in spec and "*" not in spec:
+        return spec.removeprefix("==").strip()
+    return None
+
+
+def _allows(spec: str, version: Version) -> bool:
+    return SpecifierSet(spec).contains(version, prereleases=True)
+
+
+def _allows_all(demands: Iterable[Demand], version: Version) -> bool:
+    return all(_allows(demand.spec, version) for demand in demands)
+
+
+def pins_of(wishes: Iterable[Demand]) -> Mapping[str, str]:
+    """Package → version of the wishes that name one."""
+    return {item.package: pin for item in wishes if (pin := _exact(item.spec)) is not None}

@@ -1,0 +1,263 @@
+"""A first `matrix.yaml` that extends a published target, and the copy of that target's lock.
+
+Comes in: what a user wants on top of which target, and where that target is published. Goes out:
+the text of the matrix; lock.json and digests.json in a folder beside it. The copy is part of the
+user's repository, so that nothing else is needed to review, check and build a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from imgbuild import codec
+from imgbuild.cache.download import Http
+from imgbuild.errors import FetchFailed, InputError
+from imgbuild.lock import published
+from imgbuild.lock.published import LOCK, SEAL, Below
+from imgbuild.matrix.extension import leads_out
+from imgbuild.resolve.request import Wish
+
+FOLDER = "published"  # where copies lie, beside the matrix
+REMOTE = re.compile(r"https?://")
+BARE = re.compile(r"[A-Za-z/](?:[A-Za-z0-9_./+@:-]| (?![ #]))*(?<![: ])")
+
+HEAD = """\
+# An image of our own on a published one. `imgbuild lock` resolves what is added and locks the sum,
+# `imgbuild build` makes the added layers; all else is the published target's, unchanged.
+version: 1
+
+published:
+  {extends}:
+    # Its lock.json and digests.json, copied; renew them with: imgbuild init --refresh
+    lock: {folder}
+    from: {origin}
+{image}
+targets:
+  {name}:
+    extends: {extends}
+    summary: {summary}
+"""
+IMAGE = "    image: {image}   # its layers are taken from here by digest\n"
+NO_IMAGE = """\
+    # Where its layers are: HOST/REPOSITORY, or oci:FOLDER. Without it they are made again from the
+    # lock, byte for byte.
+    # image: registry.example.org/imgbuild/{extends}
+"""
+AS_OF = """\
+    # What is added was uploaded before this day; by default {as_of}, as for {extends} itself: what
+    # existed together works together.
+    # as_of: {as_of}
+"""
+EXAMPLES = {
+    "requires": "    # requires:\n    #   wandb: {reason: experiment tracking}\n",
+    "pins": "",
+    "packages": "    # packages: [rsync]   # Debian packages; their dependencies follow\n",
+    "files": '    # files:\n    #   /opt/team/train.sh: {from: train.sh, mode: "0755"}\n',
+}
+ENV = "    # env:\n    #   WANDB_MODE: {value: offline, reason: nodes have no network}\n"
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user adds; `files` are pairs of a path here and one in the image."""
+
+    name: str
+    summary: str = "our image"
+    packages: tuple[Wish, ...] = ()
+    system: tuple[str, ...] = ()
+    files: tuple[tuple[Path, str], ...] = ()
+
+
+def copied(place: str, target: str, folder: Path, http: Http) -> Below:
+    """Lock and seal of `target`, which is published at `place`, copied into `folder`.
+
+    `place` is an address or a path: the folder with both files, one with a folder TARGET that has
+    them, or a project. InputError if it has none, or another target's: then `folder` stays as it
+    was.
+    """
+    place, found = _found(place, target, http)
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, data in found.items():
+            codec.write_bytes(Path(scratch) / name, data)
+        try:
+            published.read(Path(scratch), target)
+        except InputError as error:
+            message = error.message.replace(scratch, place)
+            raise InputError(
+                message, hint="name the folder of another target or release"
+            ) from error
+    for name, data in found.items():
+        codec.write_bytes(folder / name, data)
+    return published.read(folder, target)
+
+
+def _found(place: str, target: str, http: Http) -> tuple[str, dict[str, bytes]]:
+    """Where lock and seal of `target` are, and their bytes."""
+    place = place.rstrip("/")
+    places = [place, f"{place}/{target}", f"{place}/images/{target}"]
+    for each in places:
+        lock = _read(f"{each}/{LOCK}", http)
+        seal = _read(f"{each}/{SEAL}", http) if lock is not None else None
+        if lock is not None and seal is not None:
+            return each, {LOCK: lock, SEAL: seal}
+    message = f"{place}: there is no {LOCK} and {SEAL} of {target}"
+    tried = ", ".join(places)
+    raise InputError(message, hint=f"name the folder that has both; looked in {tried}")
+
+
+def _read(place: str, http: Http) -> bytes | None:
+    if REMOTE.match(place):
+        try:
+            return http.bytes(place)
+        except FetchFailed as error:
+            if getattr(error, "status", None) in (404, 410):
+                return None
+            raise
+    path = Path(place).expanduser()
+    return path.read_bytes() if path.is_file() else None
+
+
+def text(wanted: Wanted, below: Below, origin: str, image: str) -> str:
+    """The matrix that says `wanted`, with examples of what is not wanted yet."""
+    extends = below.name
+    head = HEAD.format(
+        extends=extends,
+        folder=f"{FOLDER}/{extends}",
+        origin=_scalar(origin),
+        image=(IMAGE if image else NO_IMAGE).format(image=_scalar(image), extends=extends),
+        name=wanted.name,
+        summary=_scalar(wanted.summary),
+    )
+    reason = "asked for with imgbuild init"
+    rows = {
+        "requires": [
+            f"{wish.package}: {{{f'spec: {_scalar(wish.spec)}, ' if wish.spec else ''}"
+            f"reason: {reason}}}"
+            for wish in wanted.packages
+            if wish.pin is None
+        ],
+        "pins": [f"{wish.package}: {_scalar(wish.pin)}" for wish in wanted.packages if wish.pin],
+        "files": [
+            f"{_scalar(there)}: {{from: {_scalar(here.as_posix())}, mode: {_scalar(_mode(here))}}}"
+            for here, there in wanted.files
+        ],
+    }
+    parts = [head, AS_OF.format(as_of=below.lock.as_of, extends=extends)]
+    for field, example in EXAMPLES.items():
+        if field == "packages" and wanted.system:
+            parts.append(f"    packages: [{', '.join(map(_scalar, wanted.system))}]\n")
+        elif rows.get(field):
+            parts += [f"    {field}:\n", *(f"      {row}\n" for row in rows[field])]
+        else:
+            parts.append(example)
+    return "".join([*parts, ENV])
+
+
+def _mode(path: Path) -> str:
+    """The permissions of a file that is added: executable if it is so here."""
+    return "0755" if path.stat().st_mode & 0o100 else "0644"
+
+
+def _scalar(value: str | None) -> str:
+    value = value or ""
+    # `null` is a word, and no text; `a: b` is a mapping.
+    bare = BARE.fullmatch(value) and ": " not in value and yaml.safe_load(value) == value
+    return value if bare else json.dumps(value, ensure_ascii=False)
+
+
+def begin(path: Path, wanted: Wanted, *, extends: str, place: str, image: str, http: Http) -> Below:
+    """Write a new matrix to `path` and copy the target that it stands on, from `place`, beside it.
+
+    InputError if either is there already, or cannot be read; then nothing is left behind.
+    """
+    folder = path.parent / FOLDER / extends
+    for each, hint in (
+        (path, "add to it by hand, or begin in another folder"),
+        (folder, "remove it, or begin in another folder"),
+    ):
+        if each.exists():
+            message = f"{each} is there already"
+            raise InputError(message, hint=hint)
+    try:
+        below = copied(place, extends, folder, http)
+        write(path, text(wanted, below, place, image))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()
+        raise
+    return below
+
+
+def write(path: Path, matrix: str) -> None:
+    """Write a new matrix to `path`, if it is one that can be read; InputError otherwise."""
+    codec.write_bytes(path, matrix.encode())
+    try:
+        published.load(path)
+    except InputError:
+        path.unlink()
+        raise
+
+
+class Renewed(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy of a published target before and after it was renewed; no digest: there was none."""
+
+    target: str
+    before: str
+    after: str
+
+
+def refresh(path: Path, http: Http) -> list[Renewed]:
+    """Copy anew what the matrix at `path` extends; InputError if it does not say from where."""
+    found = []
+    for name, item in published.published(path).items():
+        if not item.origin:
+            message = f"{path}: published.{name} does not say where it was copied from"
+            raise InputError(message, hint="add `from:`, an address or a path")
+        folder = path.parent / item.lock
+        before = _digest(folder)
+        place = item.origin
+        if not REMOTE.match(place):
+            place = str(path.parent / Path(place).expanduser())
+        after = copied(place, name, folder, http)
+        found.append(Renewed(target=name, before=before, after=after.digest))
+    return found
+
+
+def _digest(folder: Path) -> str:
+    try:
+        return str(json.loads((folder / SEAL).read_bytes())["digest"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def files_of(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
+    """`HERE:THERE` words as pairs; InputError for others, and for files that are not here.
+
+    A matrix names files by their path below its own folder, however they are named here.
+    """
+    found = []
+    for word in words:
+        here, _, there = word.rpartition(":")
+        if not here or not there.startswith("/"):
+            message = f"--file {word}: a path here and an absolute one in the image are due"
+            raise InputError(message, hint="--file train.sh:/opt/team/train.sh")
+        if not Path(here).is_file():
+            message = f"--file {word}: there is no file {here} here"
+            raise InputError(message, hint="make it first; it may be empty")
+        place = Path(os.path.relpath(here))
+        led = Path(here).resolve()
+        if leads_out(str(place)) or led != place.resolve() or not led.is_relative_to(Path.cwd()):
+            message = f"--file {word}: {here} lies outside this folder, where nobody reviews it"
+            raise InputError(message, hint="copy it here: it is part of your repository")
+        found.append((place, there))
+    return tuple(found)

@@ -1,0 +1,112 @@
+"""Worlds of a Python that no base has: what that Python leaves of each package.
+
+Comes in: what is asked for. Goes out: a WorldImpossible; nothing where a base has the Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packaging.version import Version
+
+from imgbuild.audit.main_path import policy
+from imgbuild.audit.packages.library import Library
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import WorldImpossible
+from imgbuild.index.candidates import Rules
+from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.remote_wheel import Blocks
+from imgbuild.index.server import Catalogue
+from imgbuild.learn import learn
+from imgbuild.learn.boundaries import Shelf, lacks
+from imgbuild.matrix.model import Matrix
+from imgbuild.report import Evidence, Relation
+from imgbuild.resolve import conflict, request, suggest
+from imgbuild.resolve.request import Ask
+from imgbuild.solve import uv
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+
+
+def refuse(ask: Ask, matrix: Matrix, arch: Arch, store: Store, http: Http) -> None:
+    """WorldImpossible if no base has the Python that is asked for."""
+    bases = {name: base.python for name, base in matrix.bases.items()}
+    own = request.base_of(ask, matrix)
+    if ask.python in (None, bases[own]):
+        return
+    has = ", ".join(f"{name} has {python}" for name, python in bases.items())
+    reasons = [f"you asked for Python {ask.python}, and no base of the matrix has it: {has}"]
+    index = matrix.indexes[matrix.default_index]
+    place = Place(name=matrix.default_index, address=index.url or uv.default_index())
+    indexes = Indexes({place.name: place}, {}, place.name, http)
+    glibc = matrix.bases[own].glibc
+
+    def _catalogue(python: str) -> Catalogue:
+        rules = Rules(
+            as_of=ask.as_of or request.tomorrow(),
+            tags=Tags(python=python, glibc=glibc, arch=arch),
+            pins={},
+        )
+        return Catalogue(indexes, rules, http, store)
+
+    wanted, ours = _catalogue(ask.python or ""), _catalogue(bases[own])
+    near = []
+    with Library(store, Blocks(http)) as library:
+        shelf = Shelf(ours, library, store)
+        for wish in ask.wishes:
+            reasons += _of_package(wish.package, wanted, shelf)
+            newest = shelf.releases(wish.package)
+            if newest and wish.pin is None:
+                near.append(f"{wish.package} {newest[-1].version}")
+    demands = [conflict.demand(wish.package, wish.spec) for wish in ask.wishes]
+    packages = f", with {', '.join(near)}" if near else ""
+    message = f"this world is impossible on {arch}"
+    raise WorldImpossible(
+        message,
+        reasons=tuple(reasons[: conflict.STEPS]),
+        nearest=(
+            f"Python {bases[own]}, of the base {own}{packages}",
+            *suggest.targets(matrix, demands, ask.cuda, arch),
+        ),
+    )
+
+
+def _of_package(package: str, wanted: Catalogue, shelf: Shelf) -> Iterator[str]:
+    """What the Python leaves of `package`, and which of the names that people use it lacks."""
+    python = wanted.rules.tags.python
+    files = [offer.wheel for offer in wanted.offers(package)]
+    known = [file.version for file in files if file.version and not file.version.is_prerelease]
+    newest = max(known, default=None)
+    later = [item for item in shelf.releases(package) if newest is None or item.version > newest]
+    if not later:
+        return
+    wants = later[0].file.requires_python
+    why = f"wants Python {wants}" if wants else f"has no wheel for Python {python}"
+    left = f"the newest for Python {python} is {newest}" if newest else "there is none before"
+    yield f"{package} from {later[0].version} on {why}; {left}"
+    if newest is not None:
+        yield from _lacking(package, newest, shelf)
+
+
+def _lacking(package: str, version: Version, shelf: Shelf) -> Iterator[str]:
+    """The first name that people use of `package` which `version` lacks, and where it came."""
+    release = shelf.release(package, str(version))
+    module = package.replace("-", "_")
+    names = [entry.name for entry in policy.load().entries if entry.name.startswith(f"{module}.")]
+    for name in names if release is not None else ():
+        if name.count(".") != 1 or release is None:
+            continue
+        evidence = Evidence(
+            relation=Relation.NAME,
+            package=package,
+            version=str(version),
+            other=package,
+            other_version=str(version),
+            subject=name.replace(".", ":"),
+        )
+        if lacks(shelf, evidence, release):
+            bounds = learn.bounds(evidence, shelf)
+            came = f": it came in {bounds.came}" if bounds is not None and bounds.came else ""
+            yield f"{package} {version} has no {name}{came}"
+            return

@@ -1,0 +1,181 @@
+"""A glance at the packages that a user names, before the whole world is settled.
+
+Comes in: a few packages at the versions of a survey. Goes out: what their code says of each other.
+Only their own modules are read, out of wheels that stay where they are; everything else counts as
+unknown, so that what is found is true of any world with these versions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from imgbuild.audit.judge import Terms, audit
+from imgbuild.audit.packages.library import Library
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed
+from imgbuild.index.remote_wheel import Blocks
+from imgbuild.index.server import Catalogue
+from imgbuild.learn.boundaries import Release, Shelf, asks, lacks
+from imgbuild.learn.learn import learn, own_range
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.system.console import console
+
+CHECKS: Final = ("imports", "calls", "support")
+LESSONS: Final = 12  # more errors of a few packages say the same again
+# What an entry is about where its name does not tell, and what `f(x)` may be about.
+PLAIN: Final = {"imports": Relation.MODULE, "calls": Relation.ATTRIBUTE}
+OF_CALLS: Final = (Relation.KEYWORD, Relation.ARGUMENT, Relation.REGISTERED)
+
+
+class Glance(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen: constraints that errors teach, and windows that packages only warn of.
+
+    `clashes`: there are errors, whether they teach anything or not. `read` are the packages whose
+    code was held against each other's.
+    """
+
+    learned: tuple[Constraint, ...] = ()
+    windows: tuple[Constraint, ...] = ()
+    clashes: bool = False
+    read: frozenset[str] = frozenset()
+
+
+def glance(
+    catalogue: Catalogue,
+    versions: Mapping[str, str],
+    pinned: Collection[str],
+    store: Store,
+    http: Http,
+) -> Glance:
+    """What the packages of `versions` say of each other; `pinned` ones do not move.
+
+    Of fewer than two that can be read nothing is read.
+    """
+    with Library(store, Blocks(http)) as library:
+        shelf = Shelf(catalogue, library, store)
+        releases = dict(_releases(shelf, versions))
+        if len(releases) < 2:
+            return Glance()
+        report = audit(shelf.world(releases), Terms(), checks=CHECKS)
+        errors = [one for one in report.findings if one.severity is Severity.ERROR]
+        return Glance(
+            learned=lessons(errors, shelf, pinned),
+            windows=windows(report.findings),
+            clashes=bool(errors),
+            read=frozenset(releases),
+        )
+
+
+def _releases(shelf: Shelf, versions: Mapping[str, str]) -> Iterator[tuple[str, Release]]:
+    """The wheels of `versions`, without those whose index does not answer or has none."""
+    for package, version in versions.items():
+        with contextlib.suppress(FetchFailed):
+            release = shelf.release(package, version)
+            if release is not None:
+                yield package, release
+
+
+def lessons(
+    errors: Iterable[Finding], shelf: Shelf, pinned: Collection[str]
+) -> tuple[Constraint, ...]:
+    """What the errors teach, each for itself: a refusal shows them, so none stands for others."""
+    found: dict[tuple[str, str, str], Constraint] = {}
+    for error in errors:
+        evidence = error.evidence
+        if evidence is None:
+            continue
+        key = (evidence.package, evidence.other, evidence.subject)
+        if key in found or len(found) >= LESSONS:
+            continue
+        entry = learn(error, shelf, pinned)
+        if entry is not None:
+            found[key] = entry
+            console.info(f"learned: {entry}")
+    return tuple(found.values())
+
+
+def windows(findings: Iterable[Finding]) -> tuple[Constraint, ...]:
+    """The windows that packages declare and only warn of, as entries of their one version."""
+    return tuple(
+        Constraint(
+            package=evidence.package,
+            versions=f"=={evidence.version}",
+            needs=f"{evidence.other}{evidence.spec}",
+            check=finding.check,
+            file=evidence.file,
+            line=evidence.line,
+            read_in=evidence.version,
+            against=evidence.other_version,
+        )
+        for finding in findings
+        if finding.severity is Severity.WARNING
+        and (evidence := finding.evidence) is not None
+        and evidence.relation is Relation.WINDOW
+        and evidence.spec
+    )
+
+
+def widened(
+    entries: Iterable[Constraint],
+    packages: Collection[str],
+    catalogue: Catalogue,
+    store: Store,
+    http: Http,
+) -> tuple[Constraint, ...]:
+    """`entries`, those of `packages` with all versions that they hold for.
+
+    Of a pinned package an entry is learned for the pinned version alone, so that the neighbours
+    would look as if they fitted.
+    """
+    known = tuple(entries)
+    if not any(entry.package in packages for entry in known):
+        return known
+    with Library(store, Blocks(http)) as library:
+        shelf = Shelf(catalogue, library, store)
+        return tuple(
+            msgspec.structs.replace(entry, versions=own_range(evidence, shelf, ()))
+            if entry.package in packages and (evidence := evidence_of(entry, shelf)) is not None
+            else entry
+            for entry in known
+        )
+
+
+def evidence_of(entry: Constraint, shelf: Shelf) -> Evidence | None:
+    """The evidence that an entry was learned from; None where its kind cannot be told."""
+    if entry.missing or not entry.read_in or entry.check not in PLAIN:
+        return None
+    one = Evidence(
+        relation=Relation.NAME if ":" in entry.name else PLAIN[entry.check],
+        package=entry.package,
+        version=entry.read_in,
+        file=entry.file,
+        line=entry.line,
+        other=entry.other,
+        other_version=entry.against,
+        subject=entry.name,
+    )
+    return _of_call(one, shelf) if entry.name.endswith(")") else one
+
+
+def _of_call(evidence: Evidence, shelf: Shelf) -> Evidence | None:
+    """Of `f(x)`: whether x is refused, left out or taken, by the two versions that clashed."""
+    own = shelf.release(evidence.package, evidence.version)
+    if own is None:
+        return None
+    if evidence.subject.partition("(")[2].removesuffix(")").isdecimal():
+        return msgspec.structs.replace(evidence, relation=Relation.ARGUMENT)
+    version = evidence.other_version
+    other = shelf.release(evidence.other, version) if version else None
+    if other is None:
+        return None
+    for relation in OF_CALLS:
+        one = msgspec.structs.replace(evidence, relation=relation)
+        if asks(shelf, one, own) and lacks(shelf, one, other):
+            return one
+    return None

@@ -1,0 +1,82 @@
+"""Why a resolution has each package, and why at that version.
+
+Comes in: METADATA of everything that was chosen, what was asked for, and what was learned. Goes
+out: for each package the words of those who asked for it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from packaging.requirements import Requirement
+
+from imgbuild.index import cuda_releases
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.values import normalize
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """`asker` requires `package` with `spec`, which is empty for any version."""
+
+    asker: str
+    package: str
+    spec: str
+
+
+def links(metadata: Mapping[str, bytes], markers: Mapping[str, str]) -> tuple[Link, ...]:
+    """Who requires whom among the packages of `metadata`, extras that are asked for included."""
+    read = {package: cuda_releases.requirements(data) for package, data in metadata.items()}
+    extras: dict[str, set[str]] = {package: {""} for package in metadata}
+    found: dict[tuple[str, str, str], Link] = {}
+    due = list(metadata)
+    while due:
+        asker = due.pop()
+        for requirement in read[asker]:
+            package = normalize(requirement.name)
+            if package not in metadata or not _holds(requirement, extras[asker], markers):
+                continue
+            spec = str(requirement.specifier)
+            found[asker, package, spec] = Link(asker=asker, package=package, spec=spec)
+            wanted = {normalize(extra) for extra in requirement.extras}
+            if not wanted <= extras[package]:
+                extras[package] |= wanted
+                due.append(package)
+    return tuple(found[key] for key in sorted(found))
+
+
+def _holds(requirement: Requirement, extras: Iterable[str], markers: Mapping[str, str]) -> bool:
+    if requirement.marker is None:
+        return True
+    return any(requirement.marker.evaluate({**markers, "extra": extra}) for extra in extras)
+
+
+def whys(
+    versions: Mapping[str, str],
+    asked: Mapping[str, str],
+    found: Sequence[Link],
+    learned: Iterable[Constraint],
+) -> dict[str, tuple[str, ...]]:
+    """Package → why it is there and at that version, the strongest reason first.
+
+    `asked` maps packages to the words of who wanted them: "you asked for vllm==0.9.2".
+    """
+    held = [
+        entry
+        for entry in learned
+        if entry.package in versions
+        and entry.other in versions
+        and entry.covers(versions[entry.package])
+    ]
+    reasons: dict[str, tuple[str, ...]] = {}
+    for package in versions:
+        own = [link for link in found if link.package == package and link.asker != package]
+        exact = [link for link in own if "==" in link.spec]
+        words = [asked[package]] if package in asked else []
+        words += [f"{link.asker} requires {link.spec}" for link in exact]
+        words += [f"learned: {entry}" for entry in held if entry.other == package]
+        loose = [f"{link.asker} {link.spec}".strip() for link in own if link not in exact]
+        if loose:
+            words.append(f"for {', '.join(loose)}")
+        reasons[package] = tuple(words)
+    return reasons

@@ -1,1 +1,0 @@
-"""What is inside an image, for those who ask by name: components, licences, what needs what."""

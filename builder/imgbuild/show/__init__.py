@@ -1,0 +1,1 @@
+"""Tables, status, environment variables and differences of targets and images."""

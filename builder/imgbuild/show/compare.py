@@ -1,0 +1,230 @@
+"""Whether two images are the same to those who run them, whoever built them.
+
+Comes in: two images and a list of accepted differences. Goes out: a `Comparison`: every difference
+of paths, types, modes, owners, link targets, attributes, content and configuration, each with the
+reason if it is accepted. Times are not compared, nor how files are cut into layers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
+import msgspec
+
+from imgbuild.codec import compact
+from imgbuild.oci.image import Configuration, Picture
+from imgbuild.oci.merged import Merged, Node, shown
+from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.show.accepted import Accepted, Acceptor, Difference
+from imgbuild.system.console import console
+from imgbuild.values import Bytes, Digest
+
+CONFIGURATION = "configuration"  # in place of a path
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the images: its digest, how many paths it has, the bytes of all files."""
+
+    name: str
+    path: str
+    digest: Digest
+    paths: int
+    bytes: Bytes
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What two images differ in. `unused` are entries of the list that accepted nothing."""
+
+    left: Side
+    right: Side
+    equal: bool  # but for what is accepted
+    differences: tuple[Difference, ...]
+    unused: tuple[Accepted, ...]
+
+    @property
+    def refused(self) -> tuple[Difference, ...]:
+        """The differences that nothing accepts."""
+        return tuple(each for each in self.differences if not each.reason)
+
+
+class _Gone(Exception):
+    """This side is not needed any more."""
+
+
+def compare(
+    left: Picture, right: Picture, accepted: Sequence[Accepted] = (), *, names: tuple[str, str]
+) -> Comparison:
+    """Compare two images; `names` are what they are called in the answer.
+
+    Both are read at once, each layer as a stream. IntegrityError if a layer is damaged.
+    """
+    acceptor = Acceptor(accepted, names)
+    trees = _merged((left, right), acceptor)
+    found = [
+        *_configurations(left.configuration, right.configuration),
+        *_trees(trees[0].root, trees[1].root),
+    ]
+    differences = acceptor.judge(found)
+    return Comparison(
+        left=_side(names[0], left, trees[0]),
+        right=_side(names[1], right, trees[1]),
+        equal=all(each.reason for each in differences),
+        differences=differences,
+        unused=acceptor.unused(),
+    )
+
+
+def _side(name: str, picture: Picture, tree: Merged) -> Side:
+    paths, size = 0, 0
+    seen: set[int] = set()
+    for _, node in tree.walk():
+        paths += 1
+        if node.names == 1 or id(node) not in seen:
+            size += node.size
+        if node.names > 1:
+            seen.add(id(node))
+    return Side(name=name, path=str(picture.path), digest=picture.digest, paths=paths, bytes=size)
+
+
+def _merged(pictures: Sequence[Picture], acceptor: Acceptor) -> list[Merged]:
+    stop = threading.Event()
+
+    def _read(number: int) -> Merged:
+        def _advance(amount: int) -> None:
+            if stop.is_set():
+                raise _Gone
+            bar.advance(amount)
+
+        picture, tree = pictures[number], Merged()
+        for layer in picture.layers:
+            with inflated(layer.path, layer.part) as stream:
+                reader = Reader(stream, str(layer.path))
+                tree.add(reader, advance=_advance, also=acceptor.watch(number))
+        return tree
+
+    with console.progress("reading both images", None) as bar, ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(_read, number) for number in range(len(pictures))]
+        try:
+            wait(jobs, return_when=FIRST_EXCEPTION)
+        finally:
+            stop.set()  # the other side, if one has failed or the user has had enough
+        failed = [job.exception() for job in jobs if not isinstance(job.exception(), _Gone)]
+        for error in filter(None, failed):
+            raise error
+        return [job.result() for job in jobs]
+
+
+# -- files
+
+
+def _trees(left: Node, right: Node) -> Iterator[Difference]:
+    """The differences of two trees, folder by folder, in the order of paths."""
+    first = (_names(left), _names(right))
+    todo: list[tuple[str, Node | None, Node | None]] = [("", left, right)]
+    while todo:
+        path, one, other = todo.pop()
+        if one is None or other is None:
+            yield _difference(path, "presence", _summary(one), _summary(other))
+        else:
+            yield from _nodes(path, one, other, first)
+        mine, theirs = _children(one), _children(other)
+        todo += [
+            (f"{path}/{name}", mine.get(name), theirs.get(name))
+            for name in sorted(mine.keys() | theirs.keys(), reverse=True)
+        ]
+
+
+def _nodes(
+    path: str, one: Node, other: Node, first: tuple[dict[int, str], dict[int, str]]
+) -> Iterator[Difference]:
+    if one.kind != other.kind:
+        yield _difference(path, "type", one.kind, other.kind)
+        return
+    if one.kind != "symlink" and one.mode != other.mode:  # nobody asks for the mode of a link
+        yield _difference(path, "mode", f"{one.mode:04o}", f"{other.mode:04o}")
+    if (one.uid, one.gid) != (other.uid, other.gid):
+        yield _difference(path, "owner", _owner(one), _owner(other))
+    if one.target != other.target:
+        yield _difference(path, "target", one.target, other.target)
+    if one.device != other.device:
+        yield _difference(path, "device", str(one.device), str(other.device))
+    if one.digest != other.digest:
+        yield _difference(path, "content", _content(one), _content(other))
+    mine, theirs = one.attributes or {}, other.attributes or {}
+    for name in sorted(mine.keys() | theirs.keys()):
+        if mine.get(name) != theirs.get(name):
+            yield _difference(path, f"attribute {name}", mine.get(name), theirs.get(name))
+    same = (first[0].get(id(one)), first[1].get(id(other)))
+    if same[0] != same[1]:
+        yield _difference(path, "same file as", *same)
+
+
+def _names(root: Node) -> dict[int, str]:
+    """For each file with several names, the first of them."""
+    found: dict[int, str] = {}
+    todo = [("", root)]
+    while todo:
+        path, node = todo.pop()
+        if node.names > 1:
+            found.setdefault(id(node), path)
+        below = _children(node)
+        todo += [(f"{path}/{name}", below[name]) for name in sorted(below, reverse=True)]
+    return found
+
+
+def _children(node: Node | None) -> dict[str, Node]:
+    return (node.children if node else None) or {}
+
+
+def _summary(node: Node | None) -> str | None:
+    if node is None:
+        return None
+    if node.kind == "symlink":
+        return f"symlink to {node.target}"
+    size = f", {node.size} bytes" if node.kind == "file" else ""
+    return f"{node.kind} {node.mode:04o} of {_owner(node)}{size}"
+
+
+def _owner(node: Node) -> str:
+    return f"{node.uid}:{node.gid}"
+
+
+def _content(node: Node) -> str:
+    return f"{node.size} bytes, sha256 {node.digest.hex()}"
+
+
+def _difference(path: str, field: str, left: str | None, right: str | None) -> Difference:
+    return Difference(
+        path=shown(path or "/"),
+        field=field,
+        left=None if left is None else shown(left),
+        right=None if right is None else shown(right),
+    )
+
+
+# -- configuration
+
+
+def _configurations(left: Configuration, right: Configuration) -> Iterator[Difference]:
+    mine, theirs = _settings(left), _settings(right)
+    for field in sorted(mine.keys() | theirs.keys()):
+        if mine.get(field) != theirs.get(field):
+            yield _difference(CONFIGURATION, field, mine.get(field), theirs.get(field))
+
+
+def _settings(configuration: Configuration) -> dict[str, str]:
+    """Every setting that is not empty, as text; variables and labels one by one."""
+    found = {"architecture": configuration.architecture, "os": configuration.os}
+    found["variant"] = configuration.variant
+    for key, value in (configuration.config or {}).items():
+        if key == "Env" and isinstance(value, list):
+            for item in value:
+                name, _, content = str(item).partition("=")
+                found[f"Env {name}"] = f"={content}"  # so that an empty one differs from none
+        elif key == "Labels" and isinstance(value, dict):
+            found |= {f"Labels {name}": f"={content}" for name, content in value.items()}
+        elif value:
+            found[key] = value if isinstance(value, str) else compact(value).decode()
+    return {field: value for field, value in found.items() if value}

@@ -1,0 +1,174 @@
+"""What changed between two images, in packages and in bytes to pull.
+
+Comes in: two sealed locks of a target, or two sides of any kind. Goes out: a `Diff`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from imgbuild.lock.lock import Lock
+from imgbuild.plan.plan import installed_wheels
+from imgbuild.plan.seal import Seal
+from imgbuild.values import Arch, Bytes, Digest
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One package that came, went or moved; `before` or `after` is empty if it was not there."""
+
+    kind: str  # "wheel" or "deb"
+    package: str
+    before: str
+    after: str
+
+
+class ArchDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """What changed on one architecture. `pull` is the bytes of layers that the old image lacks."""
+
+    changes: tuple[Change, ...]
+    layers: tuple[str, ...]
+    pull: int
+    total: int
+
+
+class Diff(msgspec.Struct, frozen=True, kw_only=True):
+    """What changed in one target, or from the image `before` to `target`.
+
+    `absent` are architectures that only the old image has.
+    """
+
+    target: str
+    before: str
+    arch: dict[Arch, ArchDiff]
+    absent: tuple[Arch, ...] = ()
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer of a side: its name for people, its digest, and what pulling it moves."""
+
+    name: str
+    digest: Digest
+    size: Bytes
+
+
+class Content(msgspec.Struct, frozen=True, kw_only=True):
+    """A side on one architecture: kind and name of each package → version, layers, bytes of all."""
+
+    packages: Mapping[tuple[str, str], str]
+    layers: tuple[Part, ...]
+    size: Bytes
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One of two images. If it is not `complete`, only packages that its labels name are known."""
+
+    name: str
+    arch: Mapping[Arch, Content]
+    complete: bool = True
+
+
+def diff(old: tuple[Lock, Seal] | None, new: tuple[Lock, Seal]) -> Diff:
+    """Compare two sealed locks of a target; `old` None means that there was none."""
+    return between(side(*old) if old else None, side(*new))
+
+
+def side(lock: Lock, sealed: Seal, name: str = "") -> Side:
+    """The image of a sealed lock, under the name of its target or another."""
+    return Side(
+        name=name or lock.target,
+        arch={
+            arch: Content(
+                packages=versions(lock, arch),
+                layers=tuple(
+                    Part(name=layer.name, digest=layer.digest, size=layer.size)
+                    for layer in image.layers
+                ),
+                size=image.size,
+            )
+            for arch, image in sealed.arch.items()
+        },
+    )
+
+
+def between(old: Side | None, new: Side) -> Diff:
+    """Compare two sides; on an architecture that the old one lacks, all is new.
+
+    Where not all packages of one are known, only those are compared that are.
+    """
+    before = old.arch if old else {}
+    return Diff(
+        target=new.name,
+        before=old.name if old else "",
+        arch={
+            arch: _arch(before.get(arch), content, _compared(old, new, arch))
+            for arch, content in new.arch.items()
+        },
+        absent=tuple(arch for arch in before if arch not in new.arch),
+    )
+
+
+def _compared(old: Side | None, new: Side, arch: Arch) -> set[tuple[str, str]]:
+    """The packages to compare: all, or those that the labels name of a side that has no lock."""
+    found = [
+        (one.complete, one.arch[arch].packages) for one in (old, new) if one and arch in one.arch
+    ]
+    return {
+        key
+        for complete, packages in found
+        if not complete or all(whole for whole, _ in found)
+        for key in packages
+    }
+
+
+def _arch(old: Content | None, new: Content, keys: Iterable[tuple[str, str]]) -> ArchDiff:
+    before = old.packages if old else {}
+    held = {layer.digest for layer in old.layers} if old else set()
+    fresh = {layer.digest: layer for layer in new.layers if layer.digest not in held}
+    return ArchDiff(
+        changes=tuple(
+            Change(
+                kind=key[0],
+                package=key[1],
+                before=before.get(key, ""),
+                after=new.packages.get(key, ""),
+            )
+            for key in sorted(keys)
+            if before.get(key) != new.packages.get(key)
+        ),
+        layers=tuple(layer.name for layer in fresh.values()),
+        pull=sum(layer.size for layer in fresh.values()),
+        total=new.size,
+    )
+
+
+def versions(lock: Lock, arch: Arch) -> dict[tuple[str, str], str]:
+    """Kind and name of every package of `lock` on `arch` → its version."""
+    wheels = {
+        ("wheel", wheel.package): wheel.version for wheel in installed_wheels(lock.arch[arch])
+    }
+    return wheels | {("deb", deb.package): deb.version for deb in lock.arch[arch].debs}
+
+
+def words(found: Diff) -> list[str]:
+    """The difference as lines for people."""
+    lines = []
+    name = found.target
+    if found.before not in ("", found.target):
+        name = f"{found.before} → {found.target}"
+    for arch, part in found.arch.items():
+        if not part.changes and not part.layers:
+            lines.append(f"{name} {arch}: no change")
+            continue
+        lines.append(
+            f"{name} {arch}: {len(part.changes)} packages changed;"
+            f" {part.pull / 1e6:,.1f} MB of {part.total / 1e6:,.1f} MB to pull"
+            f" ({len(part.layers)} layers: {', '.join(part.layers)})"
+        )
+        lines.extend(
+            f"  {change.package} {change.before or '(new)'} → {change.after or '(gone)'}"
+            for change in part.changes
+        )
+    lines.extend(f"{name} {arch}: only before" for arch in found.absent)
+    return lines

@@ -1,0 +1,112 @@
+"""The two sides of `imgbuild diff`: targets, locks on disk, images in registries.
+
+Comes in: a name as a user writes it. Goes out: a `Side`. What lies on disk is a lock; what has a
+slash or a colon is a reference; all else is a target of the project, as it is or at a git revision.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from imgbuild import project
+from imgbuild.attest import bundle
+from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.plan import seal as seals
+from imgbuild.registry import artifacts
+from imgbuild.registry.client import Client
+from imgbuild.registry.image import Remote, read
+from imgbuild.registry.reference import Reference, parse
+from imgbuild.show import diff as diffs
+from imgbuild.show import revisions
+from imgbuild.show.diff import Content, Part, Side
+from imgbuild.system.console import console
+from imgbuild.values import Digest
+
+MADE = re.compile(r"imgbuild layer (.+)")
+VERSION = "dev.imgbuild.version."
+LOCK = "lock.json"
+SEAL = "digests.json"
+
+
+def side(text: str, client: Client, matrix: Path | None) -> Side:
+    """The image that `text` names; InputError or LockStale if there is none."""
+    path = Path(text)
+    if path.exists():
+        return _on_disk(path, text)
+    name, at, revision = text.partition("@")
+    if "/" not in name and ":" not in name and not revision.startswith("sha256:"):
+        return _of_target(name, revision, text, matrix) if at else _locked(name, matrix)
+    return _in_registry(client, parse(text, default_tag="latest"))
+
+
+def _on_disk(path: Path, name: str) -> Side:
+    file = path / LOCK if path.is_dir() else path
+    hint = f"name a folder with {LOCK} and {SEAL}, or the former"
+    if not file.is_file():
+        message = f"{path} has no {LOCK}"
+        raise InputError(message, hint=hint)
+    lock = locks.decode_lock(file.read_bytes(), str(file), hint=hint, remedy="lock it anew")
+    place = file.with_name(SEAL)
+    if not place.is_file():
+        message = f"{place}: no such file, and a lock alone does not say how large its layers are"
+        raise InputError(message, hint=hint)
+    return diffs.side(lock, seals.read_seal_at(place, lock, hint=hint), name)
+
+
+def _locked(name: str, matrix: Path | None) -> Side:
+    images = project.find(matrix).images
+    lock = locks.read_lock(images, name)
+    return diffs.side(lock, seals.read_seal(images, lock))
+
+
+def _of_target(name: str, revision: str, text: str, matrix: Path | None) -> Side:
+    found = revisions.sealed_at(project.find(matrix), name, revision)
+    if found is None:
+        message = f"{name} has no lock at {revision}"
+        raise InputError(message, hint="name another revision, or another target")
+    return diffs.side(*found, name=text)
+
+
+def _in_registry(client: Client, reference: Reference) -> Side:
+    found = read(client, reference)
+    lock = _lock(client, reference, found.top.digest)
+    if lock is None:
+        console.warn(f"{reference} carries no lock: of its packages its labels alone are compared")
+    content = {arch: _content(one, lock) for arch, one in found.images.items()}
+    return Side(name=str(reference), arch=content, complete=lock is not None)
+
+
+def _lock(client: Client, reference: Reference, digest: Digest) -> Lock | None:
+    """The lock that is attached to the image `digest`, if its seal is of that image."""
+    place = str(reference)
+    for known in artifacts.find(client, reference.repository, digest, bundle.ARTIFACT_TYPE):
+        try:
+            own = bundle.read({name: part.data for name, part in known.files.items()}, place)
+        except ImgbuildError as error:
+            console.detail(f"{place}: {error.message}")
+            continue
+        if digest in {own.sealed.digest, *(each.manifest for each in own.sealed.arch.values())}:
+            return own.lock
+    return None
+
+
+def _content(one: Remote, lock: Lock | None) -> Content:
+    made = [step.created_by for step in one.settings.history if not step.empty_layer]
+    names = [match[1] if (match := MADE.fullmatch(text)) else "" for text in made]
+    names += [""] * (len(one.layers) - len(names))
+    said = {
+        ("wheel", key.removeprefix(VERSION)): text
+        for key, text in one.settings.config.labels.items()
+        if key.startswith(VERSION)
+    }
+    return Content(
+        packages=diffs.versions(lock, one.arch) if lock is not None else said,
+        layers=tuple(
+            Part(name=name or layer.digest, digest=layer.digest, size=layer.size)
+            for name, layer in zip(names, one.layers, strict=False)
+        ),
+        size=one.size,
+    )

@@ -1,0 +1,173 @@
+"""The variables of an image: value, reason, source, and who sets each.
+
+Comes in: the matrix, a target's lock if there is one. Goes out: an `Environment`: what the image
+holds, by its lock, and what is set when it runs, by data/variables.yaml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from importlib import resources
+from typing import Literal
+
+import msgspec
+
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.published import below
+from imgbuild.matrix import flashinfer
+from imgbuild.matrix.model import Matrix, Source, Variable
+from imgbuild.values import Arch
+
+FILE = "data/variables.yaml"
+Setter = Literal[
+    "entry point", "SIF", "slurm", "smoke", "root folder with GPUs", "kernels", "bytecode"
+]  # in the order in which they are told
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """A variable that the image holds. `by` is where it was said: a place of the matrix, a mode.
+
+    `differs` tells what the matrix says now, if it is something else.
+    """
+
+    name: str
+    value: str
+    by: str
+    reason: str = ""
+    source: tuple[str, ...] = ()
+    differs: str = ""
+
+
+class Late(msgspec.Struct, frozen=True, kw_only=True):
+    """A variable that is set when the image runs; `value` and `when` are in words.
+
+    `when` is empty where it is always so.
+    """
+
+    name: str
+    value: str
+    by: Setter
+    when: str
+    reason: str
+    source: tuple[str, ...]
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """All variables of a target's image. `locked`: the values are the lock's, not the matrix's."""
+
+    target: str
+    arch: tuple[Arch, ...]
+    locked: bool
+    image: tuple[Setting, ...]
+    late: tuple[Late, ...]
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Variables of the table that are set by the same and for the same reason."""
+
+    by: Setter
+    names: tuple[str, ...]
+    value: str
+    reason: str
+    source: tuple[Source, ...]
+    when: str = ""
+    packages: tuple[str, ...] = ()
+
+
+def rows() -> tuple[Row, ...]:
+    """The table of what is set when an image runs."""
+    import yaml  # takes a while to load, and most verbs need none of it
+
+    text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
+    return msgspec.convert(yaml.safe_load(text), tuple[Row, ...])
+
+
+def environment(
+    matrix: Matrix, name: str, arches: Sequence[Arch], lock: Lock | None
+) -> Environment:
+    """The variables of target `name`: what its image holds, and what is set when it runs."""
+    said = _said(matrix, name)
+    due = {key: (by, variable) for by, part in said.items() for key, variable in part.items()}
+    if lock is None:
+        found = tuple(_setting(key, each[1].value, due) for key, each in sorted(due.items()))
+        late = _late(matrix.image.cache, None)
+    else:
+        found = _locked(lock, due)
+        have = [lock.arch[arch].versions for arch in arches if arch in lock.arch]
+        late = _late(lock.settings.cache, {key for versions in have for key in versions})
+    return Environment(
+        target=name,
+        arch=tuple(arches),
+        locked=lock is not None,
+        image=found,
+        late=tuple(late),
+    )
+
+
+def _said(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
+    """What the matrix says of the variables of `name`, by the place where it says so."""
+    target = matrix.targets[name]
+    found = below(matrix, name)
+    if found is not None:  # its own reasons lie in the matrix of who published it
+        unsaid = f"the matrix of {found.name}, which was published, says why"
+        own = {
+            key: Variable(value=value, reason=unsaid)
+            for key, value in found.lock.settings.env.items()
+        }
+        return {f"published {found.name}": own, f"targets.{name}.env": target.env}
+    mode = flashinfer.environment(target, matrix.image, matrix.bases[target.base])
+    return {
+        "image.env": matrix.image.env,
+        f"FlashInfer mode {target.flashinfer.mode}": mode,
+        f"targets.{name}.env": target.env,
+    }
+
+
+def _locked(lock: Lock, due: Mapping[str, tuple[str, Variable]]) -> tuple[Setting, ...]:
+    """What the lock says, and where the matrix says something else by now."""
+    own = tuple(_setting(key, value, due) for key, value in sorted(lock.settings.env.items()))
+    absent = tuple(
+        Setting(
+            name=key,
+            value="",
+            by=by,
+            reason=variable.reason,
+            source=variable.source,
+            differs=f"the matrix says {variable.value!r}, the lock has no such variable",
+        )
+        for key, (by, variable) in sorted(due.items())
+        if key not in lock.settings.env
+    )
+    return (*own, *absent)
+
+
+def _setting(name: str, value: str, due: Mapping[str, tuple[str, Variable]]) -> Setting:
+    if name not in due:
+        return Setting(name=name, value=value, by="lock", differs="the matrix says nothing of it")
+    by, variable = due[name]
+    return Setting(
+        name=name,
+        value=value,
+        by=by,
+        reason=" ".join(variable.reason.split()),
+        source=variable.source,
+        differs="" if variable.value == value else f"the matrix says {variable.value!r}",
+    )
+
+
+def _late(cache: str, has: AbstractSet[str] | None) -> list[Late]:
+    """What is set when an image with the packages `has` runs; None: they are not known yet."""
+    return [
+        Late(
+            name=name,
+            value=row.value.replace("{cache}", cache),
+            by=row.by,
+            when=row.when.replace("{cache}", cache),
+            reason=row.reason,
+            source=row.source,
+        )
+        for row in rows()
+        if not row.packages or has is None or not has.isdisjoint(row.packages)
+        for name in row.names
+    ]

@@ -1,0 +1,105 @@
+"""How far each target is: locked, stale, not locked, or in need of what the default index lacks.
+
+Comes in: a project, its matrix, selected targets. Goes out: `State` values, and the targets that a
+verb for many may take on. A target in need is never passed over in silence; naming it tries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from imgbuild.errors import ImgbuildError, NothingSelected
+from imgbuild.index import pages
+from imgbuild.lock import lock as locks
+from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.select import Selected
+from imgbuild.pipeline import lock_target
+from imgbuild.project import Project
+from imgbuild.system.console import console
+from imgbuild.values import Condition, Digest
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one target is. `reasons`: what it needs, or why its lock is stale."""
+
+    target: str
+    condition: Condition
+    reasons: tuple[str, ...] = ()
+    digest: Digest | None = None
+
+    def __str__(self) -> str:
+        if self.condition is Condition.NEEDS:
+            return f"needs {'; '.join(self.reasons)}"
+        return self.condition.value
+
+
+def state(project: Project, matrix: Matrix, name: str) -> State:
+    """The state of target `name`; nothing is solved or fetched."""
+    if not locks.lock_path(project.images, name).exists():
+        lacking = needs(matrix, name)
+        condition = Condition.NEEDS if lacking else Condition.UNLOCKED
+        return State(target=name, condition=condition, reasons=lacking)
+    try:
+        _, sealed = lock_target.read_current(project, matrix, name)
+    except ImgbuildError as error:
+        reasons = tuple(line.strip() for line in error.message.splitlines())
+        return State(target=name, condition=Condition.STALE, reasons=reasons)
+    return State(target=name, condition=Condition.LOCKED, digest=sealed.digest)
+
+
+def needs(matrix: Matrix, name: str) -> tuple[str, ...]:
+    """What target `name` needs beside the default index: other indexes, wheels that users bring."""
+    target = matrix.targets[name]
+    found = []
+    for index in dict.fromkeys(target.indexes.values()):
+        if index == matrix.default_index:
+            continue
+        packages = [package for package, other in target.indexes.items() if other == index]
+        address = pages.fill(
+            matrix.indexes[index], cuda=target.cuda, torch=target.pins.get("torch")
+        )
+        if address is None or urlsplit(address).scheme != "file":
+            found.append(f"the index {index} for {', '.join(packages)}")
+            continue
+        folder = Path(unquote(urlsplit(address).path))
+        absent = [package for package in packages if package not in brought(folder)]
+        if absent:
+            found.append(f"a wheel of {' and of '.join(absent)} in {folder.name}/")
+    return tuple(found)
+
+
+def brought(folder: Path) -> frozenset[str]:
+    """The packages of which a wheel lies in `folder`; none if there is no such folder."""
+    owners = (pages.owner(path.name) for path in folder.glob("*.whl"))
+    return frozenset(owner for owner in owners if owner)
+
+
+def within_reach(
+    project: Project, matrix: Matrix, selected: Sequence[Selected], patterns: Sequence[str]
+) -> list[Selected]:
+    """`selected` without the targets in need that were not named themselves, each of which is told.
+
+    NothingSelected if none is left.
+    """
+    kept, passed = [], []
+    for item in selected:
+        locked = locks.lock_path(project.images, item.name).exists()
+        lacking = () if locked else needs(matrix, item.name)
+        if lacking and item.name not in patterns:
+            passed.append(item.name)
+            console.warn(f"{item.name} is passed over: it needs {'; '.join(lacking)}")
+            continue
+        if lacking:
+            console.info(f"{item.name} needs {'; '.join(lacking)}")
+        kept.append(item)
+    hint = f"to try it, name it: --target {passed[0]}" if passed else None
+    if selected and not kept:
+        message = "all that was selected needs more than the default index has"
+        raise NothingSelected(message, hint=hint)
+    if hint:
+        console.info(hint)
+    return kept

@@ -1,0 +1,1 @@
+"""Job scripts and job arrays for Slurm, and its commands."""

@@ -1,0 +1,316 @@
+"""Job scripts for Slurm: what a script holds, and its text from images/templates/slurm.
+
+Comes in: a lock, its seal, an allocation, a container, a command. Goes out: a `JobScript` and the
+text of a bash script that needs nothing of imgbuild. Words that would not mean the same in a line
+of #SBATCH, in a list of mounts or in a shell are refused here, not quoted in the hope of the best.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild.errors import InputError
+from imgbuild.lock.lock import Lock
+from imgbuild.render import templates
+from imgbuild.values import Digest
+
+LOG = "%x-%j.log"
+SERVER_WAIT = 3600  # seconds that vLLM has to load its model: network disks are slow
+RAY_WAIT = 600
+CHECK_TIME = "00:05:00"  # of which two minutes are used: Slurm ends a job up to a minute early
+WARNING, CHECK_WARNING = 60, 10  # seconds before the end at which the script is told of it
+OLDEST_SERVER = Version("0.16.0")  # the first trl whose trainers ask a server of its own
+TIME = r"\d+(:\d\d){0,2}|\d+-\d\d?(:\d\d){0,2}"
+MEMORY = r"\d+[KMGT]?"
+NAME = r"[\w.+@-]+(,[\w.+@-]+)*"
+VARIABLE = r"[A-Za-z_]\w*"
+SET_PREFIX = "IMGBUILD_ENV_"  # of variables for the image under pyxis, which hands all on
+# Shells let nobody set the first; what Slurm says of the job is Slurm's.
+READ_ONLY = (
+    r"BASHOPTS|BASH_VERSINFO|EUID|PPID|SHELLOPTS|UID|SLURM_\w*|SLURMD_NODENAME|IMGBUILD_ENV\w*"
+)
+# Options of sbatch that a script sets and relies on, by their short names too.
+OURS = (
+    r"--job-name|-J\w*|--array|-a\w*|--nodes|-N\w*|--ntasks|-n\w*|--ntasks-per-node"
+    r"|--wait|-W|--parsable|--wrap"
+)
+LOGS = r"--output|-o\w*|--error|-e\w*|--chdir|-D\w*"
+PYTHON = r"(.*/)?python[\d.]*"
+
+
+class Job(enum.StrEnum):
+    """What kind of work a script does."""
+
+    SINGLE = "single"
+    RAY = "ray"
+    TRL_SERVER = "trl-server"
+    VERL = "verl"
+    CHECK = "check"
+
+
+class Allocation(msgspec.Struct, frozen=True, kw_only=True):
+    """What Slurm is asked for; "" and 0 leave it to the site. `more` are options of sbatch."""
+
+    nodes: int = 1
+    gpus: int = 0  # of each node
+    cpus: int = 0  # of each task
+    memory: str = ""  # of each node
+    time: str = ""
+    account: str = ""
+    partition: str = ""
+    more: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of sbatch but for nodes and tasks."""
+        named = {
+            "--cpus-per-task": str(self.cpus or ""),
+            "--gpus-per-node": str(self.gpus or ""),
+            "--mem": self.memory,
+            "--time": self.time,
+            "--account": self.account,
+            "--partition": self.partition,
+        }
+        return (*(f"{name}={value}" for name, value in named.items() if value), *self.more)
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs the image: Apptainer with a SIF, or pyxis with what enroot imports.
+
+    `binds` as the runtime has them (SOURCE[:PLACE[:ro]]), `words` more options for Apptainer.
+    """
+
+    image: str
+    pyxis: bool = False
+    binds: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+class Variable(msgspec.Struct, frozen=True):
+    """A variable that the script sets."""
+
+    name: str
+    value: str
+
+
+class JobScript(msgspec.Struct, frozen=True, kw_only=True):
+    """What the templates take."""
+
+    target: str
+    digest: Digest
+    cache: str
+    name: str
+    job: Job
+    allocation: Allocation
+    container: Container
+    command: tuple[str, ...] = ()
+    model: str = ""
+    stage: tuple[str, ...] = ()
+    environment: tuple[Variable, ...] = ()
+    passed: tuple[str, ...] = ()
+    scratch: str = ""
+    log: str = LOG
+    shared: int = 0
+    clients: bool = False  # whether its Ray would serve clients, on a port that all jobs share
+
+    @property
+    def title(self) -> str:
+        """What the script does, in words."""
+        nodes = self.allocation.nodes
+        several = f"{nodes} nodes" if nodes > 1 else "one node"
+        return {
+            Job.SINGLE: "a command on one node",
+            Job.RAY: f"a command on a Ray cluster of {several}",
+            Job.TRL_SERVER: f"TRL with its vLLM server on one node, trainers on {nodes - 1}",
+            Job.VERL: f"verl on a Ray cluster of {several}",
+            Job.CHECK: f"what {several} would give a job, tried in two minutes",
+        }[self.job]
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Names of the variables that `--env` sets or passes on."""
+        return (*(item.name for item in self.environment), *self.passed)
+
+    @property
+    def prefix(self) -> str:
+        """What stands before their names outside the image."""
+        return SET_PREFIX if self.container.pyxis else "APPTAINERENV_"
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """Variables that Apptainer sets in the image, unless `--env` says something of them."""
+        values = {"PYTHONNOUSERSITE": "1", "TMPDIR": "/tmp"}  # noqa: S108  # the image's
+        values |= {"LIBRARY_PATH": "/.singularity.d/libs"} if self.allocation.gpus else {}
+        return tuple(f"{name}={value}" for name, value in values.items() if name not in self.given)
+
+    @property
+    def wait(self) -> int:
+        """Seconds that what the command needs has to start."""
+        return SERVER_WAIT if self.job is Job.TRL_SERVER else RAY_WAIT
+
+    @property
+    def warning(self) -> int:
+        """Seconds before the end at which the script is told of it."""
+        return CHECK_WARNING if self.job is Job.CHECK else WARNING
+
+    @property
+    def launched(self) -> tuple[str, ...]:
+        """The command as accelerate has it: a script or --module, since it starts Python itself."""
+        match self.command:
+            case (program, "-m", *module) if re.fullmatch(PYTHON, program):
+                return ("--module", *module)
+            case (program, *script) if re.fullmatch(PYTHON, program):
+                return tuple(script)
+        return self.command
+
+    @property
+    def processes(self) -> int:
+        """How many processes train."""
+        return max(self.allocation.gpus, 1) * (self.allocation.nodes - 1)
+
+
+def script(
+    lock: Lock,
+    digest: Digest,
+    job: Job,
+    allocation: Allocation,
+    container: Container,
+    **more: object,
+) -> JobScript:
+    """The script of `job` in the image of `lock`; InputError with all that cannot be done."""
+    made = JobScript(
+        target=lock.target,
+        digest=digest,
+        cache=lock.settings.cache,
+        name=f"{lock.target}-{job}",
+        job=job,
+        allocation=_timed(allocation, job),
+        container=container,
+        clients=all("grpcio" in resolution.versions for resolution in lock.arch.values()),
+        **more,  # type: ignore[arg-type]  # fields of JobScript, checked by its callers' types
+    )
+    wrong = [*_fits(made, lock), *_places(made)]
+    if wrong:
+        raise InputError("\n".join(wrong), hint="see: imgbuild slurm --help")
+    return made
+
+
+def text(made: JobScript, images: Path | None) -> str:
+    """The text of the script."""
+    name = "ray-job" if made.job is Job.RAY else made.job.value
+    return templates.render(f"slurm/{name}.j2", made, images=images)
+
+
+def variables(words: Sequence[str]) -> tuple[tuple[Variable, ...], tuple[str, ...]]:
+    """`--env` as variables that are set (NAME=VALUE) and names that are passed on (NAME)."""
+    pairs = [word.partition("=") for word in words]
+    wrong = [name for name, _, _ in pairs if not re.fullmatch(VARIABLE, name, re.ASCII)]
+    if wrong:
+        message = f"--env {wrong[0]!r} is no name of a variable"
+        raise InputError(message, hint="write --env NAME=VALUE, or --env NAME to pass it on")
+    wrong = [name for name, _, _ in pairs if re.fullmatch(READ_ONLY, name)]
+    if wrong:
+        message = f"--env {wrong[0]}: the shell, Slurm or the job script sets it, and nobody else"
+        raise InputError(message, hint="leave it out, or take another name")
+    return (
+        tuple(Variable(name, value) for name, sign, value in pairs if sign),
+        tuple(name for name, sign, _ in pairs if not sign),
+    )
+
+
+def _timed(allocation: Allocation, job: Job) -> Allocation:
+    """A check has a time of its own unless it is given another."""
+    if job is Job.CHECK and not allocation.time:
+        return msgspec.structs.replace(allocation, time=CHECK_TIME)
+    return allocation
+
+
+def _fits(made: JobScript, lock: Lock) -> list[str]:
+    """What the job needs and is not given, or what the image lacks for it."""
+    job, asked = made.job, made.allocation
+    versions = [resolution.versions for resolution in lock.arch.values()]
+    needed = {Job.RAY: ("ray",), Job.VERL: ("ray", "verl"), Job.TRL_SERVER: ("trl", "vllm")}
+    wrong = [
+        f"--job {job}: {lock.target} has no {package}"
+        for package in needed.get(job, ())
+        if not all(package in each for each in versions)
+    ]
+    if job is Job.TRL_SERVER and not wrong:
+        old = [each["trl"] for each in versions if Version(each["trl"]) < OLDEST_SERVER]
+        wrong += [f"--job {job}: trl {old[0]} has no server; 0.16 is the first"] if old else []
+    if job is not Job.CHECK and not made.command:
+        wrong.append(f"--job {job}: what is to run stands behind --, as in: -- python train.py")
+    if job is Job.SINGLE and asked.nodes != 1:
+        wrong.append(f"--job single with --nodes {asked.nodes}: one node; for several: --job ray")
+    if job is Job.TRL_SERVER and asked.nodes < 2:
+        wrong.append(f"--job {job} needs --nodes 2 or more: one for the server, others to train")
+    if job is Job.TRL_SERVER and made.command != made.launched and not _launches(made.launched):
+        wrong.append(f"--job {job}: accelerate starts Python itself, without options: -- train.py")
+    if job is not Job.CHECK and (job is Job.TRL_SERVER) != bool(made.model):
+        wrong.append("--model goes with --job trl-server, which needs it for vllm-serve")
+    if job in (Job.TRL_SERVER, Job.VERL) and not asked.gpus:
+        wrong.append(f"--job {job} needs GPUs: --gpus N for each node")
+    if job in (Job.RAY, Job.VERL) and "RAY_ADDRESS" in made.given:
+        wrong.append(f"--env RAY_ADDRESS: --job {job} sets it, to the Ray that it starts")
+    if made.container.pyxis and made.container.words:
+        wrong.append("--apptainer does not go with --pyxis")
+    return wrong
+
+
+def _launches(words: tuple[str, ...]) -> bool:
+    """Whether what stood behind `python` is a script or a module."""
+    return bool(words) and (words[0] == "--module" or not words[0].startswith("-"))
+
+
+def _places(made: JobScript) -> list[str]:
+    """What is wrong with the values that Slurm or a container's runtime reads."""
+    wrong = words(made.allocation, log=made.job is Job.CHECK)
+    # enroot divides a list of mounts by white space, too.
+    sign = r"[^,:\s\0]" if made.container.pyxis else r"[^,:\n\0]"
+    without = "commas, colons and spaces" if made.container.pyxis else "commas and colons"
+    paths = {"--stage": made.stage, "--scratch": (made.scratch,) if made.scratch else ()}
+    wrong += [
+        f"{option} {path!r}: expected an absolute path without {without}"
+        for option, given in paths.items()
+        for path in given
+        if not re.fullmatch(rf"/{sign}*", path)
+    ]
+    return wrong + [
+        f"--bind {bind!r}: expected SOURCE or SOURCE:PLACE[:ro], absolute, without {without}"
+        for bind in made.container.binds
+        if not re.fullmatch(rf"/{sign}*(:/{sign}*(:r[ow])?)?", bind)
+    ]
+
+
+def words(asked: Allocation, *, log: bool) -> list[str]:
+    """What is wrong with the values that are for sbatch; with `log` imgbuild reads the job's."""
+    forms = {
+        "--time": (asked.time, TIME, "minutes, H:MM:SS or D-HH"),
+        "--mem": (asked.memory, MEMORY, "a number with K, M, G or T"),
+        "--account": (asked.account, NAME, "a name"),
+        "--partition": (asked.partition, NAME, "a name"),
+    }
+    wrong = [
+        f"{option} {value!r}: expected {expected}"
+        for option, (value, form, expected) in forms.items()
+        if value and not re.fullmatch(form, value, re.ASCII)
+    ]
+    return (
+        wrong
+        + [
+            f"--sbatch {word!r}: expected an option with its value, as in --sbatch=--qos=high"
+            for word in asked.more
+            if not re.fullmatch(r"--?[a-zA-Z][\w-]*(=\S+)?", word, re.ASCII)
+        ]
+        + [
+            f"--sbatch {word!r}: the script sets it, and relies on it"
+            for word in asked.more
+            if re.fullmatch(f"({OURS}{f'|{LOGS}' if log else ''})(=.*)?", word)
+        ]
+    )

@@ -1,0 +1,227 @@
+"""Proofs: runs of the smoke tests, held against the seal and put into the target's ledger.
+
+Comes in: what runs say of themselves (`testimony`). Goes out: a run in `images/TARGET/smoke.json`
+for each, or an InputError that says what of it does not fit; and which of them count for the images
+of a seal. A run is taken only if it is of the image that the target's seal has now: of its
+configuration and, where it says which layers it ran, of their diff ids.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.cache.store import Store
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.plan import seal as seals
+from imgbuild.plan.seal import SealedImage
+from imgbuild.project import Project
+from imgbuild.report import OUTCOMES, Tier, count, passed
+from imgbuild.show.table import Row, picture
+from imgbuild.smoke import records, run
+from imgbuild.smoke.records import Content, Result, Run, Stop
+from imgbuild.smoke.reports import Claim, pairs, refuse
+from imgbuild.values import Arch, Digest
+
+LONGEST = 500  # characters of an error that a ledger keeps; the report has all of it
+PASSES, DENIED = re.compile(r"\bpass"), re.compile(r"\b[Nn]ot (run|proven|a proof)\b")
+TIER_WORD = re.compile(r"(?<![\w-])(static|cpu|gpu|multi-gpu)(?![\w-])")
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that is in a ledger now; `new` if it, or something of it, was not there before."""
+
+    target: str
+    arch: Arch
+    tier: Tier
+    result: Result
+    digest: Digest
+    ledger: Path
+    new: bool
+
+
+def prove(project: Project, found: Iterable[Claim], store: Store) -> tuple[Recorded, ...]:
+    """Put every run of `found` into its ledger, or none: InputError for one that does not fit.
+
+    LockStale if a target has no lock, or no seal of it.
+    """
+    known: dict[str, tuple[Lock, seals.Seal]] = {}
+    runs: list[tuple[Claim, Run, SealedImage]] = []
+    for claim in found:
+        if claim.target not in known:
+            known[claim.target] = _sealed(project, claim)
+        lock, sealed = known[claim.target]
+        image = _fitting(project, claim, sealed)
+        runs.append((claim, _run(claim, lock), image))
+    for target in known:  # a damaged ledger stops all of it
+        records.read_ledger(project.images, target)
+    recorded = []
+    for claim, made, image in runs:
+        contents = {made.config: Content(diff_ids=diff_ids(image))}
+        new = records.add(project.images, claim.target, [made], contents, store)
+        recorded.append(
+            Recorded(
+                target=claim.target,
+                arch=claim.arch,
+                tier=claim.tier,
+                result=made.result,
+                digest=made.digest,
+                ledger=records.ledger_path(project.images, claim.target),
+                new=new,
+            )
+        )
+    return tuple(recorded)
+
+
+def diff_ids(image: SealedImage) -> tuple[Digest, ...]:
+    """Those of the layers of a sealed image, the lowest first."""
+    return tuple(layer.diff_id for layer in image.layers)
+
+
+def counting(project: Project, sealed: seals.Seal) -> dict[Arch, tuple[Run, ...]]:
+    """The runs that count for a seal's images, by architecture; InputError as `read_ledger`."""
+    known = records.read_ledger(project.images, sealed.target)
+    return {
+        arch: records.counting(known, arch, image.config, diff_ids(image))
+        for arch, image in sealed.arch.items()
+    }
+
+
+def shown(project: Project, row: Row) -> Row:
+    """`row` with the images of its seal as it lies there, if it has one, and what proves them."""
+    path = seals.seal_path(project.images, row.target)
+    if not path.exists():
+        return row
+    sealed = codec.read(path, seals.Seal, what="seal", hint=locks.damaged(row.target))
+    runs = counting(project, sealed)
+    found = [
+        picture(arch, sealed.arch[arch].manifest, sealed.arch[arch].size, runs[arch])
+        for arch in row.arch
+        if arch in sealed.arch
+    ]
+    contrary = contradictions(row.proof, [run for one in found for run in one.runs])
+    return msgspec.structs.replace(row, images=tuple(found), contradictions=contrary)
+
+
+def contradictions(told: str, runs: Sequence[Run]) -> tuple[str, ...]:
+    """Where the matrix's own words about a target, its `proof`, and the runs that count differ.
+
+    Words are read clause by clause: one with "pass" says so of the tiers that it names, one with
+    "not run", "not proven" or "not a proof" that no GPU tier passed; of an architecture only, where
+    it names one. A clause that says neither is passed over: this is a help, no proof of sense.
+    """
+    found = []
+    for clause in re.split(r"[.;:]\s|[.;:]$", told):
+        about = [run for run in runs if run.arch in clause or not any(a in clause for a in Arch)]
+        went = {run.tier for run in about if run.good}
+        failed = {run.tier for run in about if not run.good}
+        if DENIED.search(clause):
+            if proven := sorted(went & run.GPU_TIERS.keys()):
+                found.append(f"matrix.yaml says {clause.strip()!r}; recorded: {proven[0]} passed")
+        elif PASSES.search(clause):
+            for tier in TIER_WORD.findall(clause):
+                if tier not in went or tier in failed:
+                    recorded = f"{tier} failed" if tier in failed else f"no run of {tier}"
+                    found.append(f"matrix.yaml says {clause.strip()!r}; recorded: {recorded}")
+    return tuple(found)
+
+
+def require_sealed(project: Project, lock: Lock, arch: Arch, config: Digest, place: str) -> None:
+    """InputError unless the image in `place`, by its configuration, is the sealed one.
+
+    What is to be recorded is looked at before the tests run, not after.
+    """
+    sealed = seals.read_seal(project.images, lock)
+    image = sealed.arch.get(arch)
+    if image is None or image.config != config:
+        _other(project, lock.target, arch, place, config, image)
+
+
+def _sealed(project: Project, claim: Claim) -> tuple[Lock, seals.Seal]:
+    if claim.target not in project.sealed():
+        refuse(
+            claim.place,
+            f"it is of the target {claim.target!r}, which has no lock here",
+            hint=f"name its project: --matrix FILE; locked here: {', '.join(project.sealed())}",
+        )
+    lock = locks.read_lock(project.images, claim.target)
+    return lock, seals.read_seal(project.images, lock)
+
+
+def _fitting(project: Project, claim: Claim, sealed: seals.Seal) -> SealedImage:
+    """The sealed image that `claim` is of."""
+    image = sealed.arch.get(claim.arch)
+    if image is None or image.config != claim.config:
+        _other(project, claim.target, claim.arch, claim.place, claim.config, image)
+    for number, (ran, is_) in enumerate(
+        pairs(claim.diff_ids or diff_ids(image), diff_ids(image)), start=1
+    ):
+        if ran != is_:
+            path = seals.seal_path(project.images, claim.target)
+            refuse(claim.place, f"layer {number} that it ran is {ran}; {path} has {is_}")
+    return image
+
+
+def _other(
+    project: Project, target: str, arch: Arch, place: str, config: Digest, image: SealedImage | None
+) -> NoReturn:
+    path = seals.seal_path(project.images, target)
+    has = f"configuration {image.config}" if image is not None else "no image"
+    refuse(
+        place,
+        f"it is of {target} on {arch} with configuration {config}; {path} has {has} there",
+        hint="record it at the revision that seals that image, or test the image of now",
+    )
+
+
+def _run(claim: Claim, lock: Lock) -> Run:
+    """What the ledger keeps of `claim`; InputError if it contradicts itself."""
+    counts = {outcome: count(claim.cases, outcome) for outcome in OUTCOMES}
+    if sum(counts.values()) != len(claim.cases) or not claim.cases:
+        others = sorted({case.outcome for case in claim.cases} - set(OUTCOMES))
+        refuse(claim.place, f"no cases, or outcomes that there are not: {', '.join(others)}")
+    good = passed(claim.cases)
+    # Failed, too: without its GPUs nothing of the image was tested.
+    if len(claim.gpu) < run.GPU_TIERS.get(claim.tier, 0):
+        named = ", ".join(claim.gpu) or "none"
+        needed = run.GPU_TIERS[claim.tier]
+        refuse(claim.place, f"tier {claim.tier} needs {needed} GPU(s); it names {named}")
+    first = next((case for case in claim.cases if case.outcome == "failed"), None)
+    on_gpu = claim.tier in run.GPU_TIERS
+    return Run(
+        date=claim.date,
+        arch=claim.arch,
+        tier=claim.tier,
+        result="pass" if good else "fail",
+        digest=claim.digest,
+        config=claim.config,
+        gpu=claim.gpu if on_gpu else (),
+        driver=claim.driver if on_gpu else "",
+        versions=_versions(lock, claim.arch),
+        seconds=claim.seconds,
+        **counts,
+        first=Stop(case=first.name, message=_cut(first.message)) if first else None,
+        through=claim.through,
+        sif=claim.sif,
+        stranger=claim.stranger,
+        jobs=claim.jobs,
+        share=claim.share,
+        caches=claim.caches,
+        report=claim.report,
+    )
+
+
+def _versions(lock: Lock, arch: Arch) -> dict[str, str]:
+    known = lock.arch[arch].versions
+    return {name: known[name] for name in records.ASKED if name in known}
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"

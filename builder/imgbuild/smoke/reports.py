@@ -1,0 +1,214 @@
+"""What runs of the smoke tests say of themselves, wherever they were made.
+
+Comes in: reports of `imgbuild smoke`, of this machine or as a file that `--json` wrote elsewhere,
+or a folder that tools/gpu_proof.py left on a machine without imgbuild. Goes out: a `Claim` for each
+tier, of which `proofs` sees whether it fits; InputError for what contradicts itself, did not end or
+is only a part of its tier.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.errors import InputError
+from imgbuild.project import Project
+from imgbuild.report import Case, Tier, counts, passed
+from imgbuild.smoke import run
+from imgbuild.smoke.records import Moment
+from imgbuild.smoke.result import Tested, is_run
+from imgbuild.values import Arch, Digest
+
+MACHINE, REPORT = "machine.json", "report.json"  # of tools/gpu_proof.py
+ANSWER = "smoke.answer.json"  # of a job of `imgbuild ci`
+PAPERS = "docs"  # below it reports are kept for people
+RELEASE = re.compile(r"Kernel Module .*?(\d+\.[\d.]+)")
+AGAIN = "run the tests again, and leave the folder as they left it"
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run says of itself. `place` is where that stands, for people.
+
+    `diff_ids` are those of the layers that it ran, None where only the configuration is named.
+    """
+
+    place: str
+    target: str
+    arch: Arch
+    tier: Tier
+    digest: Digest
+    config: Digest
+    diff_ids: tuple[Digest, ...] | None = None
+    cases: tuple[Case, ...]
+    gpu: tuple[str, ...]
+    driver: str
+    date: Moment
+    seconds: float
+    through: str
+    sif: Digest | None = None
+    stranger: bool = False
+    jobs: Annotated[int, msgspec.Meta(ge=1)] = 1
+    share: Annotated[int, msgspec.Meta(ge=1)] = 1
+    caches: str = ""
+    report: str = ""
+
+
+class _Host(msgspec.Struct, frozen=True):
+    driver: str = ""
+    gpus: tuple[str, ...] = ()
+
+
+class _Machine(msgspec.Struct, frozen=True):
+    """What tools/gpu_proof.py writes of a run; without `status` while it goes on."""
+
+    target: str
+    arch: Arch
+    manifest: Digest
+    config: Digest
+    diff_ids: tuple[Digest, ...]
+    unpacked: tuple[Digest, ...]
+    tier: Tier
+    host: _Host
+    started: Moment
+    status: int | None = None
+    seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    only: str = "*"
+    model: str = ""
+    jobs: Annotated[int, msgspec.Meta(ge=1)] = 1
+    share: Annotated[int, msgspec.Meta(ge=1)] = 1
+    caches: str = ""
+    through: str = "unpacked"
+    sif: Digest | None = None
+
+
+def claims(path: Path, project: Project) -> tuple[Claim, ...]:
+    """The runs that `path` tells of; InputError if there is none, or it is damaged.
+
+    A folder of tools/gpu_proof.py, one of a job of `imgbuild ci`, or a file that
+    `imgbuild smoke --json` wrote.
+    """
+    if (path / MACHINE).is_file():
+        return (_of_folder(path, project),)
+    answer = path / ANSWER if (path / ANSWER).is_file() else path
+    if not answer.is_file():
+        message = f"{path} tells of no run: it has neither {MACHINE} nor {ANSWER}"
+        hint = "name an out/ folder of tools/gpu_proof.py, or what `imgbuild smoke --json` wrote"
+        raise InputError(message, hint=hint)
+    found = codec.read(answer, tuple[Tested, ...], what="answer of imgbuild smoke", hint=AGAIN)
+    ran = tuple(filter(is_run, found))
+    if not ran:
+        refuse(str(answer), "it has no report of a run")
+    return of_reports(ran, str(answer), _below(answer, project))
+
+
+def of_reports(reports: Sequence[Tested], place: str = "", kept: str = "") -> tuple[Claim, ...]:
+    """The runs that reports of `imgbuild smoke` are of, which stand in `place`; `kept` likewise."""
+    found = []
+    for report in reports:
+        _require_whole(place or report.target, report.only, report.model)
+        where = place or f"{report.target} {report.arch}, tier {report.tier}"
+        if not report.config:
+            refuse(
+                where,
+                f"its {report.tier} tests do not say which image they ran in"
+                f" ({report.through or 'an older imgbuild'})",
+                hint="test an image, not an environment or a SIF of unknown origin",
+            )
+        try:
+            claim = msgspec.convert(
+                {
+                    **{name: getattr(report, name) for name in Tested.__struct_fields__},
+                    "place": where,
+                    "date": report.started,
+                    "report": kept,
+                    # A container is a tier's own; a root folder is shared by all of a command.
+                    "caches": "" if report.through == "root" else "nothing",
+                },
+                Claim,
+                from_attributes=True,
+            )
+        except msgspec.ValidationError as error:
+            refuse(where, str(error))
+        found.append(claim)
+    return tuple(found)
+
+
+def _of_folder(folder: Path, project: Project) -> Claim:
+    """The run that tools/gpu_proof.py left in `folder`."""
+    machine = codec.read(folder / MACHINE, _Machine, what="record of a run", hint=AGAIN)
+    place = str(folder)
+    for number, (said, is_) in enumerate(pairs(machine.diff_ids, machine.unpacked), start=1):
+        if said != is_:
+            refuse(place, f"layer {number} is {said} by its image, and {is_} was unpacked")
+    _require_whole(place, machine.only, machine.model)
+    if machine.status is None:
+        refuse(place, "the run did not end", hint="run it again")
+    document = codec.read(folder / REPORT, run.Document, what="report", hint=AGAIN)
+    if (document.format, document.tier) != (run.FORMAT, machine.tier):
+        refuse(
+            place,
+            f"{REPORT} is of tier {document.tier} in format {document.format}, {MACHINE} of tier"
+            f" {machine.tier}; format {run.FORMAT} is read here",
+        )
+    failed = any(case.outcome == "failed" for case in document.cases)
+    if machine.status not in (0, 1) and not failed:
+        why = f"the tests were ended (status {machine.status}) before any had failed"
+        refuse(place, why, hint="give them more --seconds, or --jobs")
+    if (machine.status == 0) != passed(document.cases):
+        refuse(place, f"status {machine.status}, and its cases are {counts(document.cases)}")
+    release = RELEASE.search(machine.host.driver)
+    by_apptainer = machine.through.startswith("apptainer")
+    return Claim(
+        place=place,
+        target=machine.target,
+        arch=machine.arch,
+        tier=machine.tier,
+        digest=machine.manifest,
+        config=machine.config,
+        diff_ids=machine.unpacked,
+        cases=document.cases,
+        gpu=machine.host.gpus,
+        driver=release[1] if release else "",
+        date=machine.started,
+        seconds=machine.seconds,
+        through=machine.through,
+        sif=machine.sif,
+        stranger=by_apptainer,
+        jobs=machine.jobs,
+        # Older tools wrote what was asked for; tiers other than gpu never shared.
+        share=machine.share if machine.tier == "gpu" else 1,
+        caches=machine.caches,
+        report=_below(folder, project),
+    )
+
+
+def _require_whole(place: str, only: str, model: str) -> None:
+    """InputError if a part of the tier was run, or with a model that others do not have."""
+    if only != "*":
+        refuse(place, f"only {only!r} of its tier was run", hint="leave --only out")
+    if model:
+        refuse(place, f"it ran with the model {model}", hint="leave --model out")
+
+
+def pairs(ones: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:
+    """Both side by side, to the end of the longer."""
+    longest = max(len(ones), len(others))
+    padded = [[*side, *["none"] * (longest - len(side))] for side in (ones, others)]
+    return list(zip(*padded, strict=True))
+
+
+def _below(path: Path, project: Project) -> str:
+    """`path` as it stands in the project, if it is kept with its papers; "" if not."""
+    whole, root = path.resolve(), project.root.resolve()
+    return whole.relative_to(root).as_posix() if whole.is_relative_to(root / PAPERS) else ""
+
+
+def refuse(place: str, why: str, *, hint: str = AGAIN) -> NoReturn:
+    """InputError: what stands in `place` is no proof."""
+    message = f"{place} is no proof: {why}"
+    raise InputError(message, hint=hint)

@@ -1,0 +1,80 @@
+"""Runs the smoke tests in a SIF, as a cluster would: a read-only root and a user whom nobody knows.
+
+Comes in: a lock and the layout that was built from it. Goes out: a report for each tier. The SIF is
+the one that `imgbuild sif` makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from imgbuild.cache.store import Store
+from imgbuild.container import apptainer, driver
+from imgbuild.lock.lock import Lock
+from imgbuild.oci.layout import Layout
+from imgbuild.sif import convert
+from imgbuild.smoke import run
+from imgbuild.smoke.result import How, Tested, ran
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+
+
+def smoke_sif(
+    lock: Lock,
+    layout: Layout,
+    arch: Arch,
+    tiers: Sequence[run.Tier],
+    *,
+    store: Store,
+    how: How = run.USUAL,
+) -> Iterator[Tested]:
+    """Run `tiers` in the image of `layout` on `arch`: a report for each.
+
+    ToolMissing if there is no Apptainer or no mksquashfs, WorkFailed if the tests could not run.
+    """
+    apptainer.require()
+    with store.scratch() as scratch:
+        image = scratch / "image.sif"
+        with console.step(f"making a SIF of {layout.path.name}"):
+            convert.convert(layout, arch, image, convert.Options())
+        for made in smoke_file(lock, image, arch, tiers, store=store, how=how):
+            yield run.of_image(layout.image(arch), made)
+
+
+def smoke_file(
+    lock: Lock,
+    image: Path,
+    arch: Arch,
+    tiers: Sequence[run.Tier],
+    *,
+    store: Store,
+    how: How = run.USUAL,
+) -> Iterator[Tested]:
+    """Run `tiers` in the SIF `image` of the target of `lock`, on `arch`: a report for each.
+
+    ToolMissing if there is no Apptainer, WorkFailed if the tests could not run.
+    """
+    expected = run.expectation(lock, arch)
+    program = apptainer.require()
+    with store.scratch() as scratch:
+        binds = {run.PLACE: run.write(expected, scratch)}
+        if how.model is not None:
+            binds[run.MODEL] = how.model
+        for tier in tiers:
+            work = scratch / f"work-{tier}"
+            work.mkdir()
+            work.chmod(0o1777)
+            settings = apptainer.Running(
+                binds=binds,
+                work=work,
+                workdir=lock.settings.workdir,
+                gpus=tier in run.GPU_TIERS,
+                user=run.STRANGER,
+                env=driver.chosen() if tier in run.GPU_TIERS else {},
+            )
+            command = run.command_line(lock.settings.prefix, tier, how)
+            with console.step(f"{lock.target}: smoke tests, tier {tier}, in apptainer"):
+                result = apptainer.run(program, image, command, settings)
+            report = run.read_report(result, expected, tier)
+            yield ran(report, result, "apptainer", how, stranger=True)

@@ -1,0 +1,1 @@
+"""From a target to its wheels, sdists and Debian packages, with uv."""

@@ -1,0 +1,148 @@
+"""What an image stands on: Debian packages, or the layers of a registry image.
+
+Comes in: a base of the matrix. Goes out: its part of a resolution on one architecture.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.deb import apt
+from imgbuild.errors import InputError
+from imgbuild.lock.resolution import Deb, RegistryLayer
+from imgbuild.matrix.model import Base, DebianBase, RegistryBase
+from imgbuild.oci.unpack import OPAQUE, WHITEOUT, Reader, inflated
+from imgbuild.registry import base_image
+from imgbuild.registry.client import Client
+from imgbuild.values import Arch, Digest
+
+ACCOUNTS = ("etc/passwd", "etc/group")  # the image's user is added to these
+LINKS = 40  # as Linux follows them
+PYTHON = re.compile(r"(?:.*/)?bin/python(3\.\d+)")
+
+
+class Below(msgspec.Struct, frozen=True, kw_only=True):
+    """A base on one architecture: the fields of `Resolution` that it gives."""
+
+    debs: tuple[Deb, ...] = ()
+    layers: tuple[RegistryLayer, ...] = ()
+    manifest: Digest | None = None
+    files: dict[str, str] = {}
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """The paths of an image, each with its target if it is a symbolic link; the accounts' bytes."""
+
+    paths: dict[str, str | None]
+    accounts: dict[str, bytes]
+
+    def resolved(self, path: str) -> str | None:
+        """Where `path` leads, all links followed; None if there is nothing."""
+        here, left = "", [part for part in path.split("/") if part]
+        for _ in range(LINKS * LINKS):
+            if not left:
+                return here
+            here = posixpath.normpath(posixpath.join("/", here, left.pop(0))).strip("/")
+            target = self.paths.get(here)
+            if target is not None:
+                left = [part for part in target.split("/") if part] + left
+                here = "" if target.startswith("/") else posixpath.dirname(here)
+            elif not left and here not in self.paths:
+                return None
+        return None
+
+
+def resolve_base(base: Base, arch: Arch, store: Store, http: Http) -> Below:
+    """`base` on `arch`: the packages of a Debian base, or a registry image's layers and accounts.
+
+    The layers of a registry image are fetched and read. InputError if no image of ours can stand
+    on it: it has no accounts, or not the Python that the matrix says.
+    """
+    if isinstance(base, DebianBase):
+        return Below(debs=apt.resolve_debs(base, arch, store, http))
+    own = Client(offline=http.offline)
+    image = base_image.base(base.image, arch, own)
+    base_image.fetch_layers(base.image, image.layers, store, own)
+    blobs = [path for layer in image.layers if (path := store.blob(layer.digest)) is not None]
+    found = contents(blobs)
+    refuse_other_python(base, found)
+    return Below(layers=image.layers, manifest=image.manifest, files=accounts(base.image, found))
+
+
+def accounts(image: str, found: Contents) -> dict[str, str]:
+    """The text of etc/passwd and etc/group; InputError if `image` has none that can be added to."""
+    hint = "the image's user is added to it: choose a base that has one"
+    texts = {}
+    for path in ACCOUNTS:
+        data = found.accounts.get(path)
+        if data is None:
+            link = found.paths.get(path)
+            what = "is no file of its own" if path in found.paths else "does not exist"
+            what = f"is a link to {link}" if link else what
+            message = f"{image}: /{path} {what}"
+            raise InputError(message, hint=hint)
+        try:
+            texts[path] = data.decode()
+        except UnicodeDecodeError as error:
+            message = f"{image}: /{path} is not UTF-8: {data[error.start : error.start + 20]!r}"
+            raise InputError(message, hint=hint) from error
+    return texts
+
+
+def refuse_other_python(base: RegistryBase, found: Contents) -> None:
+    """InputError if `base` has no interpreter where the matrix says, or one of another version."""
+    led = found.resolved(base.interpreter)
+    named = PYTHON.fullmatch(led or "")
+    if led is not None and (named is None or named[1] == base.python):
+        return
+    what = "does not exist" if led is None else f"is /{led}, not Python {base.python}"
+    message = f"{base.image}: interpreter {base.interpreter} {what}"
+    others = sorted(f"/{path}" for path in found.paths if PYTHON.fullmatch(path))
+    hint = f"it has {', '.join(others)}" if others else "it has no python3.N in any folder bin"
+    raise InputError(message, hint=f"{hint}; say which with `interpreter` and `python`")
+
+
+def contents(blobs: Sequence[Path]) -> Contents:
+    """What the layers `blobs`, bottom first, amount to; IntegrityError if one is damaged."""
+    found = Contents(paths={}, accounts={})
+    for blob in blobs:
+        with inflated(blob) as stream:
+            _add(found, Reader(stream, str(blob)))
+    return found
+
+
+def _add(found: Contents, layer: Reader) -> None:
+    """Put one layer on top: what it removes goes first, wherever the layer says so."""
+    own: dict[str, str | None] = {}
+    texts: dict[str, bytes] = {}
+    for entry in layer:
+        path = posixpath.normpath(entry.path.lstrip("/"))
+        folder, name = posixpath.split(path)
+        if name == OPAQUE:
+            _remove(found, f"{folder}/")
+        elif name.startswith(WHITEOUT):
+            _remove(found, posixpath.join(folder, name.removeprefix(WHITEOUT)))
+        else:
+            own[path] = entry.target if entry.type == tarfile.SYMTYPE else None
+            if path in ACCOUNTS and entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE):
+                texts[path] = b"".join(layer.content())
+    for path in own:
+        found.accounts.pop(path, None)
+    found.paths.update(own)
+    found.accounts.update(texts)
+
+
+def _remove(found: Contents, path: str) -> None:
+    """Forget `path` and what is below it; only what is below it, if it ends with a slash."""
+    below = path.rstrip("/") + "/"
+    for name in [name for name in found.paths if name == path or name.startswith(below)]:
+        found.paths.pop(name)
+        found.accounts.pop(name, None)

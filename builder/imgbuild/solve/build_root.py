@@ -1,0 +1,92 @@
+"""The image's root folder on this machine, to build wheels of sdists under its own Python.
+
+Comes in: a Debian base and its packages for this machine's architecture. Goes out: a folder that
+exists until the work is done, made when it is first asked for: most targets never ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from imgbuild.cache.download import Http, Want, fetch_all
+from imgbuild.cache.store import Store
+from imgbuild.deb import apt
+from imgbuild.deb import root as debian_root
+from imgbuild.errors import InputError
+from imgbuild.lock.resolution import Deb
+from imgbuild.matrix.model import Base, DebianBase, User
+from imgbuild.oci.content import Files, pieces
+from imgbuild.oci.tar import Kind, Member
+from imgbuild.plan.plan import DebianRecipe
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+
+
+@contextlib.contextmanager
+def host_root(
+    base: Base, user: User, arch: Arch, store: Store, http: Http, debs: Sequence[Deb] = ()
+) -> Iterator[Callable[[], Path]]:
+    """A function that gives the root folder of `base` on `arch`, this machine's architecture.
+
+    `debs` are its packages where they are known already, such as from a lock. The function raises
+    InputError for a base that is not made of Debian packages.
+    """
+    with store.scratch() as folder:
+        root = folder / "root"
+
+        def _ask() -> Path:
+            if not root.exists():
+                if not isinstance(base, DebianBase):
+                    message = "sdists are built under Debian bases only"
+                    raise InputError(message, hint="pin a version that has a wheel")
+                with console.step(f"unpacking Debian {base.suite} for builds"):
+                    chosen = tuple(debs) or apt.resolve_debs(base, arch, store, http)
+                    _fill(root, _members(base, chosen, user, arch, store, http, folder / "spool"))
+            return root
+
+        yield _ask
+
+
+def _members(
+    base: DebianBase,
+    debs: tuple[Deb, ...],
+    user: User,
+    arch: Arch,
+    store: Store,
+    http: Http,
+    spool: Path,
+) -> list[Member]:
+    mirrors = apt.mirrors(base)
+    wants = [Want(locked=deb, urls=partial(apt.urls, deb, mirrors)) for deb in debs]
+    paths = fetch_all(wants, store, http, title="fetching Debian packages")
+    recipe = DebianRecipe(arch=arch, suite=base.suite, debs=debs, user=user)
+    return debian_root.members(recipe, paths, spool)
+
+
+def _fill(root: Path, members: Sequence[Member]) -> None:
+    """Write `members` below `root`, all of them the caller's own: a build needs no other owners."""
+    temporary = root.with_name("unfinished")
+    temporary.mkdir()
+    hard = []
+    with Files() as files:
+        for member in sorted(members, key=lambda member: member.path.encode()):
+            path = temporary / member.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            match member.kind:
+                case Kind.FOLDER:
+                    path.mkdir(exist_ok=True)
+                case Kind.LINK:
+                    path.symlink_to(member.target)
+                case Kind.HARD:
+                    hard.append(member)
+                case Kind.FILE:
+                    with path.open("wb") as file:
+                        for piece in pieces(member.content or b"", member.size, member.path, files):
+                            file.write(piece)
+                    path.chmod(member.mode & 0o755)
+    for member in hard:
+        (temporary / member.path).hardlink_to(temporary / member.target)
+    temporary.rename(root)

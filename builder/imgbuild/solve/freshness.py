@@ -1,0 +1,133 @@
+"""How old the chosen versions are: what landed far behind its newest, what the cut-off holds back.
+
+Comes in: a catalogue and what the resolver chose from it. Goes out: a warning for each package that
+lies years behind though nothing asks for an old one (a resolver that walks back for want of a wheel
+breaks worlds silently), and under `-v` a table of what would be newer without the cut-off.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild.index.candidates import unwanted
+from imgbuild.index.cuda_releases import active
+from imgbuild.index.pages import File
+from imgbuild.index.server import Catalogue, Offer
+from imgbuild.solve.uv import Chosen
+from imgbuild.system.console import console
+from imgbuild.values import normalize
+
+FAR = datetime.timedelta(days=2 * 365)
+
+
+class Lag(msgspec.Struct, frozen=True, kw_only=True):
+    """A chosen version and the newest that the target could have had before its cut-off."""
+
+    package: str
+    version: str
+    uploaded: datetime.datetime
+    newest: str
+    newest_uploaded: datetime.datetime
+    via: tuple[str, ...]
+
+    def __str__(self) -> str:
+        asked = f", asked for by {', '.join(self.via)}" if self.via else ""
+        return (
+            f"{self.package} {self.version} is of {self.uploaded:%Y-%m}, and {self.newest} of "
+            f"{self.newest_uploaded:%Y-%m} was to be had{asked}"
+        )
+
+
+def newest(files: Iterable[File]) -> File | None:
+    """The file of the highest final version that has an upload time; None if there is none."""
+    known = [
+        (file.version, file)
+        for file in files
+        if file.version is not None and not file.version.is_prerelease and file.uploaded is not None
+    ]
+    return max(known, key=lambda pair: pair[0])[1] if known else None
+
+
+def lags(
+    catalogue: Catalogue, chosen: Iterable[Chosen], offers: Mapping[str, Offer]
+) -> tuple[Lag, ...]:
+    """The chosen packages whose newest fitting version is over two years younger, and unexplained.
+
+    Explained are pins, and packages of which something chosen asks for an older version by itself.
+    """
+    found = []
+    for item in chosen:
+        offer = offers.get(item.package)
+        if offer is None or offer.wheel.uploaded is None or item.package in catalogue.rules.pins:
+            continue
+        top = newest(other.wheel for other in catalogue.offers(item.package))
+        if top is None or top.uploaded is None or top.uploaded - offer.wheel.uploaded <= FAR:
+            continue
+        behind = top.version is not None and top.version > Version(item.version)
+        if behind and not held(catalogue, item, top, offers):
+            found.append(
+                Lag(
+                    package=item.package,
+                    version=item.version,
+                    uploaded=offer.wheel.uploaded,
+                    newest=str(top.version),
+                    newest_uploaded=top.uploaded,
+                    via=item.via,
+                )
+            )
+    return tuple(found)
+
+
+def held(catalogue: Catalogue, item: Chosen, top: File, offers: Mapping[str, Offer]) -> bool:
+    """Whether something that was chosen requires `item` in a version older than `top`."""
+    for asker in item.via:
+        offer = offers.get(asker)
+        data = catalogue.metadata(asker, offer.wheel.name) if offer is not None else None
+        for requirement in active(data or b"", catalogue.rules.tags.markers):
+            excluded = top.version not in requirement.specifier if top.version else False
+            if normalize(requirement.name) == item.package and excluded:
+                return True
+    return False
+
+
+def held_back(catalogue: Catalogue, chosen: Iterable[Chosen]) -> tuple[tuple[str, str, str], ...]:
+    """Package, chosen version and newest version today, where the cut-off alone keeps it older."""
+    rules = catalogue.rules
+    rows = []
+    for item in chosen:
+        if item.package in rules.pins or not catalogue.indexes.place(item.package).timed:
+            continue
+        today = newest(
+            file
+            for file in catalogue.indexes.files(item.package)
+            if rules.tags.fits(file.name) and unwanted(file, item.package, rules) is None
+        )
+        before = newest(offer.wheel for offer in catalogue.offers(item.package))
+        if today is None or before is None or today.version is None or before.version is None:
+            continue
+        if today.version > before.version:
+            rows.append((item.package, item.version, str(today.version)))
+    return tuple(rows)
+
+
+def report(catalogue: Catalogue, chosen: tuple[Chosen, ...], offers: Mapping[str, Offer]) -> None:
+    """Say on the terminal what is old, and why."""
+    for lag in lags(catalogue, chosen, offers):
+        console.warn(f"{lag}; pin it, or say in requires: which version is wanted")
+    rows = held_back(catalogue, chosen)
+    console.info(
+        f"{len(chosen)} packages from files uploaded before {catalogue.rules.as_of}; "
+        f"{len(rows)} have newer versions since, which the cut-off leaves out"
+    )
+    blind = sorted({p.name for p in catalogue.indexes.places.values() if not p.timed})
+    if blind:
+        console.info(
+            f"not judged by the cut-off, for want of upload times: the index {', '.join(blind)}"
+        )
+    if rows and console.verbosity >= 1:
+        columns = ("package", "locked", "newest today")
+        console.table(f"held back by the cut-off {catalogue.rules.as_of}", columns, list(rows))

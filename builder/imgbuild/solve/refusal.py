@@ -1,0 +1,183 @@
+"""Why a world is impossible: a short chain of reasons with evidence, and what is nearest.
+
+Comes in: a target, the catalogue of what it may use, and the resolver's own words. Goes out: the
+reasons of a `WorldImpossible`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imgbuild.index.candidates import described, is_sdist, objection, same_version, system
+from imgbuild.index.pages import File
+from imgbuild.index.server import Catalogue
+from imgbuild.matrix.model import Matrix
+from imgbuild.values import Arch
+
+SHOWN = 4
+STEPS = 6  # of the resolver's proof
+LINE = 300  # letters of a step
+REACH = datetime.timedelta(days=365)
+
+
+def of_pins(catalogue: Catalogue) -> tuple[str, ...]:
+    """One reason for each pin of which no file may be used; empty if every pin has one."""
+    pins = sorted(catalogue.rules.pins.items())
+    return tuple(
+        reason for package, version in pins if (reason := of_pin(catalogue, package, version))
+    )
+
+
+def of_pin(catalogue: Catalogue, package: str, version: str) -> str | None:
+    """Why no file of `package` `version` may be used, and which version is nearest; or None."""
+    offers = catalogue.offers(package)
+    if any(same_version(offer.wheel.version, version) for offer in offers):
+        return None
+    index = catalogue.indexes.place(package).name
+    files = catalogue.indexes.files(package)
+    if not files:
+        return f"{package}: the index {index} has no such package"
+    named = [file for file in files if same_version(file.version, version)]
+    near = nearest(Version(version), in_reach(catalogue, package, Version(version)))
+    none = "no version near it fits" if offers else "no version of it fits"
+    fitting = f"nearest that fits: {' and '.join(near)}" if near else none
+    if not named:
+        return f"{package} {version}: the index {index} has no such version; {fitting}"
+    return f"{package} {version}: {_why(catalogue, package, named)}; {fitting}"
+
+
+def in_reach(catalogue: Catalogue, package: str, version: Version) -> list[Version]:
+    """The versions to be had that are not over a year older than `version`.
+
+    What an older file without a platform tag offers is no neighbour: tensordict 0.1.2 fits every
+    machine and lacks most of 0.6.2.
+    """
+    files = catalogue.indexes.files(package)
+    times = [f.uploaded for f in files if f.uploaded and same_version(f.version, str(version))]
+    earliest = min(times) - REACH if times else None
+    return [
+        wheel.version
+        for wheel in (offer.wheel for offer in catalogue.offers(package))
+        if wheel.version is not None
+        and (
+            earliest is None
+            or wheel.version > version
+            or wheel.uploaded is None
+            or wheel.uploaded >= earliest
+        )
+    ]
+
+
+def of_range(catalogue: Catalogue, package: str, spec: str) -> str:
+    """Why no version of `package` that `spec` allows may be used."""
+    index = catalogue.indexes.place(package).name
+    allowed = SpecifierSet(spec)
+    files = [
+        file
+        for file in catalogue.indexes.files(package)
+        if file.version is not None and allowed.contains(file.version, prereleases=True)
+    ]
+    if files:
+        newest = max(file.version for file in files if file.version is not None)
+        named = [file for file in files if file.version == newest]
+        return f"{package} {newest}: {_why(catalogue, package, named)}"
+    known = [offer.wheel.version for offer in catalogue.offers(package)]
+    top = max((version for version in known if version is not None), default=None)
+    return f"the newest {package} on the index {index} is {top}"
+
+
+def nothing(catalogue: Catalogue, package: str) -> str:
+    """Why there is no version at all of `package`."""
+    files = catalogue.indexes.files(package)
+    if not files:
+        return f"the index {catalogue.indexes.place(package).name} has no such package"
+    versions = [file.version for file in files if file.version is not None]
+    named = [file for file in files if file.version == max(versions, default=None)]
+    return _why(catalogue, package, named)
+
+
+def _why(catalogue: Catalogue, package: str, files: list[File]) -> str:
+    rules, timed = catalogue.rules, catalogue.indexes.place(package).timed
+    wheels = [file for file in files if file.is_wheel]
+    if not wheels:
+        what = "only an sdist" if any(is_sdist(file) for file in files) else "no wheel"
+        return f"{what} exists, and sdists: of the matrix does not list {package}"
+    against = {file.name: objection(file, package, rules, timed=timed) for file in wheels}
+    machine = [file for file in wheels if rules.tags.fits(file.name)]
+    if machine:
+        reasons = Counter(str(against[file.name]) for file in machine)
+        return "; ".join(f"its wheel {reason}" for reason in reasons)
+    arch = rules.tags.arch
+    own = [file for file in wheels if arch.wheel in file.name or file.name.endswith("-any.whl")]
+    lacking = (
+        f"no wheel for Python {rules.tags.python} and glibc {rules.tags.glibc} among its Linux "
+        f"{arch.wheel} wheels"
+        if own
+        else f"no Linux {arch.wheel} wheel"
+    )
+    has = sorted({described(file.name) if own else system(file.name) for file in wheels})
+    more = f" and {len(has) - SHOWN} more" if len(has) > SHOWN else ""
+    return f"{lacking}{_span(catalogue, package, files)} (it has {', '.join(has[:SHOWN])}{more})"
+
+
+def _span(catalogue: Catalogue, package: str, files: list[File]) -> str:
+    """The neighbours that the machine lacks too, in words; empty if it lacks this version alone."""
+    tags = catalogue.rules.tags
+    fits: dict[Version, bool] = {}
+    for file in catalogue.indexes.files(package):
+        if file.is_wheel and file.version is not None and not file.version.is_prerelease:
+            fits[file.version] = fits.get(file.version, False) or tags.fits(file.name)
+    versions = sorted(fits)
+    own = next((at for at, v in enumerate(versions) if v == files[0].version), None)
+    if own is None:
+        return ""
+    low = high = own
+    while low > 0 and not fits[versions[low - 1]]:
+        low -= 1
+    while high < len(versions) - 1 and not fits[versions[high + 1]]:
+        high += 1
+    if low == high:
+        return ""
+    return f", nor has any version from {versions[low]} to {versions[high]}"
+
+
+def nearest(wanted: Version, known: Iterable[Version]) -> tuple[str, ...]:
+    """The next older and the next newer of `known`, as far as they exist; final releases if any."""
+    every = list(known)
+    pool = [version for version in every if not version.is_prerelease] or every
+    older = max((version for version in pool if version < wanted), default=None)
+    newer = min((version for version in pool if version > wanted), default=None)
+    return tuple(str(version) for version in (older, newer) if version is not None)
+
+
+def alternatives(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
+    """The other targets of the matrix that have `arch`, those of the same CUDA first."""
+    cuda = matrix.targets[name].cuda
+    others = [
+        (target.cuda != cuda, other)
+        for other, target in matrix.targets.items()
+        if other != name and arch in target.arch and arch not in target.exclude
+    ]
+    return tuple(other for _, other in sorted(others))
+
+
+def of_resolver(text: str) -> tuple[str, ...]:
+    """Uv's explanation as lines, without its tree marks: of a long one the first and last steps.
+
+    It starts from what is declared and ends at what was asked for; what lies between follows.
+    """
+    words = " ".join(line.strip(" │╰─▶\u00d7╭├") for line in text.splitlines())
+    start = words.find("Because")
+    chain = words[start:] if start >= 0 else words
+    chain = re.split(r"\s+hint: ", chain, maxsplit=1)[0]
+    steps = [step.strip() for step in chain.replace(" And because ", "\nAnd because ").splitlines()]
+    if len(steps) > STEPS:
+        left_out = f"… {len(steps) - STEPS + 1} steps of the resolver's proof …"
+        steps = [*steps[:2], left_out, *steps[3 - STEPS :]]
+    return tuple(step if len(step) <= LINE else f"{step[: LINE - 1]}…" for step in steps)

@@ -1,0 +1,274 @@
+"""A pure wheel from an sdist, built under the image's own Python; same inputs, same bytes.
+
+Comes in: an sdist, the wheels that its build needs, the image's root folder for this machine's
+architecture. Goes out: a wheel, repacked: sorted, stored, one fixed time, RECORD written anew.
+
+The build runs in a sandbox without network, with a fixed hash seed, time zone, umask and clock
+for archives. What compiles is refused: a compiler's output is no pure function of the lock.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+import msgspec
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from imgbuild.container import sandbox
+from imgbuild.errors import IntegrityError, WorldImpossible
+from imgbuild.wheel.metadata import read_metadata
+
+DEFAULT_REQUIRES = ("setuptools>=40.8.0", "wheel")  # PEP 518, for an sdist that says nothing
+DEFAULT_BACKEND = "setuptools.build_meta:__legacy__"  # PEP 517, likewise
+TIME = (1980, 1, 1, 0, 0, 0)  # the first that a zip can hold
+EPOCH = "315532800"  # the same in seconds
+ELF = b"\x7fELF"
+PLACE = "/build"
+
+# Runs inside, under the image's Python: the PEP 517 hooks, their result as JSON in a file.
+HOOKS = """\
+import importlib, importlib.metadata, json, os, re, sys
+os.umask(0o022)
+task = json.load(open("/build/task.json"))
+os.chdir("/build/source")
+sys.path[:0] = [os.path.join("/build/source", path) for path in task["backend_path"]]
+module, _, attributes = task["backend"].partition(":")
+backend = importlib.import_module(module)
+for attribute in filter(None, attributes.split(".")):
+    backend = getattr(backend, attribute)
+wanted = getattr(backend, "get_requires_for_build_wheel", lambda settings: [])(None)
+normal = lambda name: re.sub("[-_.]+", "-", name).lower()
+found = importlib.metadata.distributions(path=["/build/site"])
+there = {normal(distribution.metadata["Name"]) for distribution in found}
+lacking = [line for line in wanted if normal(re.match(r"[\\w.-]+", line)[0]) not in there]
+wheel = None if lacking else backend.build_wheel("/build/out", None)
+json.dump({"lacking": lacking, "wheel": wheel}, open("/build/result.json", "w"))
+"""
+
+
+class Lacking(Exception):
+    """The build asks for more than it was given; `requirements` are the lines that it wants."""
+
+    def __init__(self, requirements: tuple[str, ...]) -> None:
+        super().__init__(", ".join(requirements))
+        self.requirements = requirements
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What the hooks answered: lines of requirements that are not there, or the wheel's name."""
+
+    lacking: tuple[str, ...]
+    wheel: str | None
+
+
+class System(msgspec.Struct, frozen=True, kw_only=True):
+    """`[build-system]` of an sdist."""
+
+    requires: tuple[str, ...]
+    backend: str
+    backend_path: tuple[str, ...] = ()
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What is built, of what, where: `root` is the image's root, `folder` takes all files."""
+
+    package: str
+    version: str
+    sdist: Path
+    requires: tuple[Path, ...]
+    root: Path
+    env: Mapping[str, str]
+    folder: Path
+    interpreter: str = "/usr/bin/python3"
+
+
+def system(sdist: Path, name: str) -> System:
+    """`[build-system]` of the sdist at `sdist`, called `name`; the defaults where it has none."""
+    return _system(_read_pyproject(sdist, name) or "")
+
+
+def _system(pyproject: str) -> System:
+    table = tomllib.loads(pyproject).get("build-system", {})
+    return System(
+        requires=tuple(table.get("requires", DEFAULT_REQUIRES)),
+        backend=table.get("build-backend", DEFAULT_BACKEND),
+        backend_path=tuple(table.get("backend-path", ())),
+    )
+
+
+def _read_pyproject(sdist: Path, name: str) -> str | None:
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(sdist) as archive:
+            found = [n for n in archive.namelist() if _is_pyproject(n)]
+            return archive.read(found[0]).decode() if found else None
+    with tarfile.open(sdist, encoding="utf-8") as tar:
+        for member in tar:
+            if _is_pyproject(member.name) and (file := tar.extractfile(member)) is not None:
+                return file.read().decode()
+    return None
+
+
+def _is_pyproject(path: str) -> bool:
+    parts = PurePosixPath(path).parts
+    return len(parts) == 2 and parts[1] == "pyproject.toml"
+
+
+def build(job: Job) -> Path:
+    """Build and repack; the wheel's path in `job.folder`.
+
+    Lacking if the build asks for requirements that `job` has not; WorldImpossible if it fails or no
+    pure wheel comes out.
+    """
+    _prepare(job)
+    result = _run_hooks(job)
+    if result.wheel is None:
+        raise Lacking(result.lacking)
+    made = job.folder / "out" / result.wheel
+    refuse_impure(job, made)
+    return repack(made, job.folder / result.wheel)
+
+
+def _prepare(job: Job) -> None:
+    for part in ("source", "site", "out", "home", "unpacked"):
+        shutil.rmtree(job.folder / part, ignore_errors=True)
+        (job.folder / part).mkdir()
+    unpacked = job.folder / "unpacked"
+    if zipfile.is_zipfile(job.sdist):
+        with zipfile.ZipFile(job.sdist) as archive:
+            archive.extractall(unpacked)  # noqa: S202  # it drops ".."
+    else:
+        with tarfile.open(job.sdist, encoding="utf-8") as tar:
+            tar.extractall(unpacked, filter="data")  # PEP 706: nothing leaves
+    tops = sorted(unpacked.iterdir())
+    if len(tops) != 1 or not tops[0].is_dir():
+        message = (
+            f"{job.package} {job.version}: the sdist has {len(tops)} entries at its top,"
+            " expected one folder"
+        )
+        raise IntegrityError(message)
+    (job.folder / "source").rmdir()
+    tops[0].rename(job.folder / "source")
+    for wheel in job.requires:
+        unpack_wheel(wheel, job.folder / "site")
+
+
+def unpack_wheel(wheel: Path, site: Path) -> None:
+    """Make the modules of `wheel` importable from the folder `site`."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)  # noqa: S202  # as above
+    for data in sorted(site.glob("*.data")):
+        for scheme in ("purelib", "platlib"):
+            if (data / scheme).is_dir():
+                shutil.copytree(data / scheme, site, dirs_exist_ok=True)
+        shutil.rmtree(data)
+
+
+def _run_hooks(job: Job) -> Result:
+    pyproject = job.folder / "source" / "pyproject.toml"
+    asked = _system(pyproject.read_text(encoding="utf-8") if pyproject.exists() else "")
+    task = {"backend": asked.backend, "backend_path": list(asked.backend_path)}
+    (job.folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
+    (job.folder / "hooks.py").write_text(HOOKS, encoding="utf-8")
+    done = sandbox.run(
+        job.root,
+        [job.interpreter, f"{PLACE}/hooks.py"],
+        env={**environment(), **job.env},
+        binds=[sandbox.Bind(source=job.folder, target=PLACE, writable=True)],
+    )
+    answer = job.folder / "result.json"
+    if done.status != 0 or not answer.exists():
+        tail = tuple((done.stderr or done.stdout).strip().splitlines()[-12:])
+        message = f"{job.package} {job.version} cannot be built from its sdist"
+        hint = "its entry under sdists: in the matrix may need env or requires"
+        raise WorldImpossible(message, reasons=tail, hint=hint)
+    return msgspec.json.decode(answer.read_bytes(), type=Result)
+
+
+def environment() -> dict[str, str]:
+    """The environment of a build: the same on every machine."""
+    return {
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": f"{PLACE}/home",
+        "TMPDIR": f"{PLACE}/home",
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+        "PYTHONPATH": f"{PLACE}/site",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONNOUSERSITE": "1",
+        "SOURCE_DATE_EPOCH": EPOCH,
+    }
+
+
+def refuse_impure(job: Job, wheel: Path) -> None:
+    """WorldImpossible if `wheel` is for one platform, has machine code, or another version."""
+    _, version, _, tags = parse_wheel_filename(wheel.name)
+    reasons = []
+    if any(tag.abi != "none" or tag.platform != "any" for tag in tags):
+        reasons.append(f"it builds {wheel.name}, which is for one platform")
+    with zipfile.ZipFile(wheel) as archive:
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                if file.read(4) == ELF:
+                    reasons.append(f"it holds machine code: {member.filename}")
+    if version != Version(job.version):
+        reasons.append(f"it builds version {version}, not {job.version}")
+    if reasons:
+        message = f"{job.package} {job.version} does not yield a pure wheel"
+        hint = "only pure-Python sdists are built; pin a version that has a wheel"
+        raise WorldImpossible(message, reasons=tuple(reasons[:8]), hint=hint)
+
+
+def repack(wheel: Path, target: Path) -> Path:
+    """Write `wheel` to `target`: its bytes follow from names, contents and executable bits."""
+    with zipfile.ZipFile(wheel) as archive:
+        members = {
+            info.filename: (archive.read(info), bool(info.external_attr >> 16 & 0o111))
+            for info in archive.infolist()
+            if not info.is_dir()
+        }
+    (record,) = (
+        name for name in members if name.endswith(".dist-info/RECORD") and name.count("/") == 1
+    )
+    names = sorted((name for name in members if name != record), key=str.encode)
+    lines = [
+        f"{_quoted(name)},{_record_hash(members[name][0])},{len(members[name][0])}"
+        for name in names
+    ]
+    members[record] = ("".join(f"{line}\n" for line in (*lines, f"{record},,")).encode(), False)
+    temporary = target.with_name(f".{target.name}.tmp")
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+        for name in (*names, record):
+            data, executable = members[name]
+            info = zipfile.ZipInfo(name, TIME)
+            info.create_system = 3
+            info.external_attr = (0o100755 if executable else 0o100644) << 16
+            archive.writestr(info, data)
+    temporary.replace(target)
+    return target
+
+
+def _record_hash(data: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    return f"sha256={digest}"
+
+
+def _quoted(name: str) -> str:
+    if any(character in name for character in ',"\n'):
+        return '"' + name.replace('"', '""') + '"'
+    return name
+
+
+def metadata(wheel: Path) -> bytes:
+    """METADATA of the wheel at `wheel`."""
+    with wheel.open("rb") as file:
+        return read_metadata(file, wheel.name)

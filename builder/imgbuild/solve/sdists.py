@@ -1,0 +1,232 @@
+"""Packages that exist as an sdist only: what they are made from, and the wheel that comes out.
+
+Comes in: `sdists:` of the matrix and an sdist that the resolver asks about. Goes out: METADATA of
+the wheel that it yields and, for the lock, a `Built`: the sdist, its build requirements (resolved
+under the same cut-off, for this machine) and the wheel. The build itself is `wheel.build`; a
+fetch from a lock builds the same wheel again when the store has lost it.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild import codec
+from imgbuild.cache.download import Http, Want, fetch_all
+from imgbuild.cache.store import Store
+from imgbuild.errors import IntegrityError, WorldImpossible
+from imgbuild.index import server
+from imgbuild.index.candidates import Rules
+from imgbuild.index.pages import File
+from imgbuild.index.remote_wheel import lock_file, lock_wheel
+from imgbuild.index.server import Catalogue
+from imgbuild.lock.resolution import Built, Locked, Wheel
+from imgbuild.matrix.model import Sdist
+from imgbuild.solve import sdist_wheel, uv
+from imgbuild.solve.refusal import of_resolver
+from imgbuild.system.console import console
+from imgbuild.values import Arch, sha256
+from imgbuild.wheel.tags import Tags
+
+FACT = "built-wheel"
+ROUNDS = 4  # of builds that ask for more requirements than they declare
+
+
+def host_arch() -> Arch:
+    """The architecture of this machine: pure wheels are built on it, whatever the target's is."""
+    return Arch.parse(platform.machine())
+
+
+def host_rules(rules: Rules) -> Rules:
+    """The same rules for this machine's architecture."""
+    tags = Tags(python=rules.tags.python, glibc=rules.tags.glibc, arch=host_arch())
+    return msgspec.structs.replace(rules, tags=tags)
+
+
+class Workshop:
+    """Makes wheels of sdists for one resolution, each once.
+
+    `catalogue` is what this machine's architecture may use; `constraints` hold for it too;
+    `root` gives the image's root folder for this machine, and is asked only for a build.
+    """
+
+    def __init__(
+        self,
+        sdists: Mapping[str, Sdist],
+        catalogue: Catalogue,
+        constraints: Sequence[str],
+        root: Callable[[], Path],
+        store: Store,
+        http: Http,
+    ) -> None:
+        self._sdists = sdists
+        self._catalogue = catalogue
+        self._constraints = tuple(constraints)
+        self._root = root
+        self._store = store
+        self._http = http
+        self._made: dict[str, Built] = {}
+
+    def metadata(self, package: str, sdist: File) -> bytes:
+        """METADATA of the wheel that `sdist` yields, built if it has to be."""
+        made = self.built(package, sdist)
+        path = self._store.file(made.wheel.sha256)
+        if path is None:
+            message = f"{made.wheel.file} left the cache while it was in use"
+            raise IntegrityError(message, hint="run the same command again")
+        return sdist_wheel.metadata(path)
+
+    def built(self, package: str, sdist: File) -> Built:
+        """`sdist` made into a wheel; WorldImpossible if it does not yield a pure one."""
+        if sdist.name not in self._made:
+            self._made[sdist.name] = self._built(package, sdist)
+        return self._made[sdist.name]
+
+    def _built(self, package: str, sdist: File) -> Built:
+        recipe = Built(
+            package=package,
+            version=str(sdist.version),
+            index=self._catalogue.indexes.place(package).name,
+            sdist=lock_file(sdist, self._http),
+            env=dict(self._sdists[package].env),
+            requires=(),
+            wheel=Locked(file="", size=0, sha256="0" * 64),
+        )
+        wants = [Want(locked=recipe.sdist, urls=partial(_one, sdist.url))]
+        paths = fetch_all(wants, self._store, self._http, title=f"fetching {sdist.name}")
+        lines = list(sdist_wheel.system(paths[recipe.sdist.sha256], sdist.name).requires)
+        lines += self._of_same_lock(package)
+        for _ in range(ROUNDS):
+            recipe = self._with_requires(recipe, lines)
+            more = self._known_more(recipe)
+            if not more:
+                try:
+                    known = remembered(recipe, self._python, self._store)
+                    wheel = known or make(recipe, self._root(), self._python, self._store)
+                    return msgspec.structs.replace(recipe, wheel=wheel)
+                except sdist_wheel.Lacking as lacking:
+                    more = lacking.requirements
+                    key = f"{fingerprint(recipe, self._python)}-lacking"
+                    self._store.put_fact(FACT, key, msgspec.json.encode(more))
+            lines += more
+        message = f"the build of {package} asks for ever more: {', '.join(lines)}"
+        raise WorldImpossible(message, hint="pin a version that has a wheel")
+
+    def _known_more(self, recipe: Built) -> tuple[str, ...]:
+        """What the build of this recipe asked for when it was tried before."""
+        known = self._store.fact(FACT, f"{fingerprint(recipe, self._python)}-lacking")
+        return () if known is None else msgspec.json.decode(known, type=tuple[str, ...])
+
+    @property
+    def _python(self) -> str:
+        return self._catalogue.rules.tags.python
+
+    def _of_same_lock(self, package: str) -> list[str]:
+        pins = self._catalogue.rules.pins
+        wanted = self._sdists[package].requires
+        missing = [name for name in wanted if name not in pins]
+        if missing:
+            message = (
+                f"building {package} needs {', '.join(missing)} of the same world, which pins none"
+            )
+            raise WorldImpossible(message, hint=f"pin {missing[0]} in the target")
+        return [f"{name}=={pins[name]}" for name in wanted]
+
+    def _with_requires(self, recipe: Built, lines: Sequence[str]) -> Built:
+        requires = self._resolve(recipe.package, lines)
+        urls = {file.sha256: file.url for file in self._chosen_files(requires)}
+        wants = [Want(locked=wheel, urls=partial(_one, urls[wheel.sha256])) for wheel in requires]
+        fetch_all(wants, self._store, self._http, title=f"fetching what builds {recipe.package}")
+        return msgspec.structs.replace(recipe, requires=requires)
+
+    def _chosen_files(self, wheels: Sequence[Wheel]) -> list[File]:
+        found = []
+        for wheel in wheels:
+            offer = self._catalogue.chosen(wheel.package, Version(wheel.version))
+            if offer is not None:
+                found.append(msgspec.structs.replace(offer.wheel, sha256=wheel.sha256))
+        return found
+
+    def _resolve(self, package: str, lines: Sequence[str]) -> tuple[Wheel, ...]:
+        tags = self._catalogue.rules.tags
+        try:
+            with server.serve(self._catalogue) as index, self._store.scratch() as folder:
+                chosen = uv.compile_requirements(
+                    lines,
+                    self._constraints,
+                    index=index,
+                    python=tags.python,
+                    platform=tags.uv_platform,
+                    folder=folder,
+                )
+        except uv.Unsolvable as error:
+            message = f"what the build of {package} needs cannot be had together"
+            raise WorldImpossible(message, reasons=of_resolver(str(error))) from error
+        wheels = []
+        for item in chosen:
+            offer = self._catalogue.chosen(item.package, Version(item.version))
+            if offer is not None:
+                name = self._catalogue.indexes.place(item.package).name
+                wheels.append(lock_wheel(item.package, item.version, name, offer.wheel, self._http))
+        return tuple(wheels)
+
+
+def _one(url: str) -> list[str]:
+    return [url]
+
+
+def fingerprint(recipe: Built, python: str) -> str:
+    """What the wheel's bytes follow from: sdist, environment, build requirements and Python."""
+    inputs = [
+        python,
+        recipe.sdist.sha256,
+        recipe.env,
+        sorted(wheel.sha256 for wheel in recipe.requires),
+    ]
+    return sha256(codec.compact(inputs))
+
+
+def remembered(recipe: Built, python: str, store: Store) -> Locked | None:
+    """The wheel that this recipe gave before, if the store still has it."""
+    known = store.fact(FACT, fingerprint(recipe, python))
+    wheel = msgspec.json.decode(known, type=Locked) if known is not None else None
+    return wheel if wheel is not None and store.file(wheel.sha256) is not None else None
+
+
+def job(recipe: Built, root: Path, store: Store, folder: Path) -> sdist_wheel.Job:
+    """`recipe` as a job in `folder`, its inputs from the store."""
+    paths = {
+        locked.sha256: store.file(locked.sha256) for locked in (recipe.sdist, *recipe.requires)
+    }
+    present = {key: path for key, path in paths.items() if path is not None}
+    if len(present) < len(paths):
+        message = f"inputs of {recipe.package} left the cache while it was built"
+        raise IntegrityError(message, hint="run the same command again")
+    return sdist_wheel.Job(
+        package=recipe.package,
+        version=recipe.version,
+        sdist=present[recipe.sdist.sha256],
+        requires=tuple(present[wheel.sha256] for wheel in recipe.requires),
+        root=root,
+        env=recipe.env,
+        folder=folder,
+    )
+
+
+def make(recipe: Built, root: Path, python: str, store: Store) -> Locked:
+    """Build the wheel of `recipe` under the Python of `root` and keep it in the store."""
+    with (
+        console.step(f"building {recipe.package} {recipe.version} from its sdist"),
+        store.scratch() as folder,
+    ):
+        path = sdist_wheel.build(job(recipe, root, store, folder))
+        data = path.read_bytes()
+        wheel = Locked(file=path.name, size=len(data), sha256=sha256(data))
+        store.add_file(path, wheel.sha256)
+    store.put_fact(FACT, fingerprint(recipe, python), msgspec.json.encode(wheel))
+    return wheel

@@ -1,0 +1,110 @@
+"""Which CUDA each version of torch is built for, as torch's own METADATA says it.
+
+Comes in: what a world may use of torch. Goes out: a `Build` for each final version; METADATA of
+all of them is some kilobytes, read side by side and remembered by the wheels' hashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from imgbuild.index import cuda_releases
+from imgbuild.index.pages import File
+from imgbuild.index.server import Catalogue
+from imgbuild.values import normalize
+
+TORCH = "torch"
+RUNTIME = "nvidia-cuda-runtime"
+READERS = 8
+
+
+class Build(msgspec.Struct, frozen=True, kw_only=True):
+    """A torch and the CUDA release, major.minor, that it is built for; None for a CPU build.
+
+    `evidence` is the requirement or the local version that says so.
+    """
+
+    version: Version
+    cuda: str | None
+    evidence: str
+
+    def __str__(self) -> str:
+        built = f"CUDA {self.cuda}" if self.cuda else "a CPU build"
+        return f"torch {self.version} ({built}: {self.evidence})"
+
+
+def build_of(version: Version, requires: Iterable[Requirement]) -> Build:
+    """The build that a torch `version` with these active requirements is."""
+    if version.local and version.local.startswith("cu"):
+        digits = version.local[2:]
+        return Build(
+            version=version, cuda=f"{digits[:-1]}.{digits[-1]}", evidence=f"+{version.local}"
+        )
+    needed = list(requires)
+    for requirement in needed:
+        name = normalize(requirement.name)
+        if name in (cuda_releases.METAPACKAGE, RUNTIME) or name.startswith(f"{RUNTIME}-cu"):
+            release = minor(requirement)
+            if release is not None:
+                evidence = f"requires {name}{requirement.specifier}"
+                return Build(version=version, cuda=release, evidence=evidence)
+    if cuda_releases.is_cpu_build(version, needed):
+        return Build(version=version, cuda=None, evidence="requires no CUDA library")
+    return Build(version=version, cuda=None, evidence="names no CUDA release")
+
+
+def minor(requirement: Requirement) -> str | None:
+    """The CUDA release of an exact requirement: "12.4" of `==12.4.127`; None if it is not exact."""
+    for item in requirement.specifier:
+        if item.operator == "==":
+            return ".".join(item.version.split(".")[:2])
+    return None
+
+
+def builds(catalogue: Catalogue, read: Callable[[File], bytes]) -> tuple[Build, ...]:
+    """Every final torch that the world may use, newest first. `read` gives a wheel's METADATA."""
+    versions = sorted(
+        {
+            offer.wheel.version
+            for offer in catalogue.offers(TORCH)
+            if offer.wheel.version is not None and not offer.wheel.version.is_prerelease
+        },
+        reverse=True,
+    )
+
+    def _build(version: Version) -> Build | None:
+        offer = catalogue.chosen(TORCH, version)
+        if offer is None:
+            return None
+        requires = cuda_releases.active(read(offer.wheel), catalogue.rules.tags.markers)
+        return build_of(version, requires)
+
+    with ThreadPoolExecutor(READERS) as pool:
+        return tuple(found for found in pool.map(_build, versions) if found is not None)
+
+
+def spec_of(wanted: Sequence[Version], known: Iterable[Version]) -> str:
+    """A specifier that of the `known` versions allows exactly the `wanted` ones."""
+    low, high = min(wanted), max(wanted)
+    gaps = sorted(v for v in known if low < v < high and v not in wanted)
+    return ",".join([f">={low}", f"<={high}", *(f"!={v}" for v in gaps)])
+
+
+def summary(found: Sequence[Build]) -> str:
+    """What CUDA which versions have, in words: "2.11.0 to 2.14.1 CUDA 13.0, up to 2.10.0 none"."""
+    runs: list[list[Build]] = []
+    for build in found:
+        if runs and runs[-1][0].cuda == build.cuda:
+            runs[-1].append(build)
+        else:
+            runs.append([build])
+    parts = []
+    for run in runs:
+        span = f"{run[-1].version} to {run[0].version}" if len(run) > 1 else f"{run[0].version}"
+        parts.append(f"{span}: {f'CUDA {run[0].cuda}' if run[0].cuda else 'CPU builds'}")
+    return ", ".join(parts)

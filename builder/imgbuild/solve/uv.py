@@ -1,0 +1,142 @@
+"""uv, the resolver: the pinned binary of this environment, called on requirement lines.
+
+Comes in: requirement and constraint lines, a platform, the gateway's address. Goes out: package
+to version. uv sees no file but the gateway's and no configuration but these arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from packaging.requirements import Requirement
+
+from imgbuild.errors import InputError, ToolMissing
+from imgbuild.system import process
+from imgbuild.values import normalize
+
+DEFAULT_INDEX = re.compile(r"^--(?:default-)?index(?:-url)? (\S+)$", re.MULTILINE)
+PIP_INDEX = re.compile(r"^([a-z:]+)\.index-url='(.*)'$", re.MULTILINE)
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """A package that uv chose, and what asked for it."""
+
+    package: str
+    version: str
+    via: tuple[str, ...] = ()
+
+
+class Unsolvable(Exception):
+    """uv found no solution; its own explanation is the argument."""
+
+
+@functools.cache
+def binary() -> str:
+    """The path of uv in this Python's environment; ToolMissing if it is not installed."""
+    try:
+        from uv import find_uv_bin
+    except ImportError as error:
+        message = "uv is not installed beside imgbuild"
+        raise ToolMissing(
+            message, hint="install imgbuild again: uv is one of its dependencies"
+        ) from error
+    return str(find_uv_bin())
+
+
+@functools.cache
+def default_index() -> str:
+    """The index that uv is set up for on this machine: UV_DEFAULT_INDEX, uv.toml, or its own.
+
+    Where uv is set up for none, pip's counts: uv does not read pip's configuration, and a
+    machine's mirror is often named only there. The address may hold a password: never print it.
+    """
+    query = [binary(), "pip", "compile", "--offline", "--no-header", "--emit-index-url"]
+    own = _named_index([*query, "-"])
+    built_in = _named_index([*_clean(), *query, "--no-config", "-"])
+    if own == built_in:
+        return pip_index() or own
+    return own
+
+
+def _named_index(command: Sequence[str]) -> str:
+    found = DEFAULT_INDEX.search(process.run(command, stdin="").stdout)
+    if found is None:
+        message = "uv names no default index"
+        raise InputError(
+            message, hint="set UV_DEFAULT_INDEX to the simple index to resolve against"
+        )
+    return found.group(1)
+
+
+def pip_index() -> str | None:
+    """The index that pip is set up for: PIP_INDEX_URL or pip.conf; None if there is none."""
+    listed = process.run([sys.executable, "-m", "pip", "config", "list"], check=False).stdout
+    found = dict(PIP_INDEX.findall(listed))
+    return found.get(":env:") or found.get("install") or found.get("global")
+
+
+def _clean() -> list[str]:
+    # Uv's many variables would add indexes, files or strategies: it gets none of them.
+    kept = [
+        f"{name}={os.environ[name]}" for name in ("HOME", "PATH", "TMPDIR") if name in os.environ
+    ]
+    # A page may wait for a build from an sdist; what fails at the gateway fails again.
+    patience = ["UV_HTTP_TIMEOUT=7200", "UV_HTTP_RETRIES=0"]
+    return [process.find("env", remedy="install coreutils"), "-i", *kept, *patience]
+
+
+def compile_requirements(
+    requirements: Sequence[str],
+    constraints: Sequence[str],
+    *,
+    index: str,
+    python: str,
+    platform: str,
+    folder: Path,
+) -> tuple[Chosen, ...]:
+    """Resolve `requirements` under `constraints`, sorted by package; Unsolvable if impossible.
+
+    `python` is a version ("3.11.2"), `platform` one of uv's names, `folder` takes temporary files.
+    """
+    folder.joinpath("constraints.txt").write_text("\n".join(constraints) + "\n", encoding="utf-8")
+    command = [
+        *(*_clean(), binary(), "pip", "compile", "-"),
+        *("--constraints", str(folder / "constraints.txt"), "--resolution", "highest"),
+        *("--no-config", "--no-cache", "--no-progress", "--color", "never"),
+        *("--python", sys.executable, "--no-python-downloads"),
+        *("--default-index", index, "--keyring-provider", "disabled", "--no-sources"),
+        *("--python-version", python, "--python-platform", platform, "--no-build"),
+        *("--no-header", "--annotation-style", "line", "--prerelease", "if-necessary"),
+    ]
+    result = process.run(command, stdin="\n".join(requirements) + "\n", check=False, cwd=folder)
+    if result.status == 1 and "No solution found" in result.stderr:
+        raise Unsolvable(result.stderr.strip())
+    if result.status != 0:
+        raise process.failure(command, result)
+    return parse(result.stdout)
+
+
+def parse(text: str) -> tuple[Chosen, ...]:
+    """Uv's requirements (`name==version  # via a, b`) as values, sorted by package."""
+    chosen = []
+    for line in text.splitlines():
+        body, _, note = line.partition("#")
+        if not body.strip() or body.startswith("-"):
+            continue
+        requirement = Requirement(body.strip())
+        (specifier,) = requirement.specifier
+        via = [part.strip() for part in note.strip().removeprefix("via").split(",")]
+        chosen.append(
+            Chosen(
+                package=normalize(requirement.name),
+                version=specifier.version,
+                via=tuple(part for part in via if part and not part.startswith("-")),
+            )
+        )
+    return tuple(sorted(chosen, key=lambda item: item.package))

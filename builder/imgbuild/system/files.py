@@ -1,0 +1,145 @@
+"""What the file system gives: locks that die with their holder, durable renames, plain errors.
+
+Comes in: paths. Goes out: files that are whole or absent, whenever the process is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+from imgbuild.errors import ImgbuildError, InputError, WorkFailed
+
+NO_SPACE_HINT = (
+    "make room: imgbuild cache prune --max-size 20G; or set IMGBUILD_CACHE to another disk"
+)
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+# What a network file system answers that was mounted without locks.
+_LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
+
+
+def data(name: str) -> Path:
+    """The file or folder `name` of the package's data. imgbuild is always installed unpacked."""
+    return Path(str(resources.files("imgbuild").joinpath("data", name)))
+
+
+def described(error: OSError, place: Path) -> ImgbuildError:
+    """The error that a user can act on, for what the system refused at `place`."""
+    reason = error.strerror or str(error)
+    if error.errno in _FULL:
+        message = f"no space left for {place}: {reason}"
+        return WorkFailed(message, hint=NO_SPACE_HINT)
+    if error.errno in _DENIED:
+        message = f"cannot write to {place}: {reason}"
+        return InputError(message, hint="set IMGBUILD_CACHE to a folder that you may write to")
+    if error.errno in _LOCKLESS:
+        message = f"the file system of {place} has no file locks: {reason}"
+        return InputError(message, hint="set IMGBUILD_CACHE to a folder on a local disk")
+    return WorkFailed(f"cannot use {place}: {reason}")
+
+
+@contextlib.contextmanager
+def plain_errors(place: Path) -> Iterator[None]:
+    """Turn the system's errors into ones that say what to do; FileNotFoundError passes."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise described(error, place) from error
+
+
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file if nobody holds it; False if somebody does."""
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def same_file(descriptor: int, path: Path) -> bool:
+    """Whether `path` still names the open file: it may have been removed or replaced meanwhile."""
+    try:
+        named = path.stat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(descriptor), named)
+
+
+def open_locked(path: Path) -> int | None:
+    """Open `path` (made if absent) and lock it for this process alone; None if another holds it."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o666)
+        try:
+            if not try_lock(descriptor):
+                os.close(descriptor)
+                return None
+            if same_file(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # removed between open and lock: once more
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
+    """Hold the lock of the file at `path`, waiting for it. The file is never removed.
+
+    A descriptor of its own each time: threads and forked children must not release each other's.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def sync(path: Path) -> None:
+    """Wait until the bytes of the file or folder at `path` are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def move(source: Path, destination: Path, *, durable: bool) -> None:
+    """Rename `source`, a finished file, to `destination` in one step, read-only from then on.
+
+    Read-only because layouts get hard links to it: who writes there in place would spoil the cache.
+    `durable` waits for the disk, so that a power cut cannot leave the name without its bytes.
+    """
+    source.chmod(0o444)
+    if durable:
+        sync(source)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    source.replace(destination)
+    if durable:
+        sync(destination.parent)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder and all in it, also folders that were made read-only; absent is fine."""
+    for parent, folders, _ in os.walk(folder):
+        for name in folders:
+            path = Path(parent, name)
+            with contextlib.suppress(OSError):
+                mode = path.lstat().st_mode
+                if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
+                    path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Whether an image is what its lock says, and who signed it."""

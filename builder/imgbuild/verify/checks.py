@@ -1,0 +1,115 @@
+"""What was checked of an image, and how it came out.
+
+Comes in: pieces of work that find something out. Goes out: `Check`s, in the order in which they
+were made: passed, failed, or not checked and why.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from imgbuild.errors import InputError, IntegrityError, LockStale
+from imgbuild.http.client import Refused
+from imgbuild.registry.client import NotFound
+from imgbuild.values import Arch, Digest
+
+T = TypeVar("T")
+
+
+class Outcome(enum.StrEnum):
+    """How a check came out."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNCHECKED = "not checked"
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One check: what of the image, and what was found, or why it was not looked at."""
+
+    name: str
+    arch: Arch | None = None
+    outcome: Outcome
+    detail: str
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was checked of an image. `ok`: something passed, and nothing failed."""
+
+    reference: str
+    digest: Digest | None
+    target: str
+    ok: bool
+    checks: tuple[Check, ...]
+
+
+class Failed(Exception):
+    """The image is not what it should be."""
+
+
+class Unchecked(Exception):
+    """This is not checked here, which is nobody's fault."""
+
+
+class Lacking(Unchecked):
+    """What is to be checked is not there: a failure where an option asks for the check.
+
+    Whoever can write to a registry can also delete there, so that absence proves nothing.
+    """
+
+
+class Checklist:
+    """Checks one after another.
+
+    A check is `asked` for by the option of that name, or by none, if the text is empty.
+    """
+
+    def __init__(self) -> None:
+        self.checks: list[Check] = []
+
+    @property
+    def ok(self) -> bool:
+        """No check failed, and one passed: what was not looked at at all is not found good."""
+        found = {check.outcome for check in self.checks}
+        return Outcome.PASSED in found and Outcome.FAILED not in found
+
+    def run(
+        self, name: str, work: Callable[[], str], arch: Arch | None = None, *, asked: str = ""
+    ) -> bool:
+        """Note what `work` found, or what it raised; whether it passed."""
+        detail = self.read(name, work, arch, asked=asked)
+        if detail is not None:
+            self._note(name, arch, Outcome.PASSED, detail)
+        return detail is not None
+
+    def read(
+        self, name: str, work: Callable[[], T], arch: Arch | None = None, *, asked: str = ""
+    ) -> T | None:
+        """What `work` returns; None, and a note, if it raised what is wrong with the image."""
+        try:
+            return work()
+        except Lacking as reason:
+            outcome = Outcome.FAILED if asked else Outcome.UNCHECKED
+            more = f"; {asked} asks for this check" if asked else ""
+            self._note(name, arch, outcome, f"{reason}{more}")
+        except Unchecked as reason:
+            self._note(name, arch, Outcome.UNCHECKED, str(reason))
+        except Failed as reason:
+            self._note(name, arch, Outcome.FAILED, str(reason))
+        except InputError as error:  # a document of the image is none
+            text = "; ".join([error.message, *map(str, error.problems)])
+            self._note(name, arch, Outcome.FAILED, text)
+        except (IntegrityError, LockStale, NotFound) as error:
+            self._note(name, arch, Outcome.FAILED, error.message)
+        except Refused as error:  # named by a document, and not there
+            if error.status != 404:
+                raise
+            self._note(name, arch, Outcome.FAILED, error.message)
+        return None
+
+    def _note(self, name: str, arch: Arch | None, outcome: Outcome, detail: str) -> None:
+        self.checks.append(Check(name=name, arch=arch, outcome=outcome, detail=detail))

@@ -1,0 +1,187 @@
+"""Whether what lies beside an image is true of it, and whose word it is.
+
+Comes in: signatures and attached documents, the lock, a public key if there is one. Goes out: for
+each check, what was found; Failed or Unchecked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.attest import provenance
+from imgbuild.attest.signing import statements
+from imgbuild.attest.signing.keys import PublicKey
+from imgbuild.attest.signing.statements import Statement
+from imgbuild.attest.signing.stored import Beside
+from imgbuild.values import Arch, Digest, Sha256
+from imgbuild.verify.checks import Failed, Lacking, Unchecked
+
+NO_KEY = (
+    "no --key: whoever can write to the registry can have made what lies there"
+    " (signatures without a key: cosign verify --certificate-identity …)"
+)
+NONE = "none is attached"
+
+
+class Word(msgspec.Struct, frozen=True, kw_only=True):
+    """A statement beside an image: where, its bytes, and whether the key signed it."""
+
+    place: str
+    payload: bytes
+    signed: bool
+
+
+def signature(digest: Digest, beside: Beside, key: PublicKey | None) -> str:
+    """Whether `key` signed the image `digest`."""
+    if beside.damaged:
+        raise Failed("; ".join(beside.damaged))
+    if key is None:
+        raise Unchecked(NO_KEY)
+    for each in beside.signatures:
+        if each.hint == key.hint and not each.by(key):
+            message = f"{each.place} names the key, and its signature is not the key's"
+            raise Failed(message)
+    own = [each for each in beside.signatures if each.kind == statements.SIGNATURE]
+    ours = [each for each in own if each.by(key)]
+    if not ours:
+        found = f"{len(own)} signatures, none by the key" if own else "it is not signed"
+        raise Failed(found)
+    right = [each for each in ours if digest in each.digests]
+    if not right:
+        message = f"{ours[0].place} is the key's, and of another image: {ours[0].digests[0]}"
+        raise Failed(message)
+    return f"the key signed this digest ({len(right)} signatures)"
+
+
+def name(tag: str, target: str) -> str:
+    """Whether `tag` is one that a push gives `target`, alone or with architecture and day."""
+    arches = "|".join(re.escape(arch) for arch in Arch)
+    if not re.fullmatch(rf"{re.escape(target)}(-({arches}))?(-[0-9]{{8}})?", tag):
+        message = f"{tag} is none of the tags of {target}, which this image is: is it what you want"
+        raise Unchecked(message)
+    return f"{tag} is a tag of {target}"
+
+
+def words(plain: Sequence[Word], beside: Beside, about: str, key: PublicKey | None) -> list[Word]:
+    """What is said beside an image in statements of the type `about`, those of the key first.
+
+    Attached as it is, which are `plain`, or in signatures' envelopes.
+    """
+    sealed = [
+        Word(place=each.place, payload=each.payload, signed=key is not None and each.by(key))
+        for each in beside.signatures
+        if each.kind == about
+    ]
+    return sorted([*sealed, *plain], key=lambda word: not word.signed)
+
+
+def kind(word: Word) -> str:
+    """The predicate type of a statement."""
+    return _statement(word).predicate_type
+
+
+def told(found: Sequence[Word], key: PublicKey | None) -> Sequence[Word]:
+    """Those of `found` that count: with a key, the signed ones. Lacking if there is nothing."""
+    if not found:
+        raise Lacking(NONE)
+    if key is None:
+        return found
+    signed = [word for word in found if word.signed]
+    if not signed:
+        message = f"{found[0].place} is not signed by the key, nor is another"
+        raise Failed(message)
+    return signed
+
+
+def provenances(
+    digest: Digest, lock: Sha256, found: Sequence[Word], key: PublicKey | None, builder: str | None
+) -> str:
+    """Whether it is said that the image `digest` was made of the lock with that sha256."""
+    counting = told(found, key)
+    for word in found:
+        if digest not in _statement(word).digests:
+            message = f"{word.place} is about another image: {', '.join(_statement(word).digests)}"
+            raise Failed(message)
+    faults = [_fault(word, lock, builder) for word in counting]
+    if all(faults):
+        raise Failed(faults[0])
+    best = counting[faults.index("")]
+    basis = provenance.basis(best.payload)
+    by = basis.builder if basis else ""
+    whose = "signed by the key" if best.signed else "whose word it is was not checked"
+    return f"made of lock {lock[:12]} by {by}; {whose}"
+
+
+def names(word: Word, digest: Digest, lock: Sha256) -> bool:
+    """Whether a statement says that the image `digest` was made of the lock with that sha256."""
+    return digest in _statement(word).digests and not _fault(word, lock, None)
+
+
+def document(
+    digest: Digest,
+    dues: Sequence[bytes],
+    attached: Sequence[tuple[str, bytes]],
+    found: Sequence[Word],
+    key: PublicKey | None,
+) -> str:
+    """Whether an attached SBOM, and the statement of it, is one of `dues`.
+
+    These follow from the lock; there are several where it was attached with several states of what
+    is known of its packages. Others may lie there too, of an earlier push or of whoever can write:
+    they are named. One that the key signed and that differs is of another version of imgbuild:
+    Unchecked.
+    """
+    if not attached and not found:
+        raise Lacking(NONE)
+    counting = [_statement(word) for word in found if word.signed or key is None]
+    predicates = [each.predicate for each in counting if digest in each.digests]
+    if key is not None and len(predicates) < len(counting):
+        message = "a statement that the key signed is about another image"
+        raise Failed(message)
+    signed = predicates if key is not None else []
+    other = [place for place, data in attached if data not in dues and _json(data) not in signed]
+    if attached and len(other) == len(attached):
+        message = f"{other[0]} is not what follows from the lock"
+        raise Failed(message)
+    stated = any(_json(due) in predicates for due in dues)
+    right = any(data in dues for _, data in attached)
+    more = f"; also attached, and not that: {', '.join(other)}" if other else ""
+    if key is None and (right or stated):
+        return f"follows from the lock; whose word it is was not checked{more}"
+    if key is not None and stated:
+        return f"follows from the lock; signed by the key{more}"
+    if signed and not right:
+        message = f"signed by the key, and made of the lock by another version of imgbuild{more}"
+        raise Unchecked(message)
+    if right:
+        message = "follows from the lock, and is not signed by the key"
+        raise Failed(message)
+    message = f"{found[0].place} is not what follows from the lock"
+    raise Failed(message)
+
+
+def _json(data: bytes) -> object:
+    """What `data` says; itself if it is no JSON, which equals nothing that is said."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return data
+
+
+def _fault(word: Word, lock: Sha256, builder: str | None) -> str:
+    basis = provenance.basis(word.payload)
+    if basis is None:
+        return f"{word.place} is no provenance of the build type {provenance.BUILD_TYPE}"
+    if basis.lock != lock:
+        return f"{word.place} names the lock {basis.lock}; this one is {lock}"
+    if builder is not None and basis.builder != builder:
+        return f"{word.place} names the builder {basis.builder}; {builder} is asked for"
+    return ""
+
+
+def _statement(word: Word) -> Statement:
+    return codec.decode(word.payload, Statement, file=word.place, what="in-toto statement")

@@ -1,0 +1,125 @@
+"""The lock that an image is held against: the repository's own, or the one that it carries.
+
+Comes in: a folder with a lock, or an image in a registry. Goes out: a `Known`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.attest import bundle
+from imgbuild.attest.bundle import Carried
+from imgbuild.errors import InputError, IntegrityError, LockStale
+from imgbuild.lock import lock as locks
+from imgbuild.plan import seal as seals
+from imgbuild.project import Project
+from imgbuild.registry import artifacts
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Repository
+from imgbuild.values import Digest, Sha256, sha256
+from imgbuild.verify import image
+from imgbuild.verify.checks import Failed, Lacking
+from imgbuild.verify.image import Expected
+
+LOCK = bundle.LOCK
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """A lock with all that goes with it: the sha256 of its file, and in words whose it is.
+
+    Folders of wheels that it names are looked for below `root`. `project` is the checkout that it
+    lies in, None for a lock alone.
+    """
+
+    carried: Carried
+    sha256: Sha256
+    place: str
+    root: Path
+    due: Expected
+    project: Project | None = None
+
+
+def of_project(project: Project, target: str) -> Known:
+    """The lock of `target` in a project; LockStale if there is none, or no seal of it."""
+    lock = locks.read_lock(project.images, target)
+    sealed = seals.read_seal(project.images, lock)
+    path = locks.lock_path(project.images, target)
+    found = _known(bundle.of(lock, sealed, project), str(path), project.root)
+    return msgspec.structs.replace(found, project=project)
+
+
+def of_folder(path: Path) -> Known:
+    """The lock in the file or folder `path`, with what lies beside it, as `oras pull` leaves.
+
+    InputError if there is none, or `path` has another name: what goes with it has fixed names, too.
+    In the folder of a project's target it is that target's.
+    """
+    folder = path if path.is_dir() else path.parent
+    if not (folder / LOCK).is_file() or (path != folder and path.name != LOCK):
+        message = f"{path} is no {LOCK}, nor a folder that holds one"
+        raise InputError(message, hint=f"name the {LOCK} that lies beside its digests.json")
+    matrix = folder.parent.parent / "matrix.yaml"
+    if matrix.is_file() and folder.parent.name == "images":
+        return of_project(Project(matrix=matrix), folder.name)
+    return _known(bundle.read_folder(folder), str(folder / LOCK), folder)
+
+
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """The locks that are attached to an image: those that are of it, and what others are."""
+
+    right: tuple[Known, ...] = ()
+    wrong: tuple[str, ...] = ()
+
+
+def beside(client: Client, repository: Repository, digest: Digest) -> Beside:
+    """Every lock that is attached to the image `digest`.
+
+    One of another image, or that this imgbuild cannot read, does not hide the right one.
+    """
+    right, wrong = [], []
+    for found in artifacts.find(client, repository, digest, bundle.ARTIFACT_TYPE):
+        place = f"the attached lock {found.descriptor.digest}"
+        data = {name: part.data for name, part in found.files.items()}
+        try:
+            one = _known(bundle.read(data, place), place, Path.cwd())
+        except (InputError, IntegrityError, LockStale) as error:
+            wrong.append(error.message)
+            continue
+        if one.due.arches(digest):
+            right.append(one)
+        else:
+            wrong.append(f"{place} is of another image: {one.due.target} {one.due.digest}")
+    return Beside(right=tuple(right), wrong=tuple(wrong))
+
+
+def choose(own: Known | None, found: Beside, vouched: Callable[[Known], bool]) -> tuple[Known, str]:
+    """The lock to hold an image against, and what is to be said of it.
+
+    One's own, else the attached one that is `vouched` for, else any. Failed if all that are
+    attached are wrong, Lacking if there is none at all.
+    """
+    if found.wrong and not found.right:
+        raise Failed("; ".join(found.wrong))
+    more = f"; also attached: {'; '.join(found.wrong)}" if found.wrong else ""
+    if own is not None:
+        same = any(each.sha256 == own.sha256 for each in found.right)
+        also = ", and attached" if same else ", of which another is attached" if found.right else ""
+        return own, f"{own.place}{also}{more}"
+    if not found.right:
+        message = "none is attached; name one with --target or --lock"
+        raise Lacking(message)
+    chosen = next(filter(vouched, found.right), found.right[0])
+    return chosen, f"{chosen.place}, whose seal follows from it{more}"
+
+
+def _known(found: Carried, place: str, root: Path) -> Known:
+    return Known(
+        carried=found,
+        sha256=sha256(found.data[LOCK]),
+        place=place,
+        root=root,
+        due=image.expected(found.lock, found.sealed),
+    )

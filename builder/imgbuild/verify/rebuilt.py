@@ -1,0 +1,46 @@
+"""The proof that needs nobody's word: the lock is built again, and the digests are compared.
+
+Comes in: a lock with what it needs to be built, from a repository or from an image. Goes out: what
+was built, in words. Inputs come from the cache or are downloaded by the lock's hashes; every layer
+is made anew and none is taken from the image that is verified. Only those of a base that lies in a
+registry are nobody's to make: they are had by their digests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imgbuild.cache.store import Store
+from imgbuild.pipeline import rebuild as rebuilding
+from imgbuild.pipeline.rebuild import Origin
+from imgbuild.pipeline.targets import Options
+from imgbuild.plan.plan import RegistryRecipe, plan
+from imgbuild.values import Arch
+from imgbuild.verify.checks import Failed
+from imgbuild.verify.expected_lock import Known
+
+
+def rebuild(held: Known, arches: Sequence[Arch], *, processes: int, offline: bool) -> str:
+    """Build the image on `arches` again; IntegrityError or Failed if another one comes out."""
+    origin = Origin(carried=held.carried, arches=tuple(arches), place=held.place, folder=held.root)
+    options = Options(jobs=processes, offline=offline, verify=True)
+    with Store.open().scratch() as folder:
+        built = rebuilding.build(origin, (), folder / "layout", options)
+    for arch in arches:
+        due = held.due.manifest(arch)
+        if built.arch[arch] != due:
+            message = f"{arch}: {built.arch[arch]} was built; the lock seals {due}"
+            raise Failed(message)
+    return f"{_layers(held, arches)} for {', '.join(arches)}: {built.digest}"
+
+
+def _layers(held: Known, arches: Sequence[Arch]) -> str:
+    """How many layers were made, and how many of a base only had."""
+    layers = {
+        layer.id: isinstance(layer.recipe, RegistryRecipe)
+        for arch in arches
+        for layer in plan(held.carried.lock, arch).layers
+    }
+    had = sum(layers.values())
+    made = f"{len(layers) - had} layers made again"
+    return f"{made}, {had} of the base had by their digests," if had else made

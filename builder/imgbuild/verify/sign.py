@@ -1,0 +1,86 @@
+"""Signing what was verified: an image that lies in a registry already.
+
+Comes in: its reference, a private key or the wish to let cosign sign, and the signer's own lock.
+Goes out: signatures of it and of what follows from that lock, or IntegrityError if it is not what
+its lock says. What others attached is never signed: whoever can write to the registry could have a
+builder or a commit of their choice vouched for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from imgbuild.attest import provenance
+from imgbuild.attest.provenance import Circumstances
+from imgbuild.attest.signing import keyless, pushed, signer
+from imgbuild.attest.signing.keys import PrivateKey
+from imgbuild.attest.signing.pushed import Sign
+from imgbuild.attest.signing.signer import Signed
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.documents import Descriptor
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Reference
+from imgbuild.system.console import console
+from imgbuild.verify import image, places
+from imgbuild.verify.checks import Check, Checklist, Outcome
+from imgbuild.verify.expected_lock import Known
+from imgbuild.verify.places import InRegistry
+from imgbuild.verify.verify import Wanted, verify
+
+
+def sign(
+    client: Client, reference: Reference, key: PrivateKey | None, own: Known | None
+) -> tuple[Signed, ...]:
+    """Verify the image, and sign it with `key`, or by cosign without one.
+
+    Of `own`, the signer's lock, provenance and SBOMs are made here and signed too, whatever is
+    attached. Without it the digest is signed alone.
+    """
+    place = InRegistry(client, reference)
+    if own is None:
+        _refuse(place, verify(place, Wanted()).checks)
+        console.warn(
+            f"{reference}: only its digest is signed, since what is attached is anybody's word;"
+            " to sign provenance and SBOMs too, name your own lock with --target or --lock"
+        )
+        found = {one.digest: one for one in (place.top, *places.manifests(place))}
+        return tuple(_how(place, key)(one, ()) for one in found.values())
+    checklist = Checklist()
+    image.check(place, own.due, checklist, whole=False)
+    _refuse(place, checklist.checks)
+    arches = own.due.arches(place.top.digest)
+    held = own.carried
+    made = provenance.statement(held.lock, held.sealed, arches, _circumstances(own))
+    if key is not None:
+        return pushed.sign_made(client, reference.repository, held, arches, made, key)
+    return pushed.sign_all(held, arches, (made,), _how(place, key))
+
+
+def _circumstances(own: Known) -> Circumstances:
+    """Those of the checkout that the lock lies in; of a lock alone, little more than its bytes."""
+    if own.project is None:
+        return provenance.bare(own.sha256)
+    return provenance.circumstances(own.project, own.due.target)
+
+
+def _how(place: InRegistry, key: PrivateKey | None) -> Sign:
+    return partial(_keyless, place) if key is None else partial(_with_key, place, key)
+
+
+def _with_key(
+    place: InRegistry, key: PrivateKey, subject: Descriptor, said: Sequence[bytes]
+) -> Signed:
+    return signer.sign(place.client, place.repository, subject, key, said)
+
+
+def _keyless(place: InRegistry, subject: Descriptor, said: Sequence[bytes]) -> Signed:
+    return keyless.sign(place.repository, subject.digest, said)
+
+
+def _refuse(place: InRegistry, checks: Sequence[Check]) -> None:
+    wrong = [one for one in checks if one.outcome is Outcome.FAILED]
+    if wrong:
+        lines = "".join(f"\n  {one.name} {one.arch or ''}: {one.detail}" for one in wrong)
+        message = f"{place.name} is not signed, since it is not what it should be:{lines}"
+        raise IntegrityError(message, hint="push it again; imgbuild verify says more")

@@ -1,0 +1,257 @@
+"""Check by check: who signed an image, what it was made of, and whether it is that.
+
+Comes in: where the image lies, a public key and a lock if there are any. Goes out: a `Verified`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from imgbuild.attest import attachments
+from imgbuild.attest.sbom import cyclonedx, spdx
+from imgbuild.attest.signing import statements, stored
+from imgbuild.attest.signing.keys import PublicKey
+from imgbuild.attest.signing.stored import Beside
+from imgbuild.errors import FetchFailed, ToolMissing, WorkFailed, WorldImpossible
+from imgbuild.registry import artifacts
+from imgbuild.values import Arch, Digest
+from imgbuild.verify import claims, expected_lock, image
+from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked, Verified
+from imgbuild.verify.claims import Word
+from imgbuild.verify.expected_lock import Known
+from imgbuild.verify.places import InRegistry, Place
+
+LAYOUT = "a layout holds none; verify the image in a registry"
+NO_LOCK = "there is no lock to hold it against"
+
+Rebuild = Callable[[Known, Sequence[Arch]], str]
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What to check with, and how far: `whole` reads all layers, `rebuild` makes them again."""
+
+    key: PublicKey | None = None
+    own: Known | None = None
+    builder: str | None = None
+    whole: bool = False
+    rebuild: Rebuild | None = None
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """Which option asks for a check that is not made of itself, by the check's name."""
+        key = "--key" if self.key else ""
+        return {
+            "signature": key,
+            "lock": key,
+            "provenance": "--builder" if self.builder else key,
+            **{kind.title: key for kind in SBOMS},
+            "rebuild": "--rebuild" if self.rebuild else "",
+        }
+
+
+class Sbom(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of SBOM: its name, how it is attached, and what a statement of it says it is."""
+
+    name: str
+    media_type: str
+    predicate_type: str
+
+    @property
+    def title(self) -> str:
+        """What its check is called."""
+        return f"SBOM {self.name}"
+
+
+SBOMS = (
+    Sbom(
+        name="CycloneDX",
+        media_type=cyclonedx.MEDIA_TYPE,
+        predicate_type=statements.CYCLONEDX,
+    ),
+    Sbom(name="SPDX", media_type=spdx.MEDIA_TYPE, predicate_type=statements.SPDX),
+)
+
+
+def verify(place: Place, wanted: Wanted) -> Verified:
+    """Check the image at `place`; nothing of it is believed that is not checked."""
+    return Verification(place, wanted).run()
+
+
+class Verification:
+    """The checks of one image; what lies beside it is read once.
+
+    After `run`, `held` is the lock that it was held against, None if there was none.
+    """
+
+    def __init__(self, place: Place, wanted: Wanted) -> None:
+        self.place = place
+        self.remote = place if isinstance(place, InRegistry) else None
+        self.wanted = wanted
+        self.checklist = Checklist()
+        self.held: Known | None = None
+        self._words: list[Word] = []
+        self._locks = expected_lock.Beside()
+        self._beside: dict[Digest, Beside] = {}
+
+    def run(self) -> Verified:
+        """Make all checks."""
+        checklist, asked = self.checklist, self.wanted.asked
+        checklist.run("signature", self.signature, asked=asked["signature"])
+        words = checklist.read("provenance", partial(self.words, self.place.top.digest))
+        self._words = words or []
+        found = checklist.read("lock", self.lock, asked=asked["lock"])
+        if found is None:
+            self._alone()
+        else:
+            self.held, text = found
+            self._against(self.held, text, said_of=words is not None)
+        return Verified(
+            reference=self.place.name,
+            digest=self.place.top.digest,
+            target=self.held.due.target if self.held else "",
+            ok=checklist.ok,
+            checks=tuple(checklist.checks),
+        )
+
+    def _against(self, held: Known, text: str, *, said_of: bool) -> None:
+        checklist, asked = self.checklist, self.wanted.asked
+        trusted = checklist.run("lock", partial(self.trusted, held, text), asked=asked["lock"])
+        if self.remote is not None and self.remote.tag:
+            checklist.run("name", partial(claims.name, self.remote.tag, held.due.target))
+        image.check(self.place, held.due, checklist, whole=self.wanted.whole)
+        if said_of:
+            work = partial(self.provenance, held)
+            checklist.run("provenance", work, asked=asked["provenance"])
+        for arch in held.due.arches(self.place.top.digest):
+            for kind in SBOMS:
+                work = partial(self.sbom, held, kind, arch)
+                checklist.run(kind.title, work, arch, asked=asked[kind.title])
+        again = partial(self.rebuild, held, trusted=trusted)
+        checklist.run("rebuild", again, asked=asked["rebuild"])
+
+    def _alone(self) -> None:
+        """What can be checked without a lock, and what that leaves undone."""
+        asked = self.wanted.asked
+        self.checklist.run("image", _no_lock)
+        if self.wanted.whole:
+            image.check_alone(self.place, self.checklist)
+        for name in ("provenance", *(kind.title for kind in SBOMS), "rebuild"):
+            self.checklist.run(name, _no_lock, asked=asked[name])
+
+    def beside(self, digest: Digest) -> Beside:
+        """The signatures beside an image; a layout has none."""
+        if self.remote is None:
+            return Beside(signatures=(), damaged=())
+        if digest not in self._beside:
+            found = stored.read(self.remote.client, self.remote.repository, digest)
+            self._beside[digest] = found
+        return self._beside[digest]
+
+    def attached(self, digest: Digest, artifact_type: str) -> list[tuple[str, bytes]]:
+        """The documents of a type that are attached to an image, each with its place in words."""
+        if self.remote is None:
+            return []
+        found = artifacts.find(self.remote.client, self.remote.repository, digest, artifact_type)
+        return [
+            (f"{name} of {one.descriptor.digest}", part.data)
+            for one in found
+            for name, part in one.files.items()
+        ]
+
+    def signature(self) -> str:
+        """Whether the key signed the image."""
+        if self.remote is None:
+            raise Lacking(LAYOUT)
+        digest = self.place.top.digest
+        return claims.signature(digest, self.beside(digest), self.wanted.key)
+
+    def lock(self) -> tuple[Known, str]:
+        """The lock to hold the image against, and what is to be said of it."""
+        if self.remote is not None:
+            digest = self.place.top.digest
+            self._locks = expected_lock.beside(self.remote.client, self.remote.repository, digest)
+        return expected_lock.choose(self.wanted.own, self._locks, self.vouched)
+
+    def _same(self, held: Known) -> list[Known]:
+        """The lock, and where it is no own one, itself as it was attached another time.
+
+        With it goes what is known of its packages, which may change where the image does not.
+        """
+        if self.wanted.own is not None:
+            return [held]
+        return [one for one in self._locks.right if one.sha256 == held.sha256]
+
+    def words(self, digest: Digest) -> list[Word]:
+        """Every provenance beside an image."""
+        plain = [
+            Word(place=name, payload=data, signed=False)
+            for name, data in self.attached(digest, statements.PAYLOAD_TYPE)
+        ]
+        found = claims.words(plain, self.beside(digest), statements.PROVENANCE, self.wanted.key)
+        return [word for word in found if word.signed or claims.kind(word) == statements.PROVENANCE]
+
+    def vouched(self, held: Known) -> bool:
+        """Whether a provenance that the key signed names a lock."""
+        digest = self.place.top.digest
+        return any(word.signed and claims.names(word, digest, held.sha256) for word in self._words)
+
+    def trusted(self, held: Known, text: str) -> str:
+        """Whether the lock is one's own, or one that the key's owner named."""
+        if self.wanted.own is not None:
+            return text
+        if self.wanted.key is None:
+            return f"{text}; whose it is was not checked"
+        if not self.vouched(held):
+            message = f"no provenance that the key signed names {held.place}"
+            raise Failed(message)
+        return f"{text}; named by a provenance that the key signed"
+
+    def provenance(self, held: Known) -> str:
+        """Whether the image is said to be made of the lock."""
+        if self.remote is None:
+            raise Lacking(LAYOUT)
+        wanted = self.wanted
+        digest = self.place.top.digest
+        return claims.provenances(digest, held.sha256, self._words, wanted.key, wanted.builder)
+
+    def sbom(self, held: Known, kind: Sbom, arch: Arch) -> str:
+        """Whether the SBOMs of one kind and architecture follow from the lock."""
+        if self.remote is None:
+            raise Lacking(LAYOUT)
+        digest = held.due.manifest(arch)
+        dues = [
+            part.data
+            for one in self._same(held)
+            for part in attachments.bills(one.carried, arch)[kind.media_type].values()
+        ]
+        attached = self.attached(digest, kind.media_type)
+        words = claims.words((), self.beside(digest), kind.predicate_type, self.wanted.key)
+        return claims.document(digest, dues, attached, words, self.wanted.key)
+
+    def rebuild(self, held: Known, *, trusted: bool) -> str:
+        """Whether the lock, built again, is the image.
+
+        A build runs code of packages that the lock chooses: of a lock that was refused it is none.
+        """
+        if self.wanted.rebuild is None:
+            message = "--rebuild makes every layer again from the lock and compares"
+            raise Unchecked(message)
+        arches = held.due.arches(self.place.top.digest)
+        if not arches:
+            message = "not built: the image is not of this lock"
+            raise Lacking(message)
+        if not trusted:
+            message = "not built: whose lock it is was refused"
+            raise Lacking(message)
+        try:
+            return self.wanted.rebuild(held, arches)
+        except (FetchFailed, ToolMissing, WorkFailed, WorldImpossible) as error:
+            message = f"not built: {error.message}" + (f" ({error.hint})" if error.hint else "")
+            raise Lacking(message) from error
+
+
+def _no_lock() -> str:
+    raise Lacking(NO_LOCK)

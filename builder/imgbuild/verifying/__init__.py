@@ -1,1 +1,0 @@
-"""Whether an image is what its lock says and who says so: check by check."""

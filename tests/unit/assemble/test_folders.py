@@ -1,0 +1,160 @@
+"""Folders of a base keep their mode and owner when an extension puts files into them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild.assemble import folders, skeleton
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import InputError
+from imgbuild.lock import extension
+from imgbuild.lock.lock import AddedFile, AddedFolder, Lock
+from imgbuild.lock.published import Extended
+from imgbuild.lock.resolution import RegistryLayer
+from imgbuild.oci.layer import write_layer
+from imgbuild.oci.merged import Merged
+from imgbuild.oci.tar import Kind, Member
+from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.plan.plan import AddedFilesRecipe, plan
+from imgbuild.values import Arch, sha256
+from tests import extended, images
+
+PRIVATE, OWNED = "/etc/ssl/private/team.pem", "/var/lib/agent/team/list"
+BASE = (
+    Member(path="etc/ssl/private", kind=Kind.FOLDER, mode=0o700),
+    Member(path="var/lib/agent", kind=Kind.FOLDER, mode=0o750, uid=7, gid=50),
+    Member(path="var/local", kind=Kind.FOLDER, mode=0o2775, gid=50),
+    Member(path="var/run", kind=Kind.LINK, mode=0o777, target="/run"),
+    Member(path="srv", kind=Kind.FOLDER, mode=0o755),
+    images.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
+)
+
+
+class World:
+    """An extension of a published target on a registry's image, whose layers are in the cache."""
+
+    def __init__(self, folder: Path) -> None:
+        self.matrix: Extended = extended.read(extended.repository(folder / "repository"))
+        self.store = Store.open(folder / "cache")
+        self.inputs = Inputs(self.matrix, self.store, Http(offline=True), offline=True)
+        # Two layers, since a later one may change a folder of an earlier one.
+        self.layers = [images.layer(folder / "blobs", each) for each in (
+            [Member(path="var/lib/agent", kind=Kind.FOLDER, mode=0o700), *BASE[2:]], BASE[:2]
+        )]  # fmt: skip
+        for record, blob in self.layers:
+            self.store.add_blob(blob, record.digest)
+
+    def lock(self, *placed: str) -> Lock:
+        """The lock with files at these paths."""
+        made = extension.make_lock(self.matrix, extended.OWN, extended.resolved(self.matrix))
+        assert made.extends is not None
+        base = msgspec.structs.replace(made.base, kind="registry", image="host/base")
+        below = tuple(
+            RegistryLayer(digest=record.digest, size=record.size, diff_id=record.diff_id)
+            for record, _ in self.layers
+        )
+        found = msgspec.structs.replace(made.arch[Arch.X86_64], base_layers=below, debs=())
+        script = AddedFile(file="train.sh", size=len(extended.SCRIPT),
+                           sha256=sha256(extended.SCRIPT), mode="0600")  # fmt: skip
+        extends = msgspec.structs.replace(
+            made.extends, files=dict.fromkeys(placed, script), links={}
+        )
+        return msgspec.structs.replace(made, base=base, arch={Arch.X86_64: found}, extends=extends)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def recipe(lock: Lock) -> AddedFilesRecipe:
+    """What adds the user's files."""
+    found = plan(lock, Arch.X86_64).layers[-1].recipe
+    assert isinstance(found, AddedFilesRecipe)
+    return found
+
+
+def test_folders_that_are_not_plain_are_locked(world: World) -> None:
+    lock = folders.known(world.lock(PRIVATE, OWNED, "/srv/a", "/new/b"), world.inputs)
+    assert lock.extends is not None
+    assert lock.extends.arch[Arch.X86_64].folders == {
+        "/etc/ssl/private": AddedFolder(mode="0700"),
+        "/var/lib/agent": AddedFolder(mode="0750", uid=7, gid=50),
+    }
+
+
+def test_a_second_time_the_base_is_not_read(world: World) -> None:
+    first = folders.known(world.lock(PRIVATE), world.inputs)
+    for record, _ in world.layers:
+        blob = world.store.blob(record.digest)
+        assert blob is not None
+        blob.unlink()
+    assert folders.known(world.lock(PRIVATE), world.inputs) == first
+
+
+def test_the_image_has_them_as_the_base_has(world: World) -> None:
+    lock = folders.known(world.lock(PRIVATE, OWNED), world.inputs)
+    own = recipe(lock)
+    layer = io.BytesIO()
+    write_layer(skeleton.added_members(own, dict.fromkeys(own.files, extended.SCRIPT)), layer)
+    (world.store.root.parent / "own").write_bytes(layer.getvalue())
+    tree = Merged()
+    blobs = [world.store.blob(record.digest) for record, _ in world.layers]
+    for blob in (*blobs, world.store.root.parent / "own"):
+        assert blob is not None
+        with inflated(blob) as stream:
+            tree.add(Reader(stream, str(blob)))
+    found = {path: (node.mode, node.uid, node.gid) for path, node in tree.walk()}
+    assert found["/etc/ssl/private"] == (0o700, 0, 0)
+    assert found["/var/lib/agent"] == (0o750, 7, 50)
+    assert found["/var/lib/agent/team"] == (0o755, 0, 0)
+    assert found[PRIVATE] == (0o600, 0, 0)
+
+
+def test_where_all_folders_are_plain_the_layer_is_as_it_was(world: World) -> None:
+    before = world.lock("/srv/a", "/opt/b/c")
+    after = folders.known(before, world.inputs)
+    assert after == before
+    moved = folders.known(world.lock(PRIVATE), world.inputs)
+    ids = [plan(each, Arch.X86_64).layers[-1].id for each in (world.lock(PRIVATE), moved)]
+    assert ids[0] != ids[1]
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [("/var/run/team/x", "/var/run is no folder there: symlink"),
+     ("/etc/passwd/x", "/etc/passwd is no folder there: file"),
+     ("/var/local/team/x", "/var/local hands its group on to what is in it (its mode is 2775)"),
+     ("/srv", "/srv is a folder there"),
+     ("/etc/ssl/private", "/etc/ssl/private is a folder there"),
+     # A folder that nobody names, above others.
+     ("/etc", "/etc is a folder there")],
+)  # fmt: skip
+def test_a_file_below_what_cannot_hold_it_is_refused(world: World, place: str, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        folders.known(world.lock("/srv/a", place), world.inputs)
+    assert told in caught.value.message
+    assert f"targets.ours.files.{place} " in caught.value.message
+    if told.endswith("is a folder there"):
+        assert caught.value.hint == f"write {place}/train.sh"
+
+
+def test_a_link_in_place_of_a_folder_is_refused(world: World) -> None:
+    lock = world.lock()
+    assert lock.extends is not None
+    extends = msgspec.structs.replace(lock.extends, links={"/srv": "/data/srv1"})
+    with pytest.raises(InputError, match=r"targets\.ours\.links\./srv .* is a folder") as caught:
+        folders.known(msgspec.structs.replace(lock, extends=extends), world.inputs)
+    assert caught.value.hint == "write /srv/srv1"
+
+
+def test_a_file_in_place_of_a_file_or_of_a_link_is_no_folder(world: World) -> None:
+    lock = folders.known(world.lock("/etc/passwd", "/var/run"), world.inputs)
+    assert lock.extends is not None
+    assert lock.extends.arch[Arch.X86_64].folders == {}

@@ -1,0 +1,316 @@
+"""Which mirror is used, and what it gives: settings, missing and damaged files, broken lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import asdict
+
+from imgbuild.assemble import mirror, published_layers
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.assemble.mirror import Mirror, Origin
+from imgbuild.assemble.mirror_items import Input
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.lock.lock import make_lock
+from imgbuild.lock.resolution import Built, Deb, Locked, Resolution, Wheel
+from imgbuild.plan.plan import plan
+from imgbuild.registry.client import Client
+from imgbuild.solve import sdists
+from imgbuild.values import Arch, sha256
+from tests import extended, registries, samples
+from tests.registries import Registry
+from tests.registry_words import Fault
+
+NAME = "team/inputs"
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    registries.alone(monkeypatch, tmp_path)
+    monkeypatch.delenv(mirror.VARIABLE, raising=False)
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    with registries.serve(Registry()) as found:
+        yield found
+
+
+def given(registry: Registry, name: str, data: bytes, *, layer: bool = False) -> Input:
+    """An input that the registry has."""
+    item = wanted(name, data, layer=layer)
+    registry.blobs[NAME, item.digest] = data
+    return item
+
+
+def wanted(name: str, data: bytes, *, layer: bool = False) -> Input:
+    return Input(
+        file=name, digest=f"sha256:{sha256(data)}", size=len(data),
+        media_type="application/zip", layer=layer,
+    )  # fmt: skip
+
+
+def mirror_of(registry: Registry, *, only: bool = False, attempts: int = 2) -> Mirror:
+    client = Client(first_wait=0.001, attempts=attempts)
+    return Mirror(registry.repository(NAME), only=only, client=client)
+
+
+# -- which
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project's folder, with no setting anywhere."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv(mirror.VARIABLE, raising=False)
+    return tmp_path
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_the_option_goes_before_the_environment_the_project_and_the_user(alone, monkeypatch):
+    assert mirror.find(alone) is None
+    write(mirror.user_file(), '{"mirror": "user.example/a", "only": true}')
+    found = mirror.find(alone)
+    assert found is not None
+    assert (found.origin, found.setting.mirror, found.setting.only) == (
+        Origin.USER, "user.example/a", True
+    )  # fmt: skip
+    assert found.place == alone / "config/imgbuild/mirror.json"
+    write(alone / "mirror.json", '{"mirror": "project.example/a"}')
+    found = mirror.find(alone)
+    assert found is not None
+    assert (found.origin, found.setting.only) == (Origin.PROJECT, False)
+    monkeypatch.setenv(mirror.VARIABLE, "environment.example/a")
+    found = mirror.find(alone)
+    assert found is not None
+    assert (found.origin, found.place) == (Origin.ENVIRONMENT, None)
+    found = mirror.find(alone, "option.example/a", only=True)
+    assert found is not None
+    assert (found.setting.mirror, found.setting.only) == ("option.example/a", True)
+
+
+def test_off_goes_before_what_is_behind_it(alone, monkeypatch):
+    write(alone / "mirror.json", '{"mirror": "project.example/a"}')
+    assert mirror.find(alone, "off") is None
+    monkeypatch.setenv(mirror.VARIABLE, "off")
+    assert mirror.find(alone) is None
+    found = mirror.find(alone, "option.example/a")
+    assert found is not None
+    monkeypatch.setenv(mirror.VARIABLE, "")  # as if it were not set
+    found = mirror.find(alone)
+    assert found is not None
+    assert found.origin is Origin.PROJECT
+
+
+def test_a_setting_that_cannot_be_read_is_refused_with_its_place(alone):
+    write(alone / "mirror.json", '{"mirrors": "project.example/a"}')
+    with pytest.raises(InputError, match=r"mirror\.json is not a valid setting of a mirror"):
+        mirror.find(alone)
+    write(alone / "mirror.json", '{"mirror": "not a place"}')
+    with pytest.raises(InputError, match="not a place"):
+        mirror.find(alone)
+
+
+def test_a_mirror_alone_needs_a_mirror(alone):
+    with pytest.raises(InputError, match="--mirror-only needs a mirror"):
+        mirror.find(alone, only=True)
+
+
+def test_for_a_lock_no_mirror_is_the_only_source(alone):
+    named = mirror.find(alone, "option.example/a", only=True)
+    bound, free = Mirror.of(named), Mirror.of(named, any_source=True)
+    assert bound is not None
+    assert free is not None
+    assert (bound.only, free.only) == (True, False)
+    assert Mirror.of(None) is None
+
+
+def test_a_registry_without_tls_is_one_that_somebody_named(alone):
+    write(alone / "mirror.json", '{"mirror": "a.example/x", "plain_http": true}')
+    assert Mirror.of(mirror.find(alone))._plain_http == ("a.example",)  # type: ignore[union-attr]
+    named = mirror.find(alone, "b.example/x")
+    assert Mirror.of(named)._plain_http == ()  # type: ignore[union-attr]
+    found = Mirror.of(named, plain_http=["b.example"])
+    assert found is not None
+    assert found._plain_http == ("b.example",)
+
+
+# -- what it gives
+
+
+def test_files_and_layers_come_into_the_store(registry):
+    store = Store.open()
+    items = [
+        given(registry, "a.whl", b"wheel"),
+        given(registry, "layers/x", b"layer", layer=True),
+        wanted("absent.whl", b"never there"),
+    ]
+    assert mirror_of(registry).bring(items, store, title="small") == {
+        items[0].digest, items[1].digest
+    }  # fmt: skip
+    path, blob = store.file(items[0].sha256), store.blob(items[1].digest)
+    assert path is not None
+    assert blob is not None
+    assert (path.read_bytes(), blob.read_bytes()) == (b"wheel", b"layer")
+    assert store.file(items[1].sha256) is None
+    assert store.fact("name", items[0].sha256) == b"a.whl"
+    asked = [one for one in registry.requests if "/blobs/" in one.path]
+    assert len(asked) == 3  # one for each, and none beside
+    assert {one.method for one in asked} == {"GET"}
+
+
+def test_what_is_in_the_store_is_not_asked_for(registry):
+    store = Store.open()
+    item = given(registry, "a.whl", b"wheel")
+    found = mirror_of(registry)
+    found.bring([item], store, title="small")
+    before = len(registry.requests)
+    assert found.bring([item], store, title="small") == {item.digest}
+    assert len(registry.requests) == before
+
+
+def test_a_layer_that_lies_among_the_files_is_taken_from_there(registry):
+    """As a process leaves it that was killed between download and store."""
+    store = Store.open()
+    item = wanted("layers/x", b"layer", layer=True)
+    with store.scratch() as scratch:
+        (scratch / "file").write_bytes(b"layer")
+        store.add_file(scratch / "file", item.sha256)
+    assert mirror_of(registry).bring([item], store, title="small") == {item.digest}
+    assert store.blob(item.digest) is not None
+
+
+def test_what_an_earlier_run_left_is_gone_on_with(registry):
+    data = bytes(range(256)) * 40
+    item, store = given(registry, "a.whl", data), Store.open()
+    with store.partial(item.sha256, stop=lambda: False) as partial:
+        assert partial is not None
+        partial.write_bytes(data[:1000])
+    assert mirror_of(registry).bring([item], store, title="small") == {item.digest}
+    (asked,) = registry.asked("GET .*/blobs/")
+    assert asked.headers["Range"] == "bytes=1000-"
+
+
+def test_a_broken_line_is_tried_again(registry):
+    item = given(registry, "a.whl", bytes(range(256)) * 4096)
+    registry.faults.append(Fault(r"GET .*/blobs/", cut_answer=700_000))
+    assert mirror_of(registry).bring([item], Store.open(), title="small") == {item.digest}
+    assert len(registry.asked("GET .*/blobs/")) == 2
+
+
+def test_other_bytes_are_passed_over_or_refused(registry, capsys):
+    good, bad = given(registry, "good.whl", b"good"), wanted("bad.whl", b"right")
+    registry.blobs[NAME, bad.digest] = b"wrong"
+    store = Store.open()
+    assert mirror_of(registry).bring([good, bad], store, title="small") == {good.digest}
+    assert f"bad.whl of {registry.host}/{NAME} is passed over" in capsys.readouterr().err
+    assert store.file(bad.sha256) is None
+    with pytest.raises(IntegrityError):
+        mirror_of(registry, only=True).bring([bad], store, title="small")
+    assert store.file(bad.sha256) is None
+
+
+def test_a_mirror_that_fails_is_given_up_once(registry, capsys):
+    items = [given(registry, f"{name}.whl", name.encode()) for name in "abc"]
+    registry.faults.append(Fault("GET .*/blobs/", times=1000, status=503))
+    found = mirror_of(registry)
+    assert found.bring(items, Store.open(), title="small") == set()
+    assert f"the mirror {registry.host}/{NAME} is passed over" in capsys.readouterr().err
+    registry.faults.clear()
+    before = len(registry.requests)
+    assert found.bring(items, Store.open(), title="small") == set()
+    assert len(registry.requests) == before
+    registry.faults.append(Fault("GET .*/blobs/", times=1000, status=503))
+    with pytest.raises(FetchFailed, match="503"):
+        mirror_of(registry, only=True).bring(items, Store.open(), title="small")
+
+
+def test_a_mirror_that_fails_after_some_files_has_given_these(registry):
+    large, small = given(registry, "large.whl", b"x" * 5000), given(registry, "small.whl", b"y")
+    registry.faults.append(Fault(f"GET .*/blobs/{small.digest}", times=1000, status=500))
+    store = Store.open()
+    have = mirror_of(registry).bring([large], store, title="small")
+    found = mirror_of(registry, attempts=1).bring([large, small], store, title="small")
+    assert found == have == {large.digest}
+
+
+# -- what a build asks it for
+
+
+def named(name: str, registry: Registry, *, there: bool = True) -> Locked:
+    """A file as a lock has it; `there` says whether the mirror has it."""
+    data = f"bytes of {name}".encode()
+    item = given(registry, name, data) if there else wanted(name, data)
+    return Locked(file=name, size=item.size, sha256=item.sha256)
+
+
+def test_what_builds_a_wheel_is_asked_for_only_if_the_wheel_is_not_there(registry):
+    """The debs are those of this machine's architecture: the wheel is built under them."""
+    host, matrix = sdists.host_arch(), samples.matrix()
+    for there in (True, False):
+        word = f"{there}".lower()
+        deb = named(f"pool/main/p/python3/python3-{word}.deb", registry)
+        tool = named(f"setuptools-{word}-py3-none-any.whl", registry)
+        built = Built(
+            package="antlr", version="4.9", index="pypi", env={},
+            sdist=named(f"antlr-{word}.tar.gz", registry),
+            requires=(
+                Wheel(**asdict(tool), package="setuptools", version="80", index="pypi"),
+            ),
+            wheel=named(f"antlr-{word}-py3-none-any.whl", registry, there=there),
+        )  # fmt: skip
+        debs = (Deb(**asdict(deb), package="python3", version="3", arch="amd64"),)
+        resolution = Resolution(wheels=(), built=(built,), debs=debs)
+        lock = make_lock(matrix, "small", {host: resolution})
+        store = Store.open()
+        inputs = Inputs(matrix, store, Http(), offline=False, mirror=mirror_of(registry))
+        assert inputs.mirror is not None
+        brought = inputs._from_mirror(inputs.mirror, lock, {built.wheel.sha256})
+        assert brought == ({built.wheel.sha256} if there else set())
+        parts = (built.sdist, tool, deb)
+        assert [store.file(part.sha256) is not None for part in parts] == [not there] * 3
+
+
+def test_offline_asks_no_mirror(registry):
+    lock = samples.lock()
+    inputs = Inputs(
+        samples.matrix(), Store.open(), Http(offline=True), offline=True,
+        mirror=mirror_of(registry),
+    )  # fmt: skip
+    with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:
+        inputs.download(lock, {lock.arch[Arch.X86_64].wheels[0].sha256})
+    assert caught.value.hint == "run once without --offline"
+    assert registry.requests == []
+
+
+def test_published_layers_are_asked_of_the_mirror_and_else_made_of_inputs(registry, tmp_path):
+    """Where it is the only source, no other registry is asked for what it lacks."""
+    matrix = extended.read(
+        extended.repository(
+            tmp_path / "ours",
+            extended.MATRIX.replace("    from: ../project", "    image: registry.example/small"),
+        )
+    )
+    planned = plan(extended.published(), Arch.X86_64)
+    known = extended.records([planned])
+    data = b"the first layer"
+    record = known[planned.layers[0].id]
+    known[planned.layers[0].id] = msgspec.structs.replace(
+        record, digest=f"sha256:{sha256(data)}", size=len(data)
+    )
+    store = Store.open()
+    only = mirror_of(registry, only=True)
+    inputs = Inputs(matrix, store, Http(), offline=False, mirror=only)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(published_layers, "records", lambda *_: known)
+        published_layers.take(extended.OWN, planned.layers, known, inputs)
+        assert store.blob(f"sha256:{sha256(data)}") is None
+        registry.blobs[NAME, f"sha256:{sha256(data)}"] = data
+        published_layers.take(extended.OWN, planned.layers, known, inputs)
+    assert store.blob(f"sha256:{sha256(data)}") is not None

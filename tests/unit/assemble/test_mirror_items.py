@@ -1,0 +1,119 @@
+"""The inputs of a lock as files of a mirror, and the artifact that names them."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+from imgbuild.assemble import mirror_items
+from imgbuild.lock.lock import AddedFile, Extends, Lock, make_lock
+from imgbuild.lock.resolution import Built, Locked, RegistryLayer
+from imgbuild.values import Arch, sha256
+from tests import samples
+
+X86 = Arch.X86_64
+
+
+def locked(file: str) -> Locked:
+    return Locked(file=file, size=len(file), sha256=sha256(file.encode()))
+
+
+BUILT = Built(
+    package="antlr",
+    version="4.9",
+    index="pypi",
+    sdist=locked("antlr-4.9.tar.gz"),
+    env={},
+    requires=(samples.wheel("setuptools"),),
+    wheel=locked("antlr-4.9-py3-none-any.whl"),
+)
+LAYER = RegistryLayer(
+    digest=f"sha256:{'a' * 64}", size=77, diff_id=f"sha256:{'b' * 64}",
+    media_type="application/vnd.oci.image.layer.v1.tar",
+)  # fmt: skip
+
+
+def lock_of_everything() -> Lock:
+    """Wheels, one of them twice, a built one, debs, a base layer, a file of an extension."""
+    own = samples.lock()
+    resolution = msgspec.structs.replace(
+        own.arch[X86], built=(BUILT,), base_layers=(LAYER,),
+        wheels=(*own.arch[X86].wheels, samples.wheel("setuptools")),
+    )  # fmt: skip
+    added = AddedFile(**msgspec.structs.asdict(locked("conf/train.yaml")), mode="0644")
+    extends = Extends(
+        target="published", lock="0" * 64, digest=LAYER.digest, packages=(),
+        files={"/etc/train.yaml": added}, links={}, arch={},
+    )  # fmt: skip
+    return msgspec.structs.replace(own, arch={X86: resolution}, extends=extends)
+
+
+def test_every_kind_of_input_is_there_once_and_by_its_own_hash():
+    lock = lock_of_everything()
+    found = mirror_items.inputs(lock, X86)
+    assert [item.file for item in found] == sorted(item.file for item in found)
+    by_file = {item.file: item for item in found}
+    assert len(by_file) == len(found)
+    kinds = {name: item.media_type for name, item in by_file.items()}
+    assert kinds == {
+        "antlr-4.9-py3-none-any.whl": mirror_items.WHEEL_TYPE,
+        "antlr-4.9.tar.gz": mirror_items.SDIST_TYPE,
+        "files/conf/train.yaml": mirror_items.OTHER_TYPE,
+        f"layers/{'a' * 64}": LAYER.media_type,
+        "pip-1.0-py3-none-any.whl": mirror_items.WHEEL_TYPE,
+        "pool/main/b/bash/bash_1.0-1_amd64.deb": mirror_items.DEB_TYPE,
+        "pool/main/p/python3/python3_1.0-1_amd64.deb": mirror_items.DEB_TYPE,
+        "setuptools-1.0-py3-none-any.whl": mirror_items.WHEEL_TYPE,
+        "torch-2.6.0-py3-none-any.whl": mirror_items.WHEEL_TYPE,
+    }
+    assert [item.file for item in found if item.layer] == [f"layers/{'a' * 64}"]
+    assert by_file["antlr-4.9.tar.gz"].sha256 == BUILT.sdist.sha256
+    assert by_file["antlr-4.9.tar.gz"].size == BUILT.sdist.size
+    assert mirror_items.inputs_of_all(lock).keys() == {item.sha256 for item in found}
+
+
+def test_a_zipped_sdist_is_a_zip():
+    sdist = locked("antlr-4.9.zip")
+    lock = samples.lock()
+    built = msgspec.structs.replace(BUILT, sdist=sdist)
+    resolution = msgspec.structs.replace(lock.arch[X86], built=(built,))
+    lock = msgspec.structs.replace(lock, arch={X86: resolution})
+    (item,) = [item for item in mirror_items.inputs(lock, X86) if item.file == sdist.file]
+    assert item.media_type == "application/zip"
+
+
+def test_the_artifact_follows_from_the_lock_alone():
+    """Golden: another digest would make every mirror's artifacts new ones."""
+    data = mirror_items.artifact(lock_of_everything(), X86)
+    assert sha256(data) == "23ac891d794d3f1f2b9e384204c8e19cec108b27403d3d9a9ee3a170532d51cf"
+    document = json.loads(data)
+    assert document["artifactType"] == "application/vnd.imgbuild.inputs.v1+json"
+    assert document["annotations"] == {
+        "dev.imgbuild.target": "small", "dev.imgbuild.arch": "x86_64"
+    }  # fmt: skip
+    assert "subject" not in document
+    layer = document["layers"][0]
+    assert layer == {
+        "mediaType": "application/zip",
+        "digest": f"sha256:{BUILT.wheel.sha256}",
+        "size": BUILT.wheel.size,
+        "annotations": {"org.opencontainers.image.title": BUILT.wheel.file},
+    }
+
+
+def test_each_architecture_has_its_own_and_tags_tell_them_apart():
+    matrix = samples.matrix(arch=(X86, Arch.ARM64))
+    arches = {arch: samples.resolution(arch=arch) for arch in (X86, Arch.ARM64)}
+    lock = make_lock(matrix, "small", arches)
+    made = {arch: mirror_items.artifact(lock, arch) for arch in lock.arch}
+    assert made[X86] != made[Arch.ARM64]
+    stays, newest = mirror_items.tags(lock, Arch.ARM64, made[Arch.ARM64])
+    assert newest == "small-arm64-inputs"
+    assert stays == f"small-arm64-inputs-{sha256(made[Arch.ARM64])[:12]}"
+
+
+def test_settings_that_no_input_follows_from_do_not_move_the_artifact():
+    lock = samples.lock()
+    other = msgspec.structs.replace(lock, as_of="2030-01-01", requirements={})
+    assert mirror_items.artifact(lock, X86) == mirror_items.artifact(other, X86)

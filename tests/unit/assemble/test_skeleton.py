@@ -1,0 +1,78 @@
+"""The layers that come from no package."""
+
+from __future__ import annotations
+
+from imgbuild.assemble import skeleton
+from imgbuild.oci.tar import Kind
+from imgbuild.plan.plan import FilesRecipe, VenvRecipe
+from tests import samples
+
+VENV = VenvRecipe(prefix="/opt/venv", python="3.11", interpreter="/usr/bin/python3.11")
+FILES = FilesRecipe(user=samples.USER, workdir="/workspace", cache="/var/cache/imgbuild")
+
+
+def by_path(members):
+    return {member.path: member for member in members}
+
+
+def test_the_environment_links_to_the_interpreter():
+    members = by_path(skeleton.venv_members(VENV))
+    assert members["opt/venv/bin/python"].target == "/usr/bin/python3.11"
+    assert members["opt/venv/bin/python3.11"].target == "python"
+    assert members["opt/venv/lib64"].target == "lib"
+    assert b"home = /usr/bin\n" in members["opt/venv/pyvenv.cfg"].content
+    assert members["opt/venv/lib/python3.11/site-packages"].kind is Kind.FOLDER
+
+
+def test_any_user_can_write_work_and_cache_folders():
+    members = by_path(skeleton.files_members(FILES))
+    assert members["workspace"].mode == members["var/cache/imgbuild"].mode == 0o1777
+    home = members["home/imgbuild"]
+    assert (home.uid, home.gid, home.mode) == (1000, 1000, 0o755)
+
+
+def test_the_entry_point_runs_and_knows_the_cache():
+    members = by_path(skeleton.files_members(FILES))
+    assert members["opt/imgbuild/entrypoint"].mode == 0o755
+    text = members["opt/imgbuild/environment.sh"].content
+    assert b"/var/cache/imgbuild" in text
+    assert b"@" not in text.replace(b'"$@"', b"")
+
+
+def test_a_debian_base_has_its_user_already():
+    assert "etc/passwd" not in by_path(skeleton.files_members(FILES))
+
+
+def test_a_registry_base_gets_the_user_once():
+    recipe = FilesRecipe(
+        user=samples.USER,
+        workdir="/workspace",
+        cache="/var/cache/imgbuild",
+        passwd="root:x:0:0::/root:/bin/sh\nimgbuild:x:5:5::/:/bin/sh\n",
+        group="root:x:0:\n",
+    )
+    members = by_path(skeleton.files_members(recipe))
+    assert members["etc/passwd"].content == (
+        b"root:x:0:0::/root:/bin/sh\nimgbuild:x:1000:1000::/home/imgbuild:/bin/bash\n"
+    )
+    assert members["etc/group"].content == b"root:x:0:\nimgbuild:x:1000:\n"
+
+
+def test_our_user_is_the_first_with_its_number():
+    """Ubuntu's images have a user 1000 of their own, whose name and home must not win."""
+    recipe = FilesRecipe(
+        user=samples.USER,
+        workdir="/workspace",
+        cache="/var/cache/imgbuild",
+        passwd="root:x:0:0::/root:/bin/sh\nubuntu:x:1000:1000::/home/ubuntu:/bin/sh\n",
+        group="root:x:0:\nubuntu:x:1000:\nvideo:x:44:ubuntu\n",
+    )
+    members = by_path(skeleton.files_members(recipe))
+    assert members["etc/passwd"].content.splitlines() == [
+        b"root:x:0:0::/root:/bin/sh",
+        b"imgbuild:x:1000:1000::/home/imgbuild:/bin/bash",
+        b"ubuntu:x:1000:1000::/home/ubuntu:/bin/sh",
+    ]
+    assert members["etc/group"].content == (
+        b"root:x:0:\nimgbuild:x:1000:\nubuntu:x:1000:\nvideo:x:44:ubuntu\n"
+    )

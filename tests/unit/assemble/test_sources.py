@@ -1,0 +1,119 @@
+"""Which files of a lock need a server, and which a machine without a network can have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild.assemble import sources
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed
+from imgbuild.lock.lock import Lock, make_lock
+from imgbuild.lock.resolution import Built, Deb, Locked, Resolution, Wheel
+from imgbuild.matrix.model import Index, Matrix
+from imgbuild.solve.sdists import host_arch
+from imgbuild.values import Arch, sha256
+from tests import samples
+
+
+def words(file: str) -> bytes:
+    return f"the bytes of {file}".encode()
+
+
+def locked(file: str) -> Locked:
+    return Locked(file=file, size=len(words(file)), sha256=sha256(words(file)))
+
+
+def wheel(package: str, index: str) -> Wheel:
+    file = locked(f"{package}-1.0-py3-none-any.whl")
+    return Wheel(**msgspec.structs.asdict(file), package=package, version="1.0", index=index)
+
+
+def deb(package: str) -> Deb:
+    file = locked(f"pool/main/{package}_1.0_all.deb")
+    return Deb(**msgspec.structs.asdict(file), package=package, version="1.0", arch="all")
+
+
+SDIST = locked("demo-1.0.tar.gz")
+BACKEND = wheel("backend", "own")
+TOOLS = wheel("tools", "pypi")
+DEBS = (deb("bash"), deb("python3"))
+BUILT = Built(
+    package="demo",
+    version="1.0",
+    index="own",
+    sdist=SDIST,
+    env={},
+    requires=(BACKEND, TOOLS),
+    wheel=locked("demo-1.0-py3-none-any.whl"),
+)
+
+
+def world(folder: Path, arch: Arch, debs: tuple[Deb, ...] = DEBS) -> tuple[Lock, Matrix]:
+    """A lock for `arch` with a built wheel, whose sdist and backend lie in a folder."""
+    matrix = samples.matrix(indexes={"demo": "own", "backend": "own"}, arch=(arch,))
+    own = Index(url=f"{folder.as_uri()}/", flat=True, upload_times="none")
+    nowhere = Index(url="http://127.0.0.1:9/simple")
+    matrix = msgspec.structs.replace(matrix, indexes={"pypi": nowhere, "own": own})
+    resolution = Resolution(wheels=(), built=(BUILT,), debs=debs)
+    return make_lock(matrix, "small", {arch: resolution}), matrix
+
+
+def store_of(folder: Path, items: Iterable[Locked]) -> Store:
+    store = Store.open(folder / "cache")
+    for item in items:
+        with store.scratch() as temporary:
+            path = temporary / "file"
+            path.write_bytes(words(item.file))
+            store.add_file(path, item.sha256)
+    return store
+
+
+def other(arch: Arch) -> Arch:
+    return next(each for each in Arch if each is not arch)
+
+
+@pytest.mark.parametrize(
+    ("here", "needed"),
+    [
+        ((TOOLS, *DEBS), False),  # the sdist and the backend lie in the folder
+        ((SDIST, BACKEND, TOOLS, *DEBS), False),
+        (DEBS, True),
+        ((TOOLS,), True),
+        ((TOOLS, DEBS[0]), True),
+        ((), True),
+    ],
+)
+def test_a_wheel_is_built_without_a_server_if_its_root_is_here_too(
+    tmp_path: Path, here: tuple[Locked, ...], needed: bool
+) -> None:
+    lock, matrix = world(tmp_path, host_arch())
+    due = {BUILT.wheel.sha256}
+    assert sources.far(lock, due, matrix, store_of(tmp_path, here)) == (due if needed else set())
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_lock_without_packages_of_this_machine_needs_debians_archive(
+    tmp_path: Path, elsewhere: bool
+) -> None:
+    arch, debs = (other(host_arch()), DEBS) if elsewhere else (host_arch(), ())
+    lock, matrix = world(tmp_path, arch, debs)
+    due = {BUILT.wheel.sha256}
+    assert sources.far(lock, due, matrix, store_of(tmp_path, (TOOLS, *DEBS))) == due
+
+
+def test_offline_it_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
+    (tmp_path / SDIST.file).write_bytes(words(SDIST.file))
+    (tmp_path / BACKEND.file).write_bytes(words(BACKEND.file))
+    lock, matrix = world(tmp_path, host_arch())
+    store = store_of(tmp_path, (TOOLS,))
+    inputs = Inputs(matrix, store, Http(attempts=1, offline=True), offline=True)
+    with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:
+        inputs.download(lock, {BUILT.wheel.sha256})
+    assert caught.value.hint == "run once without --offline"
+    assert store.file(SDIST.sha256) is None

@@ -1,0 +1,306 @@
+"""Bills of materials: what they say, the published schemas, readers that others wrote."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import lib4sbom
+import msgspec
+import pytest
+from cyclonedx.model.bom import Bom
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packageurl import PackageURL
+
+from imgbuild.attest.sbom import cyclonedx, needs, packages, spdx
+from imgbuild.attest.sbom.document import Bill, Kind, bill
+from imgbuild.attest.sbom.packages import Package, Packages
+from imgbuild.lock import extension
+from imgbuild.lock.resolution import RegistryLayer
+from imgbuild.plan import seal as seals
+from imgbuild.plan.plan import plan
+from imgbuild.values import Arch, sha256
+from tests import billworld, extended
+
+MARKERS = {"platform_system": "Linux", "python_version": "3.11"}
+
+
+@functools.cache
+def made(arch: Arch = Arch.X86_64) -> Bill:
+    lock = billworld.lock()
+    return bill(lock, billworld.seal(lock), arch, billworld.packages(lock))
+
+
+def named(document: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(item for item in document["components"] if item["bom-ref"] == name)
+
+
+def related(document: dict[str, Any]) -> set[tuple[str, str, str]]:
+    return {
+        (
+            row["spdxElementId"].removeprefix("SPDXRef-"),
+            row["relationshipType"],
+            row["relatedSpdxElement"].removeprefix("SPDXRef-"),
+        )
+        for row in document["relationships"]
+    }
+
+
+# -- what needs what
+
+
+def said(**packages: tuple[str, ...]) -> dict[str, Package]:
+    return {name: Package(file=name, needs=lines) for name, lines in packages.items()}
+
+
+def test_requirement_counts_where_its_marker_does():
+    world = said(
+        one=('two; python_version < "3.12"', 'three; platform_system == "Windows"', "absent"),
+        two=(),
+        three=(),
+    )
+    assert needs.of_wheels(world, MARKERS) == {"one": ("two",), "two": (), "three": ()}
+
+
+def test_extra_counts_where_somebody_asks_for_it():
+    world = said(
+        ray=('grpcio; extra == "default"', 'ray[default]; extra == "all"', 'far; extra == "far"'),
+        grpcio=(),
+        far=(),
+        verl=("Ray[all]",),
+    )
+    assert needs.of_wheels(world, MARKERS)["ray"] == ("grpcio",)
+    del world["verl"]
+    assert needs.of_wheels(world, MARKERS)["ray"] == ()
+
+
+def test_deb_needs_the_first_alternative_that_is_there_and_who_provides_it():
+    world = said(one=("absent | two | three", "awk"), two=(), three=())
+    world["mawk"] = Package(file="mawk", gives=("awk",))
+    assert needs.of_debs(world)["one"] == ("mawk", "two")
+
+
+# -- the bill
+
+
+def test_every_part_of_the_lock_is_in_the_bill_once():
+    parts = {part.id: part for part in made().parts}
+    assert list(parts) == sorted(parts)
+    assert set(parts) == {
+        "deb/base-files", "deb/bash", "deb/python3", "layer/files", "layer/venv",
+        "sdist/antlr4-runtime", "system", "tool/setuptools-75.0-py3-none-any.whl",
+        "wheel/antlr4-runtime", "wheel/numpy", "wheel/pip", "wheel/ray", "wheel/torch",
+    }  # fmt: skip
+    assert parts["system"].version == "12"
+    assert parts["deb/bash"].purl == (
+        "pkg:deb/debian/bash@1.0-1?arch=amd64&distro=debian-12&upstream=bash%401.0-0"
+    )
+    assert parts["wheel/torch"].purl == (
+        "pkg:pypi/torch@2.6.0?file_name=torch-2.6.0-py3-none-any.whl"
+    )
+    lock = billworld.lock()
+    layers = {layer.name: layer for layer in billworld.seal(lock).arch[Arch.X86_64].layers}
+    assert parts["wheel/torch"].layer == layers["torch"]
+    assert parts["deb/bash"].layer == layers["debian-12"]
+    assert parts["tool/setuptools-75.0-py3-none-any.whl"].layer is None
+    # python3 has the copyright file of bash, where Debian links to it.
+    assert parts["deb/python3"].licence == parts["deb/bash"].licence
+
+
+def test_image_needs_what_was_asked_for_and_what_nothing_else_needs():
+    found = made()
+    assert found.needs["image"] == (
+        "deb/bash", "deb/python3", "layer/files", "layer/venv", "system",
+        "wheel/antlr4-runtime", "wheel/pip", "wheel/ray", "wheel/torch",
+    )  # fmt: skip
+    assert found.needs["wheel/torch"] == ("wheel/numpy",)
+    assert found.needs["deb/python3"] == ("deb/bash",)
+    assert found.made == {
+        "wheel/antlr4-runtime": (
+            "sdist/antlr4-runtime",
+            "tool/setuptools-75.0-py3-none-any.whl",
+        )
+    }
+
+
+def test_registry_base_is_named_by_digest_and_what_is_in_it_is_unknown():
+    lock = billworld.lock((Arch.X86_64,))
+    digest = f"sha256:{'ab' * 32}"
+    layer = RegistryLayer(digest=f"sha256:{'1' * 64}", size=1, diff_id=f"sha256:{'2' * 64}")
+    base = msgspec.structs.replace(
+        lock.base, kind="registry", image=f"host.example:5000/group/python:3.11@{digest}"
+    )
+    resolved = msgspec.structs.replace(
+        lock.arch[Arch.X86_64], debs=(), base_layers=(layer,), base_manifest=digest
+    )
+    lock = msgspec.structs.replace(lock, base=base, arch={Arch.X86_64: resolved})
+    found = bill(lock, billworld.seal(lock), Arch.X86_64, Packages())
+    part = next(part for part in found.parts if part.kind is Kind.BASE)
+    purl = PackageURL.from_string(part.purl)
+    assert (purl.name, purl.version) == ("python", digest)
+    assert purl.qualifiers == {
+        "arch": "amd64",
+        "repository_url": "host.example:5000/group/python",
+    }
+    assert json.loads(cyclonedx.document(found))["compositions"] == [
+        {"aggregate": "unknown", "assemblies": ["base"]}
+    ]
+    valid_cyclonedx(cyclonedx.document(found))
+    valid_spdx(spdx.document(found))
+
+
+def test_extension_lists_what_it_adds_beside_what_is_published(tmp_path: Path):
+    matrix = extended.read(extended.repository(tmp_path))
+    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
+    sealed = seals.seal(lock, extended.records(plan(lock, one) for one in lock.arch))
+    found = bill(lock, sealed, Arch.X86_64, Packages())
+    parts = {part.id: part for part in found.parts}
+    script = parts["file/opt/team/train.sh"]
+    assert (script.kind, script.sha256) == (Kind.FILE, sha256(extended.SCRIPT))
+    assert script.layer is not None
+    assert script.layer.name == "added-files"
+    assert parts["deb/rsync"].layer is not None
+    assert parts["deb/rsync"].layer.name == "added-debs"
+    assert parts["wheel/torch"].layer is not None
+    assert {"deb/rsync", "wheel/wandb", "wheel/torch", "file/opt/team/train.sh"} <= {
+        *found.needs["image"]
+    }
+    valid_cyclonedx(cyclonedx.document(found))
+    valid_spdx(spdx.document(found))
+
+
+def test_purls_are_as_their_own_library_writes_them():
+    for part in made().parts:
+        if part.purl:
+            assert PackageURL.from_string(part.purl).to_string() == part.purl
+
+
+# -- documents
+
+
+def valid_cyclonedx(data: bytes) -> None:
+    """By the schema that CycloneDX publishes, and read back by its own library."""
+    error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(data.decode())
+    assert error is None, error
+    Bom.from_json(json.loads(data)).validate()  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _spdx_schema() -> jsonschema.Draft7Validator:
+    path = Path(lib4sbom.__file__).parent / "schemas/spdx/2.3-schema.json"
+    schema = json.loads(path.read_bytes())
+    assert schema["$id"] == "http://spdx.org/rdf/terms/2.3"
+    return jsonschema.Draft7Validator(schema)
+
+
+def valid_spdx(data: bytes) -> None:
+    """By the schema that SPDX publishes, and by the rules of its own tools beyond it."""
+    from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDictParser
+    from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
+    value = json.loads(data)
+    assert [error.message for error in _spdx_schema().iter_errors(value)] == []
+    messages = validate_full_spdx_document(JsonLikeDictParser().parse(value))
+    assert [message.validation_message for message in messages] == []
+
+
+@pytest.mark.parametrize("arch", billworld.ARCHES)
+def test_cyclonedx_is_valid(arch: Arch):
+    valid_cyclonedx(cyclonedx.document(made(arch)))
+
+
+@pytest.mark.parametrize("arch", billworld.ARCHES)
+def test_spdx_is_valid(arch: Arch):
+    valid_spdx(spdx.document(made(arch)))
+
+
+def test_validators_refuse_what_is_wrong():
+    broken = json.loads(cyclonedx.document(made()))
+    broken["components"][0]["hashes"] = [{"alg": "SHA-256", "content": "short"}]
+    with pytest.raises(AssertionError):
+        valid_cyclonedx(json.dumps(broken).encode())
+    broken = json.loads(spdx.document(made()))
+    broken["relationships"][1]["relatedSpdxElement"] = "SPDXRef-nobody"
+    with pytest.raises(AssertionError):
+        valid_spdx(json.dumps(broken).encode())
+
+
+def test_cyclonedx_says_what_the_bill_says():
+    found = json.loads(cyclonedx.document(made()))
+    digest = made().digest
+    about = found["metadata"]["component"]
+    assert (about["name"], about["version"], about["type"]) == ("small", digest, "container")
+    assert about["purl"] == f"pkg:oci/small@{digest}?arch=amd64"
+    assert found["metadata"]["timestamp"] == "2025-06-20T00:00:00Z"
+    torch = named(found, "wheel/torch")
+    known = next(part.sha256 for part in made().parts if part.id == "wheel/torch")
+    assert torch["hashes"] == [{"alg": "SHA-256", "content": known}]
+    assert torch["licenses"] == [{"expression": "BSD-3-Clause", "acknowledgement": "declared"}]
+    assert named(found, "wheel/numpy")["licenses"] == [
+        {"license": {"name": "BSD License", "acknowledgement": "declared"}}
+    ]
+    layers = {item["name"]: item["value"] for item in about["properties"]}
+    place = {item["name"]: item["value"] for item in torch["properties"]}["imgbuild:layer"]
+    assert layers[f"imgbuild:layer.{place}.digest"] == next(
+        layer.digest for layer in made().layers if layer.name == "torch"
+    )
+    assert "licenses" not in named(found, "wheel/pip")  # nothing is known of it
+    assert named(found, "sdist/antlr4-runtime")["scope"] == "excluded"
+    assert {"ref": "wheel/torch", "dependsOn": ["wheel/numpy"]} in found["dependencies"]
+    steps = found["formulation"][0]["workflows"][0]
+    assert steps["inputs"][0] == {"resource": {"ref": "sdist/antlr4-runtime"}}
+
+
+def test_spdx_says_what_the_bill_says():
+    found = json.loads(spdx.document(made()))
+    listed = {item["SPDXID"]: item for item in found["packages"]}
+    assert all(item["downloadLocation"] == "NOASSERTION" for item in listed.values())
+    assert listed["SPDXRef-wheel-torch"]["licenseDeclared"] == "BSD-3-Clause"
+    assert listed["SPDXRef-wheel-pip"]["licenseDeclared"] == "NOASSERTION"
+    assert listed["SPDXRef-wheel-numpy"]["licenseDeclared"] == "LicenseRef-imgbuild-BSD-License"
+    assert listed["SPDXRef-deb-bash"]["packageFileName"] == "bash_1.0-1_amd64.deb"
+    texts = {
+        item["licenseId"]: item["extractedText"] for item in found["hasExtractedLicensingInfos"]
+    }
+    assert texts["LicenseRef-imgbuild-BSD-License"] == "BSD License"
+    assert "/usr/share/doc/bash/copyright" in texts["LicenseRef-Debian-permissive"]
+    assert related(found) >= {
+        ("DOCUMENT", "DESCRIBES", "image"),
+        ("image", "CONTAINS", "wheel-torch"),
+        ("wheel-torch", "DEPENDS_ON", "wheel-numpy"),
+        ("wheel-antlr4-runtime", "GENERATED_FROM", "sdist-antlr4-runtime"),
+        ("tool-setuptools-75.0-py3-none-any.whl", "BUILD_TOOL_OF", "wheel-antlr4-runtime"),
+    }
+    assert ("image", "CONTAINS", "sdist-antlr4-runtime") not in related(found)
+
+
+@pytest.mark.parametrize("write", [cyclonedx.document, spdx.document])
+def test_documents_follow_from_the_bill_alone(write):
+    lock = billworld.lock()
+    again = bill(lock, billworld.seal(lock), Arch.X86_64, billworld.packages(lock))
+    assert write(again) == write(made())
+    # Another licence is another document, with another serial number.
+    other = Packages(packages={})
+    changed = bill(lock, billworld.seal(lock), Arch.X86_64, other)
+    field = "serialNumber" if write is cyclonedx.document else "documentNamespace"
+    assert json.loads(write(changed))[field] != json.loads(write(made()))[field]
+    assert write(made(Arch.ARM64)) != write(made())
+
+
+@pytest.mark.parametrize("arch", billworld.ARCHES)
+def test_what_travels_with_a_lock_makes_the_same_bill(arch: Arch):
+    lock = billworld.lock()
+    known = billworld.packages(lock)
+    counted = packages.of_lock(known, lock)
+    assert counted != known
+    assert bill(lock, billworld.seal(lock), arch, counted) == made(arch)
+
+
+def test_identifiers_of_parts_do_not_meet():
+    names = ["deb/g++", "deb/g..", "deb/g.2b.", "wheel/a", "file/opt/a b", "file/opt/a-b"]
+    found = [spdx._id(name) for name in names]
+    assert len(set(found)) == len(names)

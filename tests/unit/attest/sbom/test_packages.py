@@ -1,0 +1,130 @@
+"""What wheels and debs say of themselves, read from real files and kept beside the locks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild import codec
+from imgbuild.attest.sbom import packages
+from imgbuild.attest.sbom.packages import Package, Packages
+from imgbuild.cache.store import Store
+from imgbuild.errors import InputError, IntegrityError, LockStale
+from imgbuild.lock.lock import make_lock
+from imgbuild.lock.resolution import Resolution
+from imgbuild.values import Arch
+from tests import debs, samples
+
+COPYRIGHT = b"Format: https://example.org/copyright-format/1.0/\n\nFiles: *\nLicense: Expat\n"
+METADATA = """\
+Metadata-Version: 2.4
+Name: one
+Version: 1.0
+License-Expression: MIT
+Requires-Dist: ray [serve,data] (>=2.9) ; python_version < "3.12"
+Requires-Dist: numpy>=2; extra == "all"
+Requires-Dist: own @ https://files.example/own.whl
+Requires-Dist: not a requirement!
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "cache")
+
+
+def test_metadata_is_read_without_versions():
+    assert packages.of_metadata("one.whl", METADATA) == Package(
+        file="one.whl",
+        licence="MIT",
+        needs=('ray[data,serve]; python_version < "3.12"', 'numpy; extra == "all"', "own"),
+    )
+
+
+def test_deb_says_licence_source_and_relations(store: Store, tmp_path: Path):
+    deb = debs.make(
+        tmp_path / "tool.deb",
+        "tool",
+        [debs.folder("./usr"), debs.file("./usr/share/doc/tool/copyright", COPYRIGHT)],
+        Source="tools (2:1.0-3)",
+        Depends="libc6 (>= 2.36), mawk | awk",
+        Pre_Depends="dpkg (>= 1.17)",
+        Provides="thing (= 1.0)",
+    )
+    store.add_file(tmp_path / "tool.deb", deb.sha256)
+    assert packages.look([(deb.sha256, deb)], store) == {
+        deb.sha256: Package(
+            file=deb.file,
+            licence="MIT",
+            source="tools",
+            source_version="2:1.0-3",
+            needs=("dpkg", "libc6", "mawk | awk"),
+            gives=("thing",),
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "leads"),
+    [
+        ("./usr/share/doc/tool", "tool-base"),
+        ("./usr/share/doc/tool/copyright", "../tool-base/copyright"),
+    ],
+)
+def test_deb_whose_copyright_file_is_another_ones(
+    store: Store, tmp_path: Path, path: str, leads: str
+):
+    deb = debs.make(tmp_path / "tool.deb", "tool", [debs.symlink(path, leads)])
+    store.add_file(tmp_path / "tool.deb", deb.sha256)
+    assert packages.look([(deb.sha256, deb)], store)[deb.sha256].see == "tool-base"
+
+
+def test_what_the_cache_has_is_kept_and_what_it_lacks_is_left_out(store: Store, tmp_path: Path):
+    wheel = samples.add(store, samples.write_wheel(tmp_path, "torch", "2.6.0"), "torch", "2.6.0")
+    pip = samples.wheel("pip")
+    resolved = Resolution(wheels=(pip, wheel), debs=(samples.deb("bash"), samples.deb("python3")))
+    lock = make_lock(samples.matrix(), "small", {Arch.X86_64: resolved})
+    images = tmp_path / "images"
+    packages.keep(images, lock, store)
+    kept = packages.read_packages(images)
+    assert kept.packages == {wheel.sha256: Package(file=wheel.file)}
+    # A wheel that the resolver has read from afar is known without the file.
+    store.put_fact("metadata", pip.sha256, METADATA.encode())
+    packages.keep(images, lock, store)
+    known = packages.read_packages(images)
+    assert known.packages[pip.sha256].licence == "MIT"
+    # What was read stays known when the file has gone from the cache.
+    store.drop_file(wheel.sha256)
+    packages.packages_path(images).unlink()
+    packages.keep(images, lock, store)
+    assert packages.read_packages(images) == known
+    # Of the needs those count that the lock has: here none of pip's.
+    plain = msgspec.structs.replace(known.packages[pip.sha256], needs=())
+    counted = packages.of_lock(known, lock)
+    assert counted.packages == {wheel.sha256: Package(file=wheel.file), pip.sha256: plain}
+    alone = msgspec.structs.replace(resolved, wheels=(pip,))
+    smaller = msgspec.structs.replace(lock, arch={Arch.X86_64: alone})
+    assert list(packages.of_lock(known, smaller).packages) == [pip.sha256]
+
+
+def test_nothing_known_writes_no_file(store: Store, tmp_path: Path):
+    packages.keep(tmp_path / "images", samples.lock(), store)
+    assert not packages.packages_path(tmp_path / "images").exists()
+
+
+def test_two_that_disagree_about_a_file_are_refused():
+    known = Packages(packages={"a" * 64: Package(file="one.whl", licence="MIT")})
+    with pytest.raises(IntegrityError, match=r"recorded as .*MIT.* is now .*ISC"):
+        packages.merge(known, {"a" * 64: Package(file="one.whl", licence="ISC")})
+
+
+def test_file_that_cannot_be_read_is_refused(tmp_path: Path):
+    path = packages.packages_path(tmp_path)
+    codec.write(path, Packages(format=99))
+    with pytest.raises(LockStale, match=r"packages\.json: format 99; this imgbuild reads 1"):
+        packages.read_packages(tmp_path)
+    path.write_bytes(b"[]")
+    with pytest.raises(InputError, match=r"packages\.json is not a valid list of packages"):
+        packages.read_packages(tmp_path)

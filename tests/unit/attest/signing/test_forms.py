@@ -1,0 +1,141 @@
+"""Statements, envelopes and cosign's two forms, against what the real cosign wrote.
+
+tests/data/signing: an image of the repository 127.0.0.1:5179/signexp(c) signed by cosign 3.1.1, as
+a bundle and as a collection.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild import codec
+from imgbuild.attest.signing import forms, keys, statements
+from imgbuild.attest.signing.forms import Bundle, Claim
+from imgbuild.errors import InputError
+from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor, Manifest
+from imgbuild.values import sha256
+
+DATA = Path(__file__).parents[3] / "data/signing"
+DIGEST = "sha256:02d560857c48149546476f40f0f56fd4735f288a7b9dcf67c4b72c5e429af1f4"
+OTHER = f"sha256:{'0' * 64}"
+
+
+@pytest.fixture(name="key", scope="module")
+def _key():
+    return keys.load_private(DATA / "cosign.key", lambda _: b"pw")
+
+
+def _bundle():
+    return codec.decode((DATA / "bundle.json").read_bytes(), Bundle, file="bundle.json")
+
+
+def test_a_bundle_of_cosign_is_by_its_key(key):
+    bundle = _bundle()
+    assert bundle.dsse_envelope is not None
+    assert bundle.hint == key.public.hint
+    assert bundle.dsse_envelope.by(key.public)
+    statement = bundle.dsse_envelope.statement("bundle.json")
+    assert statement.digests == (DIGEST,)
+    assert statement.predicate_type == statements.SIGNATURE
+
+
+def test_a_changed_payload_type_or_signature_is_nobodys(key):
+    envelope = _bundle().dsse_envelope
+    assert envelope is not None
+    last = bytes([envelope.signatures[0].sig[-1] ^ 1])
+    flipped = statements.Sealed(sig=envelope.signatures[0].sig[:-1] + last)
+    for change in (
+        {"payload": envelope.payload.replace(b"02d56085", b"02d56086")},
+        {"payload_type": "text/plain"},
+        {"signatures": (flipped,)},
+        {"signatures": ()},
+    ):
+        assert not msgspec.structs.replace(envelope, **change).by(key.public)
+
+
+def test_a_collection_of_cosign_is_by_its_key(key):
+    data = (DATA / "claim.json").read_bytes()
+    layer = codec.decode((DATA / "collection.json").read_bytes(), Manifest, file="x").layers[0]
+    assert layer.digest == f"sha256:{sha256(data)}"
+    signed = base64.b64decode(layer.annotations[forms.SIGNATURE_NOTE])
+    assert key.public.verify(data, signed)
+    assert codec.decode(data, Claim, file="claim.json").digest == DIGEST
+
+
+def test_a_claim_has_the_bytes_of_cosigns(key):
+    claim = forms.claim("127.0.0.1:5179/signexpc", DIGEST)
+    assert claim == (DATA / "claim.json").read_bytes()
+    theirs = codec.decode((DATA / "collection.json").read_bytes(), Manifest, file="x").layers[0]
+    ours = forms.signature(claim, key.sign(claim)).descriptor
+    assert (ours.media_type, ours.digest, ours.size) == (
+        theirs.media_type, theirs.digest, theirs.size,
+    )  # fmt: skip
+    assert ours.annotations.keys() == theirs.annotations.keys()
+
+
+def test_our_bundle_has_the_fields_of_cosigns(key):
+    envelope = statements.seal(forms.about_image(DIGEST), key)
+    ours = json.loads(forms.bundle(envelope, key.public.hint))
+    theirs = json.loads((DATA / "bundle.json").read_bytes())
+    for one in (ours, theirs):
+        one["dsseEnvelope"].pop("signatures")
+        one["dsseEnvelope"]["payload"] = json.loads(
+            base64.b64decode(one["dsseEnvelope"]["payload"])
+        )
+    del theirs["dsseEnvelope"]["payload"]["subject"][0]["annotations"]  # cosign's are empty
+    assert ours == theirs
+
+
+def test_the_same_words_have_the_same_bundle(key):
+    made = [
+        forms.bundle(statements.seal(forms.about_image(DIGEST), key), key.public.hint)
+        for _ in range(2)
+    ]
+    assert made[0] == made[1]
+
+
+def test_the_manifest_of_a_bundle_names_type_and_subject():
+    subject = Descriptor(media_type=INDEX, digest=DIGEST, size=506, annotations={"a": "b"})
+    manifest = json.loads(forms.bundle_manifest(subject, b"data", statements.PROVENANCE))
+    assert manifest["artifactType"] == forms.BUNDLE
+    assert manifest["subject"] == {"mediaType": INDEX, "digest": DIGEST, "size": 506}
+    assert manifest["layers"] == [
+        {"mediaType": forms.BUNDLE, "digest": f"sha256:{sha256(b'data')}", "size": 4}
+    ]
+    assert manifest["config"]["digest"] == f"sha256:{sha256(b'{}')}"
+
+
+def test_a_collection_keeps_the_layers_it_is_given(key):
+    claim = forms.claim("host/name", DIGEST)
+    entries = [
+        forms.signature(claim, key.sign(claim)),
+        forms.attestation(statements.seal(b"{}", key), statements.SPDX),
+    ]
+    config, manifest = forms.collection([entry.descriptor for entry in entries])
+    read = codec.decode(manifest, Manifest, file="x")
+    assert read.layers == tuple(entry.descriptor for entry in entries)
+    assert read.config.digest == f"sha256:{sha256(config)}"
+    assert json.loads(config)["rootfs"]["diff_ids"] == [layer.digest for layer in read.layers]
+    assert json.loads(manifest)["mediaType"] == MANIFEST
+
+
+def test_tags_of_collections():
+    assert forms.tag(DIGEST, forms.SIGNATURES) == f"sha256-{DIGEST[7:]}.sig"
+
+
+def test_a_statement_says_which_images_it_is_about():
+    data = statements.of([DIGEST, OTHER], statements.SPDX, {"a": 1})
+    statement = codec.decode(data, statements.Statement, file="x")
+    assert statement.digests == (DIGEST, OTHER)
+    assert (statement.predicate_type, statement.predicate) == (statements.SPDX, {"a": 1})
+
+
+def test_an_envelope_of_something_else_is_refused(key):
+    envelope = statements.seal(b'{"subject": "me"}', key)
+    with pytest.raises(InputError, match="here is not a valid in-toto statement"):
+        envelope.statement("here")

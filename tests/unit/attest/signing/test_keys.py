@@ -1,0 +1,164 @@
+"""Keys: the forms in which openssl and cosign write them, passwords, and what is refused.
+
+tests/data/signing holds a key pair, password "pw", and signatures that the real cosign 3.1.1 made.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization as forms
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from imgbuild.attest.signing import keys
+from imgbuild.errors import InputError
+
+DATA = Path(__file__).parents[3] / "data/signing"
+PLAIN = forms.NoEncryption()
+
+
+def _no_password(path: Path) -> bytes:
+    pytest.fail(f"a password was asked for {path}")
+
+
+def write(path, key, *, form=forms.PrivateFormat.PKCS8, encryption=PLAIN):
+    path.write_bytes(key.private_bytes(forms.Encoding.PEM, form, encryption))
+    return path
+
+
+@pytest.mark.parametrize(
+    "form", [forms.PrivateFormat.PKCS8, forms.PrivateFormat.TraditionalOpenSSL]
+)
+def test_a_key_of_openssl_signs_what_its_public_half_verifies(tmp_path, form):
+    made = ec.generate_private_key(ec.SECP256R1())
+    key = keys.load_private(write(tmp_path / "key.pem", made, form=form), _no_password)
+    (tmp_path / "key.pub").write_bytes(key.public.pem)
+    public = keys.load_public(tmp_path / "key.pub")
+    assert public.hint == key.public.hint
+    assert public.verify(b"word", key.sign(b"word"))
+    assert not public.verify(b"ward", key.sign(b"word"))
+    assert not public.verify(b"word", b"no signature")
+    assert key.sign(b"word") == key.sign(b"word")
+
+
+def test_ed25519_signs_too(tmp_path):
+    key = keys.load_private(write(tmp_path / "key.pem", ed25519.Ed25519PrivateKey.generate()))
+    assert key.public.verify(b"word", key.sign(b"word"))
+    assert not key.public.verify(b"ward", key.sign(b"word"))
+    assert not key.public.verify(b"word", b"too short")
+
+
+@pytest.mark.parametrize(
+    "form", [forms.PrivateFormat.PKCS8, forms.PrivateFormat.TraditionalOpenSSL]
+)
+def test_an_encrypted_key_wants_its_password(tmp_path, monkeypatch, form):
+    secret = forms.BestAvailableEncryption(b"pw")
+    made = ec.generate_private_key(ec.SECP256R1())
+    path = write(tmp_path / "key.pem", made, form=form, encryption=secret)
+    monkeypatch.setenv(keys.PASSWORD, "pw")
+    assert keys.load_private(path).sign(b"word")
+    monkeypatch.setenv(keys.PASSWORD, "another")
+    with pytest.raises(InputError, match="or its password is another") as error:
+        keys.load_private(path)
+    assert "another" not in (error.value.hint or "")
+
+
+def test_a_key_of_cosign_opens_with_its_password(monkeypatch):
+    monkeypatch.setenv(keys.PASSWORD, "pw")
+    key = keys.load_private(DATA / "cosign.key")
+    assert key.public.pem == (DATA / "cosign.pub").read_bytes()
+    monkeypatch.setenv(keys.PASSWORD, "")
+    with pytest.raises(InputError, match="password is another"):
+        keys.load_private(DATA / "cosign.key")
+
+
+def _with(change):
+    """The key file of cosign after `change` of what is inside."""
+    lines = (DATA / "cosign.key").read_text().splitlines()
+    inside = json.loads(base64.b64decode("".join(lines[1:-1])))
+    change(inside)
+    body = base64.b64encode(json.dumps(inside).encode()).decode()
+    return "\n".join([lines[0], body, lines[-1], ""])
+
+
+def _other_cipher(inside):
+    inside["cipher"]["name"] = "aes"
+
+
+def _much_memory(inside):
+    inside["kdf"]["params"]["N"] = 1 << 40
+
+
+def _flipped(inside):
+    data = bytearray(base64.b64decode(inside["ciphertext"]))
+    data[20] ^= 1
+    inside["ciphertext"] = base64.b64encode(data).decode()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_other_cipher, "encrypted with scrypt and aes"),
+        (_much_memory, "no private key"),
+        (_flipped, "no private key"),
+        (lambda inside: inside.pop("cipher"), "no private key"),
+    ],
+)
+def test_a_damaged_key_of_cosign_is_refused(tmp_path, change, said):
+    path = tmp_path / "cosign.key"
+    path.write_text(_with(change))
+    with pytest.raises(InputError, match=said):
+        keys.load_private(path, lambda _: b"pw")
+
+
+def test_no_terminal_and_no_password(monkeypatch):
+    monkeypatch.delenv(keys.PASSWORD, raising=False)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with pytest.raises(InputError, match="no terminal to ask") as error:
+        keys.load_private(DATA / "cosign.key")
+    assert error.value.hint == "set COSIGN_PASSWORD"
+
+
+def test_other_kinds_are_named(tmp_path):
+    others: list[Any] = [
+        ec.generate_private_key(ec.SECP384R1()),
+        rsa.generate_private_key(65537, 2048),
+    ]
+    for number, made in enumerate(others):
+        path = write(tmp_path / f"{number}.pem", made)
+        with pytest.raises(InputError, match="another kind") as error:
+            keys.load_private(path)
+        assert "P-256 and Ed25519" in (error.value.hint or "")
+        pem = made.public_key().public_bytes(
+            forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo
+        )
+        path.write_bytes(pem)
+        with pytest.raises(InputError, match="another kind"):
+            keys.load_public(path)
+
+
+def test_a_private_key_does_not_verify_and_says_what_does(tmp_path):
+    path = write(tmp_path / "key.pem", ec.generate_private_key(ec.SECP256R1()))
+    with pytest.raises(InputError, match="is a private key") as error:
+        keys.load_public(path)
+    assert f"openssl pkey -in {path} -pubout" in (error.value.hint or "")
+    with pytest.raises(InputError, match="is a private key"):
+        keys.load_public(DATA / "cosign.key")
+
+
+def test_what_is_no_key(tmp_path):
+    path = tmp_path / "key.pem"
+    with pytest.raises(InputError, match="cannot read"):
+        keys.load_private(path)
+    path.write_text("hello\n")
+    with pytest.raises(InputError, match="no private key in PEM"):
+        keys.load_private(path)
+    with pytest.raises(InputError, match="no public key in PEM"):
+        keys.load_public(path)
+    with pytest.raises(InputError, match="no private key in PEM"):
+        keys.load_private(DATA / "cosign.pub")

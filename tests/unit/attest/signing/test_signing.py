@@ -1,0 +1,210 @@
+"""Signing in a registry and reading it back: both forms, twice, by others, damaged, moved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+from imgbuild.attest.signing import forms, keys, signer, statements, stored
+from imgbuild.oci.documents import MANIFEST, Descriptor
+from imgbuild.registry.client import Client, bytes_source
+from imgbuild.values import sha256
+from tests import registries
+from tests.registries import Registry, named
+
+IMAGE = b'{"config":{},"layers":[],"schemaVersion":2}'
+OTHER = b'{"config":{},"layers":[],"schemaVersion":2 }'
+NAME = "team/image"
+TAG = forms.tag(named(IMAGE), forms.SIGNATURES)
+
+
+@pytest.fixture(name="key")
+def _key():
+    return keys.PrivateKey(ec.generate_private_key(ec.SECP256R1()))
+
+
+@pytest.fixture(name="registry", params=[True, False], ids=["referrers", "tags"])
+def _registry(request, monkeypatch, tmp_path: Path):
+    registries.alone(monkeypatch, tmp_path)
+    with registries.serve(Registry(referrers_api=request.param)) as registry:
+        yield registry
+
+
+def subject(data=IMAGE):
+    return Descriptor(media_type=MANIFEST, digest=named(data), size=len(data))
+
+
+def sign(registry, key, said=(), data=IMAGE):
+    client, repository = Client(first_wait=0.001), registry.repository(NAME)
+    client.put_manifest(repository, data, MANIFEST)
+    return signer.sign(client, repository, subject(data), key, said)
+
+
+def read(registry, data=IMAGE):
+    return stored.read(Client(first_wait=0.001), registry.repository(NAME), named(data))
+
+
+def statement(kind, predicate, data=IMAGE):
+    return statements.of([named(data)], kind, predicate)
+
+
+def test_what_is_signed_is_read_back_in_both_forms(registry, key):
+    said = [statement(statements.PROVENANCE, {"a": 1}), statement(statements.SPDX, {"b": 2})]
+    done = sign(registry, key, said)
+    found = read(registry)
+    assert found.damaged == ()
+    assert done.statements == (statements.PROVENANCE, statements.SPDX)
+    kinds = [(each.kind, each.place.split()[0]) for each in found.signatures]
+    assert sorted(kinds) == sorted(
+        (kind, form)
+        for kind in (statements.SIGNATURE, statements.PROVENANCE, statements.SPDX)
+        for form in ("bundle", "layer")
+    )
+    assert all(each.by(key.public) for each in found.signatures)
+    assert all(each.digests == (named(IMAGE),) for each in found.signatures)
+    assert {each.payload for each in found.signatures} >= set(said)
+
+
+def test_signing_again_writes_nothing(registry, key):
+    said = [statement(statements.PROVENANCE, {"a": 1})]
+    first = sign(registry, key, said)
+    held = (dict(registry.manifests), dict(registry.blobs), dict(registry.tags))
+    assert sign(registry, key, said) == first
+    assert (registry.manifests, registry.blobs, registry.tags) == held
+
+
+def test_what_the_registry_lost_is_signed_again(registry, key):
+    said = [statement(statements.PROVENANCE, {"a": 1})]
+    first = sign(registry, key, said)
+    whole = dict(registry.blobs)
+    marks = (b'"verificationMaterial"', b'"docker-manifest-digest"', b'{"payload"')
+    for place, data in whole.items():
+        if any(mark in data for mark in marks):
+            del registry.blobs[place]
+    assert len(registry.blobs) < len(whole)
+    assert read(registry).damaged != ()
+    assert sign(registry, key, said) == first
+    assert registry.blobs == whole
+    assert read(registry).damaged == ()
+
+
+def test_what_refers_to_an_image_and_is_no_signature_damages_none(registry, key):
+    """An index with a subject, and what was removed since and is listed still."""
+    sign(registry, key)
+    client, repository = Client(first_wait=0.001), registry.repository(NAME)
+    about = {"mediaType": MANIFEST, "digest": named(IMAGE), "size": len(IMAGE)}
+    index = {"schemaVersion": 2, "mediaType": registries.INDEX, "manifests": [], "subject": about}
+    digest = client.put_manifest(repository, json.dumps(index).encode(), registries.INDEX)
+    found = read(registry)
+    assert (len(found.signatures), found.damaged) == (2, ())
+    del registry.manifests[NAME, digest]
+    assert read(registry) == found
+
+
+def test_a_second_key_adds_its_own(registry, key):
+    other = keys.PrivateKey(ed25519.Ed25519PrivateKey.generate())
+    sign(registry, key)
+    sign(registry, other)
+    found = read(registry)
+    assert [each.by(key.public) for each in found.signatures].count(True) == 2
+    assert [each.by(other.public) for each in found.signatures].count(True) == 2
+    assert len(found.signatures) == 4
+
+
+def test_an_unsigned_image_has_none(registry):
+    Client().put_manifest(registry.repository(NAME), IMAGE, MANIFEST)
+    assert read(registry) == stored.Beside(signatures=(), damaged=())
+
+
+def test_other_referrers_are_left_alone(registry, key):
+    client, repository = Client(first_wait=0.001), registry.repository(NAME)
+    sign(registry, key)
+    client.upload(repository, bytes_source(b"{}"))
+    sbom = {
+        **json.loads(forms.bundle_manifest(subject(), b"{}", "x")),
+        "artifactType": "application/spdx+json",
+    }
+    client.put_manifest(repository, json.dumps(sbom).encode(), MANIFEST)
+    found = read(registry)
+    assert (len(found.signatures), found.damaged) == (2, ())
+    assert len(client.referrers(repository, named(IMAGE))) == 2
+
+
+@pytest.mark.parametrize("which", ["bundle", "claim", "envelope"])
+def test_a_flipped_byte_is_damage_and_the_others_are_read(registry, key, which):
+    sign(registry, key, [statement(statements.PROVENANCE, {"a": 1})])
+    marks = {
+        "bundle": b'"verificationMaterial"',
+        "claim": b'"docker-manifest-digest"',
+        "envelope": b'{"payload"',
+    }
+    due = [place for place, data in registry.blobs.items() if marks[which] in data]
+    registry.blobs[due[0]] = bytes([registry.blobs[due[0]][0] ^ 1]) + registry.blobs[due[0]][1:]
+    found = read(registry)
+    (damage,) = found.damaged
+    assert due[0][1] in damage
+    assert len(found.signatures) == 3
+
+
+def test_a_flipped_byte_in_a_signature_itself_is_nobodys(registry, key):
+    """A collection's signature stands in its manifest: a registry may write that anew."""
+    sign(registry, key)
+    digest = registry.tags[NAME, TAG]
+    manifest = json.loads(registry.manifests[NAME, digest][0])
+    notes = manifest["layers"][0]["annotations"]
+    text = notes[forms.SIGNATURE_NOTE]
+    notes[forms.SIGNATURE_NOTE] = text[:20] + ("A" if text[20] != "A" else "B") + text[21:]
+    data = json.dumps(manifest).encode()
+    registry.manifests[NAME, named(data)] = (data, MANIFEST)
+    registry.tags[NAME, TAG] = named(data)
+    by = {each.place.split()[0]: each.by(key.public) for each in read(registry).signatures}
+    assert by == {"bundle": True, "layer": False}
+
+
+def test_what_is_no_signature_is_damage_with_its_place(registry, key):
+    sign(registry, key)
+    data = b'{"critical": 7}'
+    entry = forms.Entry(media_type=forms.SIMPLE, data=data, notes={forms.SIGNATURE_NOTE: "AA=="})
+    client, repository = Client(first_wait=0.001), registry.repository(NAME)
+    stored.add(client, repository, named(IMAGE), forms.SIGNATURES, [entry])
+    (damage,) = read(registry).damaged
+    assert f"layer 2 of {TAG}" in damage
+
+
+def test_an_absent_bundle_is_damage(registry, key):
+    sign(registry, key)
+    due = next(place for place, data in registry.blobs.items() if b'"verificationMaterial"' in data)
+    del registry.blobs[due]
+    found = read(registry)
+    assert len(found.damaged) == 1
+    assert len(found.signatures) == 1
+
+
+def test_a_moved_signature_says_which_image_it_is_of(registry, key):
+    """What signs another image does not sign this one, wherever it is put."""
+    sign(registry, key, data=OTHER)
+    client, repository = Client(first_wait=0.001), registry.repository(NAME)
+    client.put_manifest(repository, IMAGE, MANIFEST)
+    registry.tags[NAME, TAG] = registry.tags[NAME, forms.tag(named(OTHER), forms.SIGNATURES)]
+    bundle = next(data for data in registry.blobs.values() if b'"verificationMaterial"' in data)
+    stored.put_bundle(client, repository, subject(), bundle, statements.SIGNATURE)
+    found = read(registry)
+    assert [each.digests for each in found.signatures] == [(named(OTHER),)] * 2
+    assert all(each.by(key.public) for each in found.signatures)
+
+
+def test_cosigns_own_listing_of_bundles_is_read(registry, key):
+    """cosign 3 lists a bundle by the type of its empty configuration."""
+    sign(registry, key)
+    if registry.referrers_api:
+        return
+    tag = named(IMAGE).replace(":", "-")
+    index = json.loads(registry.manifests[NAME, registry.tags[NAME, tag]][0])
+    index["manifests"][0]["artifactType"] = forms.EMPTY
+    data = json.dumps(index).encode()
+    registry.manifests[NAME, f"sha256:{sha256(data)}"] = (data, registries.INDEX)
+    registry.tags[NAME, tag] = f"sha256:{sha256(data)}"
+    assert len(read(registry).signatures) == 2

@@ -1,0 +1,234 @@
+"""What a push attaches, and an image built again from it with no checkout at hand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.attest import attachments, bundle, provenance
+from imgbuild.attest.sbom import cyclonedx, spdx
+from imgbuild.oci import layout
+from imgbuild.oci.documents import Descriptor
+from imgbuild.publish import push
+from imgbuild.publish.push_plan import PushPlan
+from imgbuild.registry import artifacts
+from imgbuild.registry.client import Client
+from imgbuild.values import Arch
+from tests.unit import registry_project
+from tests.unit.cli_project import TARGET, Command, json_of
+from tests.unit.registry_project import BOTH, NAME, Place
+
+BILLS = {cyclonedx.MEDIA_TYPE, spdx.MEDIA_TYPE}
+ABOUT = {provenance.MEDIA_TYPE, bundle.ARTIFACT_TYPE}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)  # CI's own
+    yield from registry_project.place(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+def client() -> Client:
+    return Client(first_wait=0.001, origin=True)
+
+
+def pushed(place: Place, plan: PushPlan) -> tuple[Descriptor, ...]:
+    push.push(place.work(), plan)
+    return attached(place, plan)
+
+
+def attached(place: Place, plan: PushPlan) -> tuple[Descriptor, ...]:
+    return attachments.attach_all(
+        client(), place.repository, plan.lock, plan.sealed, place.work().project,
+        arches=plan.arches,
+    )  # fmt: skip
+
+
+def kinds(place: Place, digest: str) -> list[str]:
+    return sorted(one.artifact_type for one in artifacts.find(client(), place.repository, digest))
+
+
+def test_each_digest_leads_to_what_is_about_it(place: Place):
+    plan = place.both()
+    pushed(place, plan)
+    assert kinds(place, plan.top.digest) == sorted(ABOUT)
+    for paper in plan.manifests:
+        assert kinds(place, paper.digest) == sorted(BILLS | ABOUT)
+
+
+def test_one_architecture_has_all_at_its_manifest(place: Place):
+    plan = place.both(Arch.ARM64)
+    made = pushed(place, plan)
+    assert len(made) == 4
+    assert kinds(place, plan.top.digest) == sorted(BILLS | ABOUT)
+    (said,) = artifacts.find(client(), place.repository, plan.top.digest, provenance.MEDIA_TYPE)
+    (subject,) = json.loads(said.files["provenance.json"].data)["subject"]
+    assert f"sha256:{subject['digest']['sha256']}" == plan.top.digest
+
+
+def test_bills_are_those_of_the_verb(place: Place, command: Command, tmp_path: Path):
+    plan = place.both()
+    pushed(place, plan)
+    for form, kind, name in (
+        ("cyclonedx", cyclonedx.MEDIA_TYPE, "sbom.cdx.json"),
+        ("spdx", spdx.MEDIA_TYPE, "sbom.spdx.json"),
+    ):
+        made = json_of(command("sbom", BOTH, "--format", form, "--output", "bills", "--json"))
+        for item, paper in zip(made, plan.manifests, strict=True):
+            (found,) = artifacts.find(client(), place.repository, paper.digest, kind)
+            assert found.files[name].data == Path(item["output"]).read_bytes()
+            assert item["image"] == paper.digest
+            assert found.annotations["dev.imgbuild.arch"] == item["arch"]
+
+
+def test_second_time_nothing_moves(place: Place, monkeypatch: pytest.MonkeyPatch):
+    plan = place.both()
+    first = pushed(place, plan)
+    before = len(place.writes())
+    assert attached(place, plan) == first
+    # Nor when another run of the same workflow, or another commit, pushes the same image.
+    monkeypatch.setattr(provenance, "_invocation", lambda _: "https://ci.example/runs/8")
+    assert attached(place, plan) == first
+    assert len(place.writes()) == before
+
+
+def test_what_the_registry_lost_stops_no_push_and_is_put_again(place: Place):
+    """A lost blob, by a disk, a registry's own collection of garbage, or a stranger."""
+    plan = place.both()
+    first = pushed(place, plan)
+    whole = dict(place.registry.blobs)
+    lost = [
+        key
+        for key, data in whole.items()
+        if b'"predicateType"' in data or b'"bomFormat"' in data or b'"requirements"' in data
+    ]
+    assert len(lost) == 4  # the provenance, two bills, the lock
+    for key in lost:
+        del place.registry.blobs[key]
+    assert attached(place, plan) == first
+    assert place.registry.blobs == whole
+
+
+def test_another_builder_says_so_itself(place: Place, monkeypatch: pytest.MonkeyPatch):
+    plan = place.plan()
+    pushed(place, plan)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://host.example")
+    monkeypatch.setenv("GITHUB_REPOSITORY", "me/it")
+    monkeypatch.setenv("GITHUB_WORKFLOW_REF", "me/it/.github/workflows/a.yml@refs/heads/main")
+    attached(place, plan)
+    found = artifacts.find(client(), place.repository, plan.top.digest, provenance.MEDIA_TYPE)
+    said = {provenance.basis(one.files["provenance.json"].data) for one in found}
+    assert {basis.builder for basis in said if basis} == {
+        provenance.LOCAL_BUILDER,
+        "https://host.example/me/it/.github/workflows/a.yml@refs/heads/main",
+    }
+
+
+# -- built again
+
+
+def elsewhere(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder with no matrix above, and a cache with the inputs alone: no layer, no project."""
+    store = place.forget(monkeypatch, *place.world.wheels)
+    # The base's layer has no real packages here, so it is an input itself.
+    old = tmp_path / "cache/blobs/sha256"
+    base = place.world.seal.arch[Arch.X86_64].layers[0].digest
+    with store.scratch() as scratch:
+        copied = shutil.copy(old / base.removeprefix("sha256:"), scratch / "base")
+        store.add_blob(Path(copied), base)
+    store.release()
+    shutil.rmtree(place.world.folder)
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_image_is_built_again_from_its_reference(
+    place: Place, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    plan = place.plan()
+    pushed(place, plan)
+    here = elsewhere(place, monkeypatch, tmp_path)
+    reference = f"{place.registry.host}/{NAME}:{TARGET}"
+    (made,) = json_of(command("build", "--from", reference, "--json"))
+    assert made["digest"] == plan.top.digest == place.world.seal.digest
+    assert made["output"] == str(here / "build" / TARGET)
+    assert layout.read(here / "build" / TARGET).digest == plan.top.digest
+    assert made["made"] > 1
+
+
+def test_image_of_two_architectures_from_either_digest(
+    place: Place, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    plan = place.both()
+    pushed(place, plan)
+    where = f"{place.registry.host}/{NAME}"
+    elsewhere(place, monkeypatch, tmp_path)
+    (made,) = json_of(command("build", "--from", f"{where}@{plan.top.digest}", "--json"))
+    assert made["digest"] == plan.top.digest
+    arm, _ = plan.manifests
+    (one,) = json_of(command("build", "--from", f"{where}@{arm.digest}", "-o", "arm", "--json"))
+    assert (one["digest"], list(one["arch"])) == (arm.digest, ["arm64"])
+    told = command("build", "--from", f"{where}@{arm.digest}", "--arch", "x86_64")
+    assert told.status == 3
+    assert "is not for x86_64, but arm64" in told.stderr
+
+
+def test_image_is_built_again_from_a_folder(
+    place: Place, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    plan = place.plan()
+    pushed(place, plan)
+    (found,) = artifacts.find(client(), place.repository, plan.top.digest, bundle.ARTIFACT_TYPE)
+    here = elsewhere(place, monkeypatch, tmp_path)
+    for name, part in found.files.items():
+        (here / name).write_bytes(part.data)
+    (made,) = json_of(command("build", "--from", ".", "--offline", "--json"))
+    assert made["digest"] == plan.top.digest
+
+
+def test_lock_of_another_image_is_refused(
+    place: Place, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    plan, other = place.plan(), place.both()
+    push.push(place.work(), plan)
+    own = bundle.of(other.lock, other.sealed, place.work().project)
+    artifacts.attach(
+        client(), place.repository, plan.top.descriptor, bundle.ARTIFACT_TYPE, bundle.parts(own)
+    )
+    reference = f"{place.registry.host}/{NAME}:{TARGET}"
+    elsewhere(place, monkeypatch, tmp_path)
+    told = command("build", "--from", reference)
+    assert told.status == 9
+    assert f"not of {plan.top.digest}, which it is attached to" in told.stderr
+    assert not (tmp_path / "empty/build").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["--from", "HOST/me/rl:absent"], 7, "no such image"),
+        (["--from", f"HOST/me/rl:{TARGET}"], 3, "carries no lock"),
+        (["--from", "HOST/me/rl"], 2, "names no image of the repository"),
+        (["--from", "./nowhere"], 2, "no such folder"),
+        (["--from", "x", TARGET], 2, "--from x says what is built"),
+        (["--from", "x", "--builder", "docker"], 2, "--from x says what is built"),
+    ],
+)
+def test_refusals(place: Place, command: Command, words: list[str], status: int, said: str):
+    push.push(place.work(), place.plan())
+    told = command("build", *(word.replace("HOST", place.registry.host) for word in words))
+    assert (told.status, told.stdout) == (status, "")
+    assert said in told.stderr
+    assert "hint" in told.stderr

@@ -1,0 +1,210 @@
+"""A lock that travels with its image: what it carries, and what is refused of it."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild import codec, project
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.attest import bundle
+from imgbuild.attest.bundle import Carried, Sources
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
+from imgbuild.index.pages import places
+from imgbuild.lock import extension, published
+from imgbuild.lock.lock import Lock
+from imgbuild.matrix.model import DebianBase, Index
+from imgbuild.pipeline import lock_target
+from imgbuild.plan import seal as seals
+from imgbuild.plan.plan import AddedFilesRecipe, plan
+from imgbuild.plan.seal import Seal
+from imgbuild.values import Arch, sha256
+from tests import extended
+from tests.unit import cli_project
+from tests.unit.cli_project import TARGET, World
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return cli_project.make(folder)
+
+
+def of(world: World) -> Carried:
+    return bundle.of(world.lock, world.seal, project.find(world.folder))
+
+
+def ours(folder: Path) -> tuple[Path, Lock, Seal]:
+    """A repository that extends a published target, locked and sealed."""
+    folder.mkdir()
+    path = extended.repository(folder)
+    matrix = extended.read(path)
+    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
+    sealed = seals.seal(lock, extended.records(plan(lock, arch) for arch in lock.arch))
+    lock_target.write_locked(project.find(path), lock, sealed)
+    return path, lock, sealed
+
+
+def test_what_travels_is_read_back(world: World):
+    own = of(world)
+    assert set(own.data) == {"lock.json", "digests.json", "packages.json", "sources.json"}
+    images = world.folder / "images" / TARGET
+    assert own.data["lock.json"] == (images / "lock.json").read_bytes()
+    assert own.data["digests.json"] == (images / "digests.json").read_bytes()
+    assert bundle.read(own.data, "there") == own
+    assert of(world).data == own.data
+    assert own.sources == Sources(
+        default_index="main",
+        indexes={
+            "main": Index(),
+            "torch": Index(
+                url="https://example.org/whl/{cuda_tag}/torch{torch}", upload_times="none"
+            ),
+        },
+    )
+
+
+def test_no_login_travels(world: World, monkeypatch: pytest.MonkeyPatch):
+    """The matrix is refused with one: this is the wall behind that."""
+    matrix = published.load(world.matrix)
+    base = msgspec.structs.replace(
+        matrix.bases["debian-12"], mirrors=("https://robot:S3CRET@deb.example/debian",)
+    )
+    torch = Index(url="https://robot:S3CRET@wheels.example/{cuda_tag}")
+    changed = msgspec.structs.replace(
+        matrix,
+        bases={**matrix.bases, "debian-12": base},
+        indexes={**matrix.indexes, "torch": torch},
+    )
+    monkeypatch.setattr(published, "load", lambda _: changed)
+    own = of(world)
+    assert not any(b"S3CRET" in data for data in own.data.values())
+    assert own.sources.mirrors == ("https://deb.example/debian",)
+    assert own.sources.indexes["torch"].url == "https://wheels.example/{cuda_tag}"
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "a/b", "", ".."])
+def test_a_target_whose_name_leads_elsewhere_is_refused(world: World, name: str):
+    """Its image would be written to build/NAME below the current folder."""
+    lock = msgspec.structs.replace(world.lock, target=name)
+    sealed = seals.seal(lock, seals.sealed_records(world.seal))
+    data = of(world).data | {"lock.json": codec.encode(lock), "digests.json": codec.encode(sealed)}
+    with pytest.raises(InputError, match="is no name of a target"):
+        bundle.read(data, "there")
+
+
+def test_matrix_of_it_finds_the_same_addresses(world: World, tmp_path: Path):
+    own = of(world)
+    made = bundle.matrix(own, tmp_path)
+    real = published.load(world.matrix)
+    found = places(made, made.targets[TARGET], lambda: "the machine's own")
+    assert found == places(real, real.targets[TARGET], lambda: "the machine's own")
+    assert found["torch"].address == "https://example.org/whl/cu124/torch2.6"
+    assert made.bases["debian-12"] == DebianBase(
+        suite="bookworm", python="3.11", glibc="2.36", packages=("g++", "python3")
+    )
+    assert made.targets[TARGET].as_of == datetime.date(2025, 6, 20)
+
+
+def test_folder_of_wheels_is_relative_to_where_the_lock_lies(world: World, tmp_path: Path):
+    world.edit(
+        "torch: {url: 'https://example.org/whl/{cuda_tag}/torch{torch}', upload_times: none}",
+        "torch: {url: 'file:my wheels', upload_times: none, flat: true}",
+    )
+    own = of(world)
+    assert own.sources.indexes["torch"].url == "file:my wheels"
+    assert str(world.folder).encode() not in own.data["sources.json"]
+    there = bundle.matrix(own, tmp_path / "there").indexes["torch"]
+    assert there.url == f"file://{tmp_path}/there/my%20wheels/"
+
+
+def test_folder_of_a_target_is_enough_where_one_index_is(world: World, tmp_path: Path):
+    folder = world.folder / "images" / TARGET
+    with pytest.raises(InputError, match="does not say where the index torch is") as caught:
+        bundle.read_folder(folder)
+    assert "sources.json" in (caught.value.hint or "")
+    plain = msgspec.structs.replace(world.lock, indexes={})
+    codec.write(tmp_path / "own/lock.json", plain)
+    codec.write(tmp_path / "own/digests.json", world.seal)
+    found = bundle.read_folder(tmp_path / "own")
+    assert (found.lock, found.sources) == (plain, Sources(default_index="pypi"))
+
+
+def test_lock_that_was_written_meanwhile_is_refused(world: World):
+    changed = msgspec.structs.replace(world.lock, as_of="2025-06-21")
+    with pytest.raises(LockStale, match="written meanwhile"):
+        bundle.of(changed, world.seal, project.find(world.folder))
+
+
+@pytest.mark.parametrize("name", ["lock.json", "digests.json"])
+def test_missing_file_is_refused(world: World, name: str):
+    data = {key: one for key, one in of(world).data.items() if key != name}
+    with pytest.raises(InputError, match=f"there has no {name}"):
+        bundle.read(data, "there")
+
+
+def test_seal_of_another_lock_is_refused(world: World):
+    own = of(world)
+    changed = codec.encode(msgspec.structs.replace(world.lock, as_of="2025-06-21"))
+    with pytest.raises(LockStale, match=f"there/digests.json is not the seal of {TARGET}'s lock"):
+        bundle.read({**own.data, "lock.json": changed}, "there")
+
+
+def test_damaged_and_foreign_documents_are_refused(world: World):
+    own = of(world)
+    with pytest.raises(InputError, match=r"there/lock\.json is not a valid lock"):
+        bundle.read({**own.data, "lock.json": b"{"}, "there")
+    newer = codec.encode(msgspec.structs.replace(world.lock, format=99))
+    with pytest.raises(LockStale, match=r"there/lock\.json: lock format 99; this imgbuild reads 1"):
+        bundle.read({**own.data, "lock.json": newer}, "there")
+    with pytest.raises(LockStale, match=r"there/packages\.json: format 99"):
+        bundle.read({**own.data, "packages.json": b'{"format": 99}'}, "there")
+
+
+def test_added_files_travel_and_come_into_the_cache(world: World, tmp_path: Path):
+    path, lock, sealed = ours(tmp_path / "ours")
+    own = bundle.of(lock, sealed, project.find(path))
+    key = sha256(extended.SCRIPT)
+    assert own.added == {key: extended.SCRIPT}
+    # `oras pull` writes them into a folder; a file beside them is nobody's business.
+    for name, data in {**own.data, "files/README": b"words"}.items():
+        codec.write_bytes(tmp_path / "pulled" / name, data)
+    found = bundle.read_folder(tmp_path / "pulled")
+    assert found == own
+    store = Store.open()
+    bundle.bring(found, store)
+    kept = store.file(key)
+    assert kept is not None
+    assert kept.read_bytes() == extended.SCRIPT
+    # So a build needs neither the user's repository nor the published target's files.
+    made = bundle.matrix(found, tmp_path)
+    inputs = Inputs(made, store, Http(offline=True), offline=True)
+    due = [
+        layer
+        for layer in plan(lock, Arch.X86_64).layers
+        if isinstance(layer.recipe, AddedFilesRecipe)
+    ]
+    assert len(due) == 1
+    assert inputs.fetch(lock, due) == []
+    store.release()
+    store.drop_file(key)
+    with pytest.raises(FetchFailed):
+        inputs.fetch(lock, due)
+
+
+@pytest.mark.parametrize(("data", "what"), [(b"other", "another file"), (None, "not there")])
+def test_other_added_file_is_refused(world: World, tmp_path: Path, data: bytes | None, what: str):
+    path, lock, sealed = ours(tmp_path / "ours")
+    own = bundle.of(lock, sealed, project.find(path))
+    name = f"files/{sha256(extended.SCRIPT)}"
+    files = {key: one for key, one in own.data.items() if key != name}
+    files |= {name: data} if data is not None else {}
+    with pytest.raises(IntegrityError, match=rf"is {what}, and ours adds it as train\.sh"):
+        bundle.read(files, "there")

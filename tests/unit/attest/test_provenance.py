@@ -1,0 +1,188 @@
+"""Provenance: what the statement says, by in-toto's and SLSA's own message types."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from google.protobuf import json_format
+from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
+from in_toto_attestation.v1 import statement as statements
+from in_toto_attestation.v1 import statement_pb2
+
+from imgbuild.attest import provenance
+from imgbuild.attest.provenance import Circumstances, Commit
+from imgbuild.attest.sbom import cyclonedx, document
+from imgbuild.values import Arch, digest_of
+from tests import billworld, registries
+from tests.unit import cli_project
+
+HERE = Circumstances(
+    lock="1" * 64,
+    matrix="2" * 64,
+    version="9.9",
+    invocation="https://ci.example/runs/7",
+    commit=Commit(id="c" * 40, uri="git+https://host.example/me/it"),
+)
+GITHUB = {
+    "GITHUB_ACTIONS": "true",
+    "GITHUB_SERVER_URL": "https://github.com",
+    "GITHUB_REPOSITORY": "me/it",
+    "GITHUB_WORKFLOW_REF": "me/it/.github/workflows/images.yml@refs/heads/main",
+    "GITHUB_RUN_ID": "42",
+    "GITHUB_RUN_ATTEMPT": "2",
+}
+
+
+def made(here: Circumstances = HERE, arches: tuple[Arch, ...] = billworld.ARCHES) -> bytes:
+    lock = billworld.lock()
+    return provenance.statement(lock, billworld.seal(lock), arches, here)
+
+
+def valid(data: bytes) -> dict[str, Any]:
+    """By the published message types, which know no other field; the predicate."""
+    message = json_format.Parse(data, statement_pb2.Statement())
+    statements.Statement.copy_from_pb(message).validate()
+    value = json.loads(data)
+    assert value["_type"] == "https://in-toto.io/Statement/v1"
+    assert value["predicateType"] == "https://slsa.dev/provenance/v1"
+    predicate = json_format.ParseDict(value["predicate"], provenance_pb2.Provenance())
+    assert predicate.build_definition.build_type
+    assert predicate.build_definition.HasField("external_parameters")
+    assert predicate.run_details.builder.id
+    found: dict[str, Any] = value["predicate"]
+    return found
+
+
+def test_statement_is_valid():
+    valid(made())
+    valid(made(Circumstances(lock="1" * 64, matrix="2" * 64)))
+    broken = json.loads(made())
+    broken["predicate"]["runDetails"]["builder"]["name"] = "no such field"
+    with pytest.raises(json_format.ParseError):
+        valid(json.dumps(broken).encode())
+
+
+def test_subjects_are_the_index_and_each_manifest():
+    lock = billworld.lock()
+    sealed = billworld.seal(lock)
+    said = {one["name"]: one["digest"]["sha256"] for one in json.loads(made())["subject"]}
+    assert said == {
+        "small": sealed.digest[7:],
+        "small/arm64": sealed.arch[Arch.ARM64].manifest[7:],
+        "small/x86_64": sealed.arch[Arch.X86_64].manifest[7:],
+    }
+    (alone,) = json.loads(made(arches=(Arch.ARM64,)))["subject"]
+    assert alone == {"name": "small", "digest": {"sha256": sealed.arch[Arch.ARM64].manifest[7:]}}
+
+
+def test_what_was_asked_for_and_who_built():
+    predicate = valid(made())
+    assert predicate["buildDefinition"]["externalParameters"] == {
+        "target": "small",
+        "arch": ["arm64", "x86_64"],
+        "lock": {"sha256": HERE.lock},
+        "matrix": {"sha256": HERE.matrix},
+    }
+    assert predicate["runDetails"]["builder"] == {
+        "id": provenance.LOCAL_BUILDER,
+        "version": {"imgbuild": "9.9"},
+    }
+    assert predicate["runDetails"]["metadata"] == {"invocationId": HERE.invocation}
+    needed = {one["name"]: one for one in predicate["buildDefinition"]["resolvedDependencies"]}
+    assert needed["lock.json"]["digest"] == {"sha256": HERE.lock}
+    assert needed["repository"] == {
+        "name": "repository",
+        "uri": "git+https://host.example/me/it",
+        "digest": {"gitCommit": "c" * 40},
+    }
+
+
+def test_every_file_that_went_in_is_named_once():
+    lock = billworld.lock()
+    needed = valid(made())["buildDefinition"]["resolvedDependencies"]
+    hashes = [one["digest"].get("sha256") for one in needed]
+    assert len(set(hashes)) == len(hashes)
+    due = {item.sha256 for found in lock.arch.values() for item in (*found.wheels, *found.debs)}
+    due |= {built.sdist.sha256 for found in lock.arch.values() for built in found.built}
+    due |= {sha for sha in (billworld.TOOL.sha256, HERE.lock, HERE.matrix) if sha is not None}
+    assert set(hashes) == {*due, None}  # the commit, which is no file
+    # A wheel that was made on the way is no input, and is named as what it is.
+    (made_here,) = valid(made())["runDetails"]["byproducts"]
+    assert made_here["name"] == "antlr4_runtime-4.9-py3-none-any.whl"
+
+
+def test_names_are_those_of_the_bill_of_materials():
+    lock = billworld.lock()
+    one = document.bill(lock, billworld.seal(lock), Arch.X86_64, billworld.packages(lock))
+    listed = {part.get("purl", "") for part in json.loads(cyclonedx.document(one))["components"]}
+    needed = {
+        item.get("uri", "") for item in valid(made())["buildDefinition"]["resolvedDependencies"]
+    }
+    assert {item for item in listed if item.startswith("pkg:pypi/")} <= needed | {
+        valid(made())["runDetails"]["byproducts"][0]["uri"]
+    }
+
+
+def test_statement_follows_from_what_is_given():
+    assert made() == made()
+    other = msgspec.structs.replace(HERE, invocation="", commit=None)
+    assert made(other) != made()
+    assert provenance.basis(made(other)) == provenance.basis(made())
+
+
+@pytest.mark.parametrize(
+    "change", [{"lock": "3" * 64}, {"builder": "https://other.example"}, {"version": "10"}]
+)
+def test_basis_differs_where_the_statement_means_something_else(change: dict[str, str]):
+    other = msgspec.structs.replace(HERE, **change)
+    assert provenance.basis(made(other)) != provenance.basis(made())
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b"\xff", made().replace(b"slsa.dev", b"slsa.example")]
+)
+def test_other_statements_have_no_basis(data: bytes):
+    assert provenance.basis(data) is None
+
+
+def test_builder_is_the_workflow_where_one_runs():
+    name = "https://github.com/me/it/.github/workflows/images.yml@refs/heads/main"
+    assert provenance.builder_id(GITHUB) == name
+    assert provenance.builder_id({}) == provenance.LOCAL_BUILDER
+
+
+def test_circumstances_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    registries.alone(monkeypatch, tmp_path)  # no git either
+    world = cli_project.make(tmp_path)
+    from imgbuild import project
+
+    found = provenance.circumstances(project.find(tmp_path), cli_project.TARGET, GITHUB)
+    assert found.invocation == "https://github.com/me/it/actions/runs/42/attempts/2"
+    assert found.commit is None
+    text = (tmp_path / "images" / cli_project.TARGET / "lock.json").read_bytes()
+    assert found.lock == digest_of(text)[7:]
+    assert found.matrix == digest_of(world.matrix.read_bytes())[7:]
+    assert provenance.circumstances(project.find(tmp_path), cli_project.TARGET, {}).invocation == ""
+
+
+@pytest.mark.parametrize(
+    ("remote", "expected"),
+    [
+        ("https://host.example/me/it.git", "git+https://host.example/me/it.git"),
+        ("https://me:secret@host.example/me/it", "git+https://host.example/me/it"),
+        ("https://host.example:8443/me/it?token=secret", "git+https://host.example:8443/me/it"),
+        ("git@host.example:me/it.git", "git+ssh://host.example/me/it.git"),
+        ("ssh://git@host.example/me/it", "git+ssh://host.example/me/it"),
+        ("/home/me/it", ""),
+        ("../it", ""),
+        ("file:///home/me/it", ""),
+        ("", ""),
+    ],
+)
+def test_remote_as_others_may_read_it(remote: str, expected: str):
+    assert provenance.public(remote) == expected

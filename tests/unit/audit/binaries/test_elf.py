@@ -1,0 +1,202 @@
+"""Facts of shared objects, against another reader and on files cut short."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
+from elftools.elf.sections import SymbolTableSection
+from isal import isal_zlib
+
+from imgbuild.audit.binaries.elf import read_elf, symbol_hash
+from imgbuild.audit.source.facts import ElfFacts, GpuCode
+
+REAL = sorted(
+    path
+    for module in (msgspec, isal_zlib)
+    if module.__file__ is not None
+    for path in Path(module.__file__).parent.glob("*.so")
+)
+
+
+def opened(data: bytes, step: int = 1 << 16) -> Callable[[], Iterator[bytes]]:
+    return lambda: (data[at : at + step] for at in range(0, len(data), step))
+
+
+def section(elf: ELFFile, form: type) -> Any:
+    return next(one for one in elf.iter_sections() if isinstance(one, form))
+
+
+def oracle(path: Path) -> tuple[list[str], set[str], set[bytes], dict[str, set[str]]]:
+    """Libraries, undefined and defined symbols, versions, as pyelftools reads them."""
+    with path.open("rb") as file:
+        elf = ELFFile(file)
+        needed = [tag.needed for tag in section(elf, DynamicSection).iter_tags("DT_NEEDED")]
+        numbers = section(elf, GNUVerSymSection)
+        wants: dict[str, set[str]] = {}
+        names = {}
+        for library, versions in section(elf, GNUVerNeedSection).iter_versions():
+            for version in versions:
+                wants.setdefault(library.name, set()).add(version.name)
+                names[version["vna_other"]] = version.name
+        undefined, defined = set(), set()
+        symbols = elf.get_section_by_name(".dynsym")
+        assert isinstance(symbols, SymbolTableSection)
+        for place, symbol in enumerate(symbols.iter_symbols()):
+            binding = symbol["st_info"]["bind"]
+            if symbol["st_shndx"] != "SHN_UNDEF" and binding != "STB_LOCAL":
+                defined.add(symbol_hash(symbol.name.encode()))
+            elif binding == "STB_GLOBAL":
+                number = numbers.get_symbol(place)["ndx"]
+                version = names.get(number) if isinstance(number, int) else None
+                undefined.add(f"{symbol.name}@{version}" if version else symbol.name)
+        return needed, undefined, defined, wants
+
+
+def read(data: bytes, **options: int) -> ElfFacts:
+    facts = read_elf(opened(data), "a.so", **options)
+    assert facts is not None
+    return facts
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
+def test_a_real_library_reads_as_another_reader_reads_it(path: Path) -> None:
+    facts = read(path.read_bytes())
+    needed, undefined, defined, wants = oracle(path)
+    assert list(facts.needed) == needed
+    assert set(facts.undefined) == undefined
+    hashes = [number.to_bytes(8, "little") for number in array("Q", facts.defined)]
+    assert set(hashes) == defined
+    assert {library: set(versions) for library, versions in facts.wants.items()} == wants
+    assert facts.python
+
+
+def test_there_are_real_libraries_to_read() -> None:
+    assert len(REAL) >= 2
+
+
+@pytest.mark.parametrize("kept", [0, 4096, 100_000, 1 << 30])
+@pytest.mark.parametrize("step", [1000, 1 << 20])
+def test_what_is_kept_and_how_it_comes_changes_nothing(kept: int, step: int) -> None:
+    data = REAL[0].read_bytes()
+    assert read_elf(opened(data, step), "a.so", kept=kept) == read(data)
+
+
+def test_a_stream_is_opened_again_only_for_what_was_not_kept() -> None:
+    data = REAL[0].read_bytes()
+    opens = 0
+
+    def _open() -> Iterator[bytes]:
+        nonlocal opens
+        opens += 1
+        return opened(data, 1000)()
+
+    read_elf(_open, "a.so")
+    assert opens == 1
+    read_elf(_open, "a.so", kept=1000)
+    assert opens > 2
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7fELF", b"import os\n", b"PK\3\4" + bytes(100)])
+def test_what_is_no_elf_file_has_no_facts(data: bytes) -> None:
+    assert read_elf(opened(data), "a.py") is None
+
+
+def test_an_object_file_has_no_facts() -> None:
+    data = bytearray(REAL[0].read_bytes())
+    data[16:18] = struct.pack("<H", 1)
+    assert read_elf(opened(bytes(data)), "a.o") is None
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.99])
+def test_a_file_that_is_cut_short_has_no_facts(share: float) -> None:
+    data = REAL[0].read_bytes()
+    assert read_elf(opened(data[: int(len(data) * share)]), "a.so") is None
+
+
+def test_every_byte_of_the_header_may_be_wrong() -> None:
+    data = REAL[0].read_bytes()
+    for place in range(16, 64):
+        broken = data[:place] + b"\xff" + data[place + 1 :]
+        facts = read_elf(opened(broken, 1 << 20), "a.so")
+        assert facts is None or facts.file == "a.so"
+
+
+# -- GPU code
+
+
+def entry(kind: int, arch: int, *, flags: int = 0x11, ptx: tuple[int, int] = (8, 4)) -> bytes:
+    """An entry of a fat binary: kind 1 is PTX, 2 machine code."""
+    payload = bytes(24)
+    major, minor = ptx
+    head = struct.pack("<HHIQIIHHI", kind, 0x101, 64, len(payload), 0, 0, minor, major, arch)
+    return head + struct.pack("<QQQQ", 0, flags, 0, 0) + payload
+
+
+def fatbin(*entries: bytes) -> bytes:
+    body = b"".join(entries)
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def with_code(*parts: bytes) -> bytes:
+    """A real library with GPU code in its middle, where its sections do not look."""
+    data = REAL[0].read_bytes()
+    return data + b"".join(parts)
+
+
+def codes(data: bytes, step: int = 1 << 16) -> tuple[GpuCode, ...]:
+    facts = read_elf(opened(data, step), "a.so")
+    assert facts is not None
+    return facts.gpu
+
+
+CODE = (
+    fatbin(entry(2, 80), entry(2, 90, flags=0x100011), entry(1, 90)),
+    bytes(40),
+    fatbin(entry(2, 80), entry(2, 100, flags=0x200011)),
+)
+FOUND = (
+    GpuCode("compute_90", "8.4", 1),
+    GpuCode("sm_100f", "", 1),
+    GpuCode("sm_80", "", 2),
+    GpuCode("sm_90a", "", 1),
+)
+
+
+@pytest.mark.parametrize("step", [7, 16, 63, 1 << 20])
+def test_gpu_code_is_found_wherever_the_pieces_part(step: int) -> None:
+    assert codes(with_code(*CODE), step) == FOUND
+
+
+def test_the_magic_number_alone_is_no_gpu_code() -> None:
+    lone = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 1 << 40)
+    assert codes(with_code(lone, bytes(200))) == ()
+    assert codes(with_code(lone, bytes(200), *CODE)) == FOUND
+
+
+def test_a_library_without_gpu_code_has_none() -> None:
+    assert codes(REAL[0].read_bytes()) == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "abi", "arch"),
+    [
+        (0x6005A04, 8, "sm_90"),
+        (0x6006402, 8, "sm_100"),
+        (0x0F00670C, 8, "sm_103"),
+        (0x5A055A, 7, "sm_90"),
+    ],
+)
+def test_a_file_of_machine_code_tells_its_architecture(flags: int, abi: int, arch: str) -> None:
+    head = b"\x7fELF\x02\x01\x01" + bytes([0x41, abi]) + bytes(7)
+    data = head + struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, 0, flags, 64, 0, 0, 0, 0, 0)
+    facts = read_elf(opened(data), "kernel.cubin")
+    assert facts == ElfFacts(file="kernel.cubin", machine="cuda", gpu=(GpuCode(arch),))

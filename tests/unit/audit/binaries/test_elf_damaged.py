@@ -1,0 +1,139 @@
+"""Shared objects that are damaged: whatever is wrong with them, they have facts or none."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from isal import _isal
+
+from imgbuild.audit.binaries.elf import SECTION, Section, read_elf
+from imgbuild.audit.source.facts import ElfFacts
+
+SMALL = Path(_isal.__file__)  # 16 kB, with all the tables that a larger one has
+DATA = SMALL.read_bytes()
+FACTS = read_elf(lambda: iter([DATA]), "a.so")
+
+
+def places() -> dict[str, tuple[int, Section]]:
+    """Section → the offset of its header, and what that says."""
+    found = {}
+    with SMALL.open("rb") as file:
+        elf = ELFFile(file)
+        for number, one in enumerate(elf.iter_sections()):
+            at = elf["e_shoff"] + number * elf["e_shentsize"]
+            row = SECTION.unpack_from(DATA, at)
+            found[one.name] = at, Section(row[0], row[1], row[4], row[5], row[6], row[7])
+    return found
+
+
+PLACES = places()
+TABLES = (".dynamic", ".dynsym", ".dynstr", ".gnu.version", ".gnu.version_r")
+
+
+def read(data: bytes, kept: int = 1 << 20, step: int = 1 << 16) -> ElfFacts | None:
+    def _opened() -> Iterator[bytes]:
+        return (data[at : at + step] for at in range(0, len(data), step))
+
+    return read_elf(_opened, "a.so", kept=kept)
+
+
+def changed(offset: int, form: str, *values: int, data: bytes = DATA) -> bytes:
+    """The library with other numbers at an offset."""
+    patch = struct.pack(form, *values)
+    return data[:offset] + patch + data[offset + len(patch) :]
+
+
+def filled(name: str, byte: bytes, *, keep: int = 0) -> bytes:
+    """The library with one section overwritten but for its first bytes."""
+    offset, size = PLACES[name][1].place
+    return DATA[: offset + keep] + byte * (size - keep) + DATA[offset + size :]
+
+
+def test_the_library_is_read_while_it_is_whole() -> None:
+    assert FACTS is not None
+    assert FACTS.python
+    assert FACTS.wants["libc.so.6"]
+    assert set(TABLES) <= set(PLACES)
+
+
+@pytest.mark.parametrize("keep", [1, 40])
+def test_strings_without_an_end(keep: int) -> None:
+    assert read(filled(".dynstr", b"x", keep=keep)) is None
+
+
+def test_strings_beyond_their_table() -> None:
+    """The first symbol but the empty one, and the first library that is needed."""
+    symbol = PLACES[".dynsym"][1].offset + 24
+    dynamic = PLACES[".dynamic"][1].offset
+    assert read(changed(symbol, "<I", 0xFFFFFFFF)) is None
+    assert read(changed(dynamic + 8, "<Q", (1 << 64) - 1)) is None
+
+
+def test_more_needed_versions_than_the_file_has_room_for() -> None:
+    """Entries that lead to themselves, four thousand million times."""
+    header, needs = PLACES[".gnu.version_r"]
+    endless = changed(header + 44, "<I", 0xFFFFFFFF)  # sh_info: how many entries
+    endless = changed(needs.offset + 12, "<I", 0, data=endless)  # vn_next
+    assert read(endless) is None
+    assert read(changed(needs.offset + 2, "<H", 0xFFFF)) is None  # vn_cnt
+
+
+def test_more_defined_versions_than_the_file_has_room_for() -> None:
+    header, _ = PLACES[".gnu.version_r"]
+    table = changed(header + 4, "<I", 0x6FFFFFFD)  # what is needed, read as what is defined
+    assert read(changed(header + 44, "<I", 0xFFFFFFFF, data=table)) is None
+
+
+def test_two_tables_that_start_in_one_place() -> None:
+    """The version numbers are said to lie where the symbols do: those are read as they were."""
+    header, _ = PLACES[".gnu.version"]
+    other = changed(header + 24, "<QQ", PLACES[".dynsym"][1].offset, 8)
+    facts = read(other)
+    assert facts is not None
+    assert FACTS is not None
+    assert facts.defined == FACTS.defined
+    assert read(other, kept=64, step=1000) == facts
+
+
+def test_a_section_beyond_the_end_of_the_file() -> None:
+    header, _ = PLACES[".dynsym"]
+    assert read(changed(header + 24, "<QQ", 1 << 62, 1 << 62)) is None
+
+
+SPOTS = st.one_of(
+    st.integers(0, len(DATA) - 1),
+    *(
+        st.integers(section.offset, section.offset + section.size - 1)
+        for section in (PLACES[name][1] for name in TABLES)
+    ),
+    *(st.integers(header, header + SECTION.size - 1) for header, _ in PLACES.values()),
+)
+PATCHES = st.one_of(
+    st.binary(min_size=1, max_size=16),
+    st.sampled_from([b"\xff" * 8, b"\0" * 8, b"\xff" * 4, b"\0" * 4, b"\1\0\0\0\0\0\0\0"]),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(st.tuples(SPOTS, PATCHES), max_size=6),
+    st.one_of(st.just(len(DATA)), st.integers(0, len(DATA))),
+    st.sampled_from([64, 4096, 1 << 20]),
+    st.sampled_from([100, 4096, 1 << 16]),
+)
+def test_a_damaged_library_has_facts_or_none(
+    patches: list[tuple[int, bytes]], length: int, kept: int, step: int
+) -> None:
+    data = bytearray(DATA)
+    for spot, patch in patches:
+        data[spot : spot + len(patch)] = patch
+    facts = read(bytes(data[:length]), kept, step)
+    assert facts is None or facts.file == "a.so"
+    if length == len(DATA) and not patches:
+        assert facts == FACTS

@@ -1,0 +1,239 @@
+"""The check `calls` on small worlds."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.audit.checks import calls
+from imgbuild.audit.main_path.closure import main_path
+from imgbuild.audit.main_path.policy import Entry, Policy, Registry
+from imgbuild.report import Relation, Severity
+from tests.unit.small_world import SmallWorld, rules
+
+LIB = {
+    "lib/__init__.py": "from .core import Args, Engine, make\nfrom . import envs\n",
+    "lib/envs.py": "FAST = 1\n",
+    "lib/core.py": """
+        from dataclasses import dataclass
+        @dataclass
+        class Args:
+            model: str
+            seed: int = 0
+        class Engine:
+            def __init__(self, args, *, eager=False):
+                self.args = args
+            def generate(self, prompts, sampling=None):
+                return []
+            @classmethod
+            def from_args(cls, args) -> "Engine": ...
+        class Trainer:
+            def __init__(self, model, tokenizer=None): ...
+        def make(name, /, size, *rest, mode): ...
+        def free(**options): ...
+    """,
+}
+
+
+INHERITED = """
+from lib import Engine
+class Mine(Engine):
+    def f(self):
+        self.generate('p', lora=1)
+Mine(1).f()
+"""
+DERIVED = """
+from lib.core import Trainer
+class Mine(Trainer):
+    def __init__(self):
+        super().__init__(model=1, processing_class=2)
+Mine()
+"""
+
+
+def check(user: str, policy: Policy | None = None):
+    world = SmallWorld({"user 1.0": {"user/__init__.py": user}, "lib 2.0": LIB})
+    policy = policy or rules("user")
+    return calls.check(world, main_path(world, policy), policy)
+
+
+def subjects(user: str):
+    return [(one.evidence.relation, one.evidence.subject) for one in check(user)]
+
+
+def test_a_keyword_that_is_gone_is_an_error_with_its_place():
+    (one,) = check("from lib import Args\n\nARGS = Args('m', best_of=2)\n")
+    assert one.severity is Severity.ERROR
+    assert one.where == "user 1.0 user/__init__.py:3"
+    assert "passes best_of= to lib.Args, which lib 2.0 does not take" in one.message
+    assert one.evidence.relation is Relation.KEYWORD
+    assert one.evidence.subject == "lib.Args(best_of)"
+    assert (one.evidence.other, one.evidence.other_version) == ("lib", "2.0")
+
+
+@pytest.mark.parametrize(
+    ("source", "relation", "subject"),
+    [
+        ("import lib\nlib.core.make('x', 1)\n", Relation.ARGUMENT, "lib.core.make(mode)"),
+        ("from lib import Args\nArgs()\n", Relation.ARGUMENT, "lib.Args(model)"),
+        ("from lib import Args\nArgs('m', 1, 2)\n", Relation.ARGUMENT, "lib.Args(2)"),
+        ("import lib\nprint(lib.envs.SLOW)\n", Relation.NAME, "lib.envs:SLOW"),
+        ("from lib import envs\nX = envs.SLOW\n", Relation.NAME, "lib.envs:SLOW"),
+        (
+            "from lib import Engine\ndef f():\n    e = Engine(1)\n    e.generate(1, lora=2)\nf()\n",
+            Relation.KEYWORD,
+            "lib.Engine.generate(lora)",
+        ),
+        (
+            "from lib import Args\ndef f(a: Args):\n    print(a.disable_log)\nf(1)\n",
+            Relation.ATTRIBUTE,
+            "lib.Args.disable_log",
+        ),
+        (
+            INHERITED,
+            Relation.KEYWORD,
+            "lib.core.Engine.generate(lora)",
+        ),
+        (
+            DERIVED,
+            Relation.KEYWORD,
+            "lib.core.Trainer.__init__(processing_class)",
+        ),
+    ],
+)
+def test_what_the_other_does_not_know(source, relation, subject):
+    assert subjects(source) == [(relation, subject)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from lib import Args\nArgs('m', seed=1).seed\n",
+        "from lib import Args\nArgs(**{})\n",
+        "from lib import Args\nArgs(*[])\n",
+        "from lib.core import make\nmake('x', 1, 2, 3, mode=1)\n",
+        "from lib.core import free\nfree(anything=1)\n",
+        "from lib import Engine\nEngine.generate(None, 'p')\n",
+        "from lib import Engine\ndef f():\n    e = Engine.from_args(1)\n    e.generate('p')\n",
+        "import lib\nif hasattr(lib.envs, 'SLOW'):\n    print(lib.envs.SLOW)\n",
+        "import lib\nprint(getattr(lib.envs, 'SLOW', None))\n",
+        "import json\njson.dumps(1, nonsense=2)\n",
+    ],
+)
+def test_what_it_knows_or_may_know_is_not_mentioned(source):
+    assert subjects(source) == []
+
+
+def test_a_caught_error_is_a_note():
+    source = "import lib\ntry:\n    X = lib.envs.SLOW\nexcept AttributeError:\n    X = 0\n"
+    (one,) = check(source)
+    assert one.severity is Severity.NOTE
+
+
+AUTO = {
+    "lib/__init__.py": "from .auto import AutoConfig\n",
+    "lib/auto.py": """
+        TABLE = dict_of([("aimv2", "A"), ("qwen2", "B")])
+        class AutoConfig:
+            @staticmethod
+            def register(name, config, exist_ok=False): ...
+    """,
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        ("AutoConfig.register('aimv2', object)", 1),
+        ("AutoConfig.register('ovis', object)", 0),
+        ("AutoConfig.register('aimv2', object, exist_ok=True)", 0),
+        ("AutoConfig.register(NAME, object)", 0),
+    ],
+)
+def test_a_name_that_is_registered_already(call, found):
+    registry = Registry(
+        method="lib.auto.AutoConfig.register",
+        files=("lib/elsewhere.py", "lib/auto.py"),
+        table="TABLE",
+        allowed_by="exist_ok",
+    )
+    policy = Policy(
+        walk=frozenset(("user", "lib")),
+        entries=(Entry(name="user", why="a test"),),
+        registries=(registry,),
+    )
+    user = f"from lib import AutoConfig\nNAME = 'x'\n{call}\n"
+    world = SmallWorld({"user 1.0": {"user/__init__.py": user}, "lib 2.0": AUTO})
+    findings = calls.check(world, main_path(world, policy), policy)
+    assert len(findings) == found
+    for one in findings:
+        assert one.evidence is not None
+        assert one.evidence.relation is Relation.REGISTERED
+        assert one.evidence.subject == "lib.AutoConfig.register(aimv2)"
+
+
+@pytest.mark.parametrize(
+    ("run", "severity"),
+    [
+        ("if config.hybrid:\n        Context()", Severity.NOTE),
+        ("if config.hybrid:\n        made = Context()\n        made.start()", Severity.ERROR),
+        ("Context()", Severity.ERROR),
+    ],
+)
+def test_what_an_object_does_that_may_be_made_is_a_note_until_something_calls_it(
+    run: str, severity: Severity
+) -> None:
+    source = f"""
+from lib import Args
+class Context:
+    def start(self):
+        Args('m', best_of=2)
+def run(config):
+    {run}
+"""
+    (one,) = check(source, rules("user.run"))
+    assert one.severity is severity
+
+
+ASKED = """
+import inspect
+from lib import Args, Engine
+def main():
+    params = inspect.signature(Engine.generate).parameters
+    kwargs = {{}}
+    args = Args("m")
+    if {test}:
+        kwargs["lora"] = args.lora
+        Engine(1).generate("p", lora=1)
+    else:
+        Engine(1).generate("p", None, 3)
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "found"),
+    [
+        # There is no lora in this lib: the first branch is not taken, the other is.
+        ('"lora" in params', [("lib.Engine.generate(2)", Severity.ERROR)]),
+        (
+            '"sampling" not in params',
+            [("lib.Engine.generate(2)", Severity.ERROR)],
+        ),
+        # Nobody knows whose parameters these are: neither branch is said to fail.
+        (
+            '"lora" in inspect.signature(unknown.generate).parameters',
+            [
+                ("lib.Args.lora", Severity.NOTE),
+                ("lib.Engine.generate(lora)", Severity.NOTE),
+                ("lib.Engine.generate(2)", Severity.NOTE),
+            ],
+        ),
+        (
+            '"prompts" in params',
+            [("lib.Args.lora", Severity.ERROR), ("lib.Engine.generate(lora)", Severity.ERROR)],
+        ),
+    ],
+)
+def test_what_stands_behind_a_question_for_a_parameter(test, found):
+    findings = check(ASKED.format(test=test))
+    assert sorted((one.evidence.subject, one.severity) for one in findings) == sorted(found)

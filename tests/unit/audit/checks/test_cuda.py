@@ -1,0 +1,282 @@
+"""The check `cuda`, GPUs and drivers, and floors, on small worlds of facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from imgbuild.audit.binaries import gpus
+from imgbuild.audit.checks import cuda as cudas
+from imgbuild.audit.checks.floors import floors
+from imgbuild.audit.source.facts import ElfFacts, Floors, GpuCode
+from imgbuild.report import Finding, Relation
+from tests.unit.linked_world import LinkedWorld, library, module
+
+
+def subjects(findings: Sequence[Finding]) -> list[tuple[str, str]]:
+    """Package and subject of each finding."""
+    assert all(one.evidence and one.evidence.relation is Relation.CUDA for one in findings)
+    return [(one.evidence.package, one.evidence.subject) for one in findings if one.evidence]
+
+
+def wheels(**packages: str) -> LinkedWorld:
+    named = {name.replace("_", "-"): version for name, version in packages.items()}
+    return LinkedWorld({f"{name} {version}": [] for name, version in named.items()})
+
+
+# -- families
+
+CU12 = library("torch/lib/libtorch_cuda.so", needed=("libcudart.so.12",))
+CPU = library("torch/lib/libtorch_cpu.so")
+
+
+def test_one_family_is_clean() -> None:
+    asks = module("vllm/_C.abi3.so", needed=("libcudart.so.12",))
+    assert cudas.check(LinkedWorld({"torch 2.9.0": [CU12, CPU], "vllm 1": [asks]}), "12.8") == []
+
+
+def test_two_families_in_one_process() -> None:
+    asks = module("vllm/_C.abi3.so", needed=("libcudart.so.13",))
+    world = LinkedWorld({"torch 2.9.0": [CU12, CPU], "vllm 0.20.2": [asks]})
+    findings = cudas.check(world, "12.8")
+    assert subjects(findings) == [("vllm", "libcudart.so.13")]
+    assert "torch 2.9.0 (torch/lib/libtorch_cuda.so) to libcudart.so.12" in findings[0].message
+
+
+def test_a_copy_that_triton_keeps_for_itself_is_no_family() -> None:
+    own = library("triton/backends/nvidia/lib/libcupti.so.12", needed=("libcudart.so.11",))
+    assert cudas.check(LinkedWorld({"torch 2.9.0": [CU12], "triton 3.2": [own]}), "12.8") == []
+
+
+def test_of_several_files_to_choose_from_none_is_a_second_family() -> None:
+    files = [
+        library(f"bitsandbytes/libbitsandbytes_cuda{major}0.so", needed=(f"libcudart.so.{major}",))
+        for major in (12, 13)
+    ]
+    world = LinkedWorld({"torch 2.8.0": [CU12, CPU], "bitsandbytes 0.48.1": files})
+    assert cudas.check(world, "12.8") == []
+
+
+def saver(name: str, major: str) -> ElfFacts:
+    needed = (f"libcudart.so.{major}",)
+    return module(f"torch_memory_saver_hook_{name}.abi3.so", needed=needed)
+
+
+@pytest.mark.parametrize(
+    ("files", "broken"),
+    [
+        ((saver("preload", "13"),), True),
+        ((saver("preload_cu13", "13"),), True),
+        ((saver("preload_cu12", "12"), saver("preload_cu13", "13")), False),
+        ((saver("preload_cu12", "12"), saver("preload", "13")), False),
+        # Two libraries, and one of them is for another family alone.
+        ((saver("preload_cu12", "12"), saver("torch_cu13", "13")), True),
+        # Nothing says that the first of these is for this family's worlds.
+        ((saver("preload", "12"), saver("preload_cu13", "13")), True),
+        # For this family by its name, and linked to another.
+        ((saver("preload_cu12", "13"), saver("preload_cu13", "13")), True),
+    ],
+)
+def test_variants_for_other_families_lie_beside_the_one_that_is_loaded(
+    files: tuple[ElfFacts, ...], broken: bool
+) -> None:
+    world = LinkedWorld({"torch 2.9.0": [CU12, CPU], "torch-memory-saver 0.0.9": files})
+    expected = [("torch-memory-saver", "libcudart.so.13")] if broken else []
+    assert subjects(cudas.check(world, "12.8")) == expected
+
+
+def test_variants_of_two_packages_are_no_choice() -> None:
+    world = LinkedWorld(
+        {
+            "torch 2.9.0": [CU12, CPU],
+            "one 1": [module("hook_cu12.so", needed=("libcudart.so.12",))],
+            "two 1": [module("hook_cu13.so", needed=("libcudart.so.13",))],
+        }
+    )
+    assert subjects(cudas.check(world, "12.8")) == [("two", "libcudart.so.13")]
+
+
+def test_a_torch_for_the_cpu() -> None:
+    world = LinkedWorld({"torch 2.6.0": [CPU]})
+    assert subjects(cudas.check(world, "12.4")) == [("torch", "libtorch_cuda.so")]
+    assert cudas.check(world, "") == []
+    assert cudas.check(LinkedWorld({"torch 2.6.0": []}), "12.4") == []
+
+
+# -- components
+
+
+@pytest.mark.parametrize(
+    ("cuda", "package", "version", "broken"),
+    [
+        ("13.0", "nvidia_cuda_nvcc", "13.5.37", True),
+        ("13.0", "nvidia_cuda_nvcc", "13.0.88", False),
+        ("12.4", "nvidia_cuda_runtime_cu12", "12.4.127", False),
+        ("12.4", "nvidia_cuda_nvrtc_cu12", "12.1.105", False),
+        ("12.4", "nvidia_cuda_nvrtc_cu12", "12.8.93", True),
+        ("13.0", "nvidia_cublas_cu12", "12.8.4.1", True),
+        ("12.8", "nvidia_cuda_nvdisasm", "13.3.73", False),
+        ("13.0", "nvidia_cutlass_dsl_libs_cu12", "4.7.1", False),
+        ("13.0", "nvidia_cudnn_cu13", "9.19.0.56", False),
+        ("13.0", "cuda_bindings", "13.4.3", False),
+        ("13.0", "nvidia_ml_py", "13.615.71", False),
+        ("13.0", "nvidia_cutlass_dsl", "4.5.2", False),
+    ],
+)
+def test_components_are_of_the_release(cuda: str, package: str, version: str, broken: bool) -> None:
+    findings = cudas.check(wheels(**{package: version}), cuda)
+    name = package.replace("_", "-")
+    assert subjects(findings) == ([(name, f"{name} {version}")] if broken else [])
+
+
+def test_the_metapackage_says_what_is_of_its_release() -> None:
+    world = LinkedWorld(
+        {"cuda-toolkit 13.0.2": [], "nvidia-cublas 13.2.0.9": [], "nvidia-cufft 12.0.0.61": []},
+        requires={
+            "cuda-toolkit": (
+                'nvidia-cublas==13.1.0.*; extra == "cublas"',
+                'nvidia-cufft==12.0.0.*; extra == "cufft"',
+            )
+        },
+    )
+    findings = cudas.check(world, "13.0")
+    assert subjects(findings) == [("nvidia-cublas", "nvidia-cublas 13.2.0.9")]
+    assert findings[0].remedy == "hold nvidia-cublas to CUDA 13.0: nvidia-cublas==13.1.0.*"
+
+
+# -- GPUs
+
+
+def code(*archs: str) -> tuple[GpuCode, ...]:
+    """GPU code as "sm_90", "compute_90:8.4", "sm_90a*3" (three units)."""
+    found = []
+    for text in archs:
+        arch, _, units = text.partition("*")
+        arch, _, ptx = arch.partition(":")
+        found.append(GpuCode(arch, ptx, int(units or 1)))
+    return tuple(found)
+
+
+@pytest.mark.parametrize(
+    ("arch", "runs_on", "not_on"),
+    [
+        ("sm_80", ("8.0", "8.6", "8.9"), ("7.5", "9.0", "12.0")),
+        ("sm_86", ("8.6", "8.9"), ("8.0",)),
+        ("sm_90a", ("9.0",), ("10.0", "8.9")),
+        ("sm_100f", ("10.0", "10.3"), ("9.0", "12.0")),
+        ("compute_80", ("8.0", "9.0", "12.1"), ("7.5",)),
+        ("compute_90a", ("9.0",), ("10.0",)),
+        ("compute_120f", ("12.0", "12.1"), ("10.0",)),
+        ("lto_90", (), ("9.0",)),
+    ],
+)
+def test_which_gpu_runs_which_code(
+    arch: str, runs_on: tuple[str, ...], not_on: tuple[str, ...]
+) -> None:
+    assert all(gpus.runs(GpuCode(arch), one) for one in runs_on)
+    assert not any(gpus.runs(GpuCode(arch), one) for one in not_on)
+
+
+def test_a_few_kernels_say_nothing_of_a_library() -> None:
+    built = code("sm_80*20", "sm_90*18", "compute_52:8.4*1", "sm_120a*2")
+    assert [one for one in ("8.0", "9.0", "10.0", "12.0") if gpus.covers(built, one)] == [
+        "8.0",
+        "9.0",
+    ]
+
+
+def kernels(*archs: str) -> ElfFacts:
+    return library("torch/lib/libtorch_cuda.so", gpu=code(*archs))
+
+
+def test_a_gpu_without_code_is_an_error() -> None:
+    world = LinkedWorld({"torch 2.6.0": [kernels("sm_80", "sm_90"), CPU]})
+    assert cudas.check(world, "12.4", ("8.0", "8.6", "9.0")) == []
+    findings = cudas.check(world, "12.4", ("9.0", "12.0"))
+    assert subjects(findings) == [("torch", "sm_120")]
+    assert "built for sm_80, sm_90: no kernel image" in findings[0].message
+
+
+def test_kernels_for_one_gpu_alone_are_no_fault() -> None:
+    hopper = module("vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so", gpu=code("sm_90a"))
+    world = LinkedWorld({"torch 2.6.0": [kernels("sm_80"), CPU], "vllm 1": [hopper]})
+    assert cudas.check(world, "12.4", ("8.0",)) == []
+
+
+# -- floors
+
+
+def test_floors_follow_from_the_files() -> None:
+    files = [
+        library(
+            "torch/lib/libtorch_cuda.so",
+            gpu=code("sm_80", "sm_86", "sm_90", "compute_90:8.7"),
+            wants={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.28", "GLIBC_2.9")},
+        ),
+        module("vllm/_C.abi3.so", gpu=code("sm_80", "sm_90", "compute_90:8.4")),
+        module("vllm/_flashmla_C.abi3.so", gpu=code("sm_90a")),
+    ]
+    assert floors(files, "12.4") == Floors(
+        cuda="12.4",
+        driver="525.60.13",
+        driver_full="570.26",  # the PTX that newer GPUs run was written by CUDA 12.8
+        gpu=("8.0", "8.6", "8.9", "9.0"),
+        gpu_ptx=("10.0", "10.3", "12.0", "12.1"),
+        glibc="2.28",
+    )
+
+
+def test_floors_of_machine_code_alone_are_those_of_the_release() -> None:
+    found = floors([kernels("sm_90")], "13.0.2")
+    assert (found.driver, found.driver_full) == ("580.65.06", "580.65.06")
+    assert (found.gpu, found.gpu_ptx) == (("9.0",), ())
+
+
+@pytest.mark.parametrize(
+    ("cuda", "ptx", "driver"),
+    [
+        ("13.2", "9.2", "595.45.04"),
+        ("13.3", "9.0", "610.43.02"),
+        ("13.4", "9.0", ""),  # nobody has said which driver is its own
+        ("13.0", "9.4", ""),
+        ("13.9", "9.0", ""),
+        ("13.0", "9.9", ""),
+    ],
+)
+def test_a_floor_that_hangs_on_an_unknown_driver_is_unknown(
+    cuda: str, ptx: str, driver: str
+) -> None:
+    found = floors([kernels("sm_90", f"compute_90:{ptx}")], cuda)
+    assert found.driver == "580.65.06"
+    assert found.driver_full == driver
+
+
+def test_of_a_major_release_that_is_not_known_no_driver_is() -> None:
+    found = floors([kernels("sm_90")], "14.0")
+    assert (found.driver, found.driver_full) == ("", "")
+
+
+def test_floors_of_an_image_without_kernels_name_no_gpu() -> None:
+    assert floors([CPU], "12.4").gpu == ()
+
+
+def test_drivers_and_releases_are_in_order() -> None:
+    known = gpus.load()
+    order = [gpus.numbers(one.cuda) for one in known.releases]
+    assert order == sorted(order)
+    told = [one for one in known.releases if one.driver]
+    for one in told:
+        assert gpus.numbers(known.oldest(one.cuda)) <= gpus.numbers(one.driver)
+    drivers = [gpus.numbers(one.driver) for one in told]
+    assert drivers == sorted(drivers)
+    assert told == list(known.releases[: len(told)])  # the newest alone have none
+    written = [gpus.numbers(one.ptx) for one in known.releases]
+    assert written == sorted(written)
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda"), [("580.159.04", "13.5"), ("550.54.15", "12.9"), ("390.48", "")]
+)
+def test_the_newest_release_of_a_driver(driver: str, cuda: str) -> None:
+    assert gpus.load().newest(driver) == cuda

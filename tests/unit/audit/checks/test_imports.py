@@ -1,0 +1,106 @@
+"""The check `imports` on small worlds."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.audit.checks import imports
+from imgbuild.audit.main_path.closure import main_path
+from imgbuild.report import Relation, Severity
+from tests.unit.small_world import SmallWorld, rules
+
+LIB = {"lib/__init__.py": "from .core import run\n", "lib/core.py": "def run(): ...\n"}
+
+
+def check(user: str, *entries: str, lib: str = "lib 2.0", corners: tuple[str, ...] = ("user",)):
+    world = SmallWorld({"user 1.0": {"user/__init__.py": user}, lib: LIB})
+    path = main_path(world, rules(*(entries or ("user",))), corners)
+    return imports.check(world, path)
+
+
+def test_a_name_that_is_gone_is_an_error_with_its_place():
+    (one,) = check("import os\n\nfrom lib.core import walk\n")
+    assert one.severity is Severity.ERROR
+    assert one.where == "user 1.0 user/__init__.py:3"
+    assert "imports walk from lib.core, which lib 2.0 does not have" in one.message
+    evidence = one.evidence
+    assert evidence.relation is Relation.NAME
+    assert (evidence.package, evidence.version) == ("user", "1.0")
+    assert (evidence.file, evidence.line) == ("user/__init__.py", 3)
+    assert (evidence.other, evidence.other_version) == ("lib", "2.0")
+    assert evidence.subject == "lib.core:walk"
+
+
+def test_a_module_that_is_gone():
+    (one,) = check("from lib.tools import walk\n")
+    assert one.evidence.relation is Relation.MODULE
+    assert one.evidence.subject == "lib.tools"
+
+
+def test_a_package_that_nobody_brings():
+    (one,) = check("import setuptools\n")
+    assert one.evidence.relation is Relation.PACKAGE
+    assert one.evidence.subject == "setuptools"
+    assert one.evidence.other == ""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from lib import run\n",
+        "from lib import core\n",
+        "import lib.core as c\n",
+        "from lib import *\n",
+        "import json, xml.etree\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lib import walk\n",
+        "import sys\nif sys.platform == 'win32':\n    from lib import walk\n",
+        "import sys\nif sys.version_info >= (3, 12):\n    from lib import walk\n",
+    ],
+)
+def test_what_works_or_never_runs_is_not_mentioned(source):
+    assert check(source) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "try:\n    from lib import walk\nexcept ImportError:\n    walk = None\n",
+        "try:\n    import lib.tools\nexcept Exception:\n    pass\n",
+        "def later():\n    from lib import walk\n",
+    ],
+)
+def test_what_is_caught_or_not_reached_is_a_note(source):
+    (one,) = check(source)
+    assert one.severity is Severity.NOTE
+
+
+def test_a_function_of_the_main_path_is_no_corner():
+    source = "def later():\n    from lib import walk\n"
+    (one,) = check(source, "user.later")
+    assert one.severity is Severity.ERROR
+    assert "used by user.later" in one.message
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nif os.environ.get('FAST'):\n    import fastlib\n",
+        "try:\n    import fastlib\nexcept ImportError:\n    fastlib = None\n",
+        "def later():\n    import fastlib\n",
+    ],
+)
+def test_a_missing_package_that_is_optional_is_not_mentioned(source):
+    assert check(source, "user", "user.later") == []
+
+
+def test_a_package_that_is_carried_along_is_not_missing():
+    files = {"user/__init__.py": "import colorama\n", "user/third/colorama/__init__.py": ""}
+    world = SmallWorld({"user 1.0": files})
+    assert imports.check(world, main_path(world, rules("user"))) == []
+
+
+def test_a_partial_world_does_not_miss_what_it_leaves_out():
+    files = {"user/__init__.py": "import setuptools\nfrom lib import walk\n"}
+    world = SmallWorld({"user 1.0": files, "lib 2.0": LIB}, partial=True)
+    found = imports.check(world, main_path(world, rules("user")))
+    assert [one.evidence and one.evidence.subject for one in found] == ["lib:walk"]

@@ -1,0 +1,306 @@
+"""The check `elf` on small worlds of facts."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.audit.checks import linking
+from imgbuild.report import Finding, Relation, Severity
+from tests.unit.linked_world import BASE, LinkedWorld, library, module
+
+OLD = "_ZN5torch3jit17parseSchemaOrNameERKSs"
+NEW = "_ZN5torch3jit17parseSchemaOrNameERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+TORCH = [
+    library("torch/lib/libc10.so"),
+    library("torch/lib/libtorch_cpu.so", defines=[NEW]),
+]
+FILE = "flashinfer/kernels.abi3.so"
+
+
+def found(world: LinkedWorld, *, base: bool = True) -> list[Finding]:
+    return linking.check(world, BASE if base else ())
+
+
+def only(world: LinkedWorld, *, base: bool = True) -> Finding:
+    (finding,) = found(world, base=base)
+    return finding
+
+
+def relation(finding: Finding) -> tuple[Relation, str, str, str]:
+    """What a finding rests on: relation, other package, subject, file."""
+    assert finding.evidence is not None
+    one = finding.evidence
+    return one.relation, one.other, one.subject, one.file
+
+
+# -- symbols
+
+
+def kernels(symbol: str, **facts: object) -> LinkedWorld:
+    asks = module(FILE, needed=("libc10.so",), undefined=(symbol,), **facts)
+    return LinkedWorld({"torch 2.6.0": TORCH, "flashinfer-python 0.2.5": [asks]})
+
+
+@pytest.mark.parametrize("base", [True, False])
+def test_a_symbol_of_the_other_string_is_an_error_that_says_so(base: bool) -> None:
+    finding = only(kernels(OLD), base=base)
+    assert finding.severity is Severity.ERROR
+    assert relation(finding) == (Relation.SYMBOL, "torch", OLD, FILE)
+    assert f"torch 2.6.0 has it with the new std::string of C++11 ({NEW})" in finding.message
+
+
+@pytest.mark.parametrize("base", [True, False])
+def test_a_symbol_that_is_there_is_none(base: bool) -> None:
+    assert found(kernels(NEW), base=base) == []
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    ["PyErr_SetString", "memcpy@GLIBC_2.2.5", "_Znwm@GLIBCXX_3.4", "cuLaunchKernel", "nvmlInit_v2"],
+)
+def test_symbols_of_the_base_the_interpreter_and_the_driver_are_there(symbol: str) -> None:
+    assert found(kernels(symbol)) == []
+
+
+@pytest.mark.parametrize("symbol", ["PyNew_OfTomorrow", "cublasOfTomorrow", "custom_op"])
+def test_a_symbol_of_nobody_is_found_only_where_all_is_seen(symbol: str) -> None:
+    assert relation(only(kernels(symbol)))[0] is Relation.SYMBOL
+    assert found(kernels(symbol), base=False) == []
+
+
+def test_a_copy_that_a_package_keeps_for_itself_serves_no_other() -> None:
+    private = library("other.libs/libjpeg-1234.so.8", defines=["jpeg_start"])
+    asks = module("pic/_pic.abi3.so", undefined=("jpeg_start",))
+    world = LinkedWorld({"other 1": [private], "pic 1": [asks]})
+    assert relation(only(world))[2] == "jpeg_start"
+    own = LinkedWorld({"pic 1": [asks, private]})
+    assert found(own) == []
+
+
+def test_many_symbols_are_summed_up() -> None:
+    asks = module(FILE, undefined=tuple(f"_ZN5torch{number}" for number in range(20)))
+    world = LinkedWorld({"torch 2.6.0": TORCH, "flashinfer-python 0.2.5": [asks]})
+    findings = found(world)
+    assert len(findings) == linking.SHOWN
+    places = [f"({place} of 20 that it lacks)" for place in (1, 2, 3)]
+    assert [one.message[-len(places[0]) :] for one in findings] == places
+    every = sorted(f"_ZN5torch{number}" for number in range(20))
+    evidence = [one.evidence for one in findings if one.evidence is not None]
+    assert [one.subject for one in evidence] == every[:3]
+    assert [one.symbols for one in evidence] == [tuple(every), (), ()]
+
+
+# -- libraries
+
+
+def linked(name: str, **facts: object) -> LinkedWorld:
+    """A world of one file that is linked to the library `name`."""
+    return LinkedWorld({"vllm 0.20.2": [module("vllm/_C.abi3.so", needed=(name,), **facts)]})
+
+
+def test_a_library_of_nobody_is_an_error() -> None:
+    finding = only(linked("libcudart.so.13"))
+    assert finding.severity is Severity.ERROR
+    assert relation(finding) == (Relation.LIBRARY, "", "libcudart.so.13", "vllm/_C.abi3.so")
+    assert finding.remedy.startswith("add nvidia-cuda-runtime, or a vllm")
+
+
+@pytest.mark.parametrize("base", [True, False])
+def test_a_library_of_another_major_is_named(base: bool) -> None:
+    world = LinkedWorld(
+        {
+            "vllm 0.20.2": [module("vllm/_C.abi3.so", needed=("libcudart.so.13",))],
+            "nvidia-cuda-runtime-cu12 12.8.90": [library("nvidia/lib/libcudart.so.12")],
+        },
+        partial=not base,
+    )
+    finding = only(world, base=base)
+    assert "there is libcudart.so.12" in finding.message
+    assert relation(finding)[1] == "nvidia-cuda-runtime-cu12"
+
+
+def test_a_torch_for_the_cpu_is_named() -> None:
+    world = LinkedWorld(
+        {
+            "vllm 0.20.2": [module("vllm/_C.abi3.so", needed=("libtorch_cuda.so",))],
+            "torch 2.11.0": TORCH,
+        },
+        partial=True,
+    )
+    finding = only(world, base=False)
+    assert "torch 2.11.0 does not have it (it is a build for the CPU)" in finding.message
+    assert relation(finding)[1] == "torch"
+
+
+def test_in_a_part_of_a_world_an_absent_package_is_not_missed() -> None:
+    world = LinkedWorld(
+        {"vllm 0.20.2": [module("vllm/_C.abi3.so", needed=("libcudart.so.13", "libgone.so"))]},
+        partial=True,
+    )
+    assert found(world, base=False) == []
+
+
+def test_a_library_that_was_not_read_is_there() -> None:
+    asks = module("vllm/_C.abi3.so", needed=("libtorch_nvshmem.so",))
+    packages = {"vllm 1": [asks], "torch 2.11.0": TORCH}
+    unread = {"torch": ("torch/lib/libtorch_nvshmem.so",)}
+    assert found(LinkedWorld(packages, unread=unread, partial=True), base=False) == []
+    assert len(found(LinkedWorld(packages, partial=True), base=False)) == 1
+
+
+def test_symbols_of_a_package_that_was_not_read_are_not_missed() -> None:
+    world = LinkedWorld({"torch 2.6.0": [], "a 1": [module("a/_a.abi3.so", undefined=(OLD,))]})
+    assert found(world, base=False) == []
+
+
+@pytest.mark.parametrize("name", ["libc.so.6", "libcuda.so.1", "libnvidia-ml.so.1"])
+def test_libraries_of_the_base_and_the_driver_are_there(name: str) -> None:
+    assert found(linked(name)) == []
+
+
+def test_a_runpath_is_followed_from_the_file_as_installed() -> None:
+    asks = module(
+        "a/sub/_a.abi3.so", needed=("libz.so.9",), runpath=("$ORIGIN/../../other/lib", "/opt")
+    )
+    kept = library("b-1.data/purelib/other/lib/libz.so.9")
+    assert found(LinkedWorld({"a 1": [asks], "b 1": [kept]})) == []
+    elsewhere = library("b-1.data/purelib/away/lib/libz.so.9")
+    assert len(found(LinkedWorld({"a 1": [asks], "b 1": [elsewhere]}))) == 1
+
+
+def test_what_a_package_requires_may_bring_its_libraries() -> None:
+    asks = module("a/_a.abi3.so", needed=("libtvm_ffi.so",))
+    brings = library("tvm_ffi/lib/libtvm_ffi.so")
+    packages = {"a 1": [asks], "middle 1": [], "apache-tvm-ffi 1": [brings]}
+    requires = {"a": ("middle>=1",), "middle": ("apache_tvm_ffi",)}
+    assert found(LinkedWorld(packages, requires=requires)) == []
+    assert len(found(LinkedWorld(packages))) == 1
+
+
+def test_all_that_a_file_lacks_is_one_finding() -> None:
+    asks = module("a/_a.abi3.so", needed=("libx.so.1", "liby.so.1"), undefined=("x_start",))
+    finding = only(LinkedWorld({"a 1": [asks]}))
+    assert "libx.so.1, which nothing in the image brings; liby.so.1 too" in finding.message
+
+
+# -- versions
+
+
+def test_a_glibc_that_is_too_old() -> None:
+    wants = {"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.38")}
+    for base in (True, False):
+        finding = only(linked("libc.so.6", wants=wants), base=base)
+        assert relation(finding)[::2] == (Relation.ABI, "libc.so.6:GLIBC_2.38")
+        assert "(glibc 2.36)" in finding.message
+
+
+def test_a_libstdcxx_that_is_too_old() -> None:
+    wants = {"libstdc++.so.6": ("GLIBCXX_3.4.29", "GLIBCXX_3.4.32")}
+    finding = only(linked("libstdc++.so.6", wants=wants))
+    assert relation(finding)[2] == "libstdc++.so.6:GLIBCXX_3.4.32"
+    assert found(linked("libstdc++.so.6", wants=wants), base=False) == []
+
+
+def test_a_version_of_a_wheels_own_library() -> None:
+    wants = {"libnvJitLink.so.12": ("libnvJitLink.so.12.4",)}
+    asks = module("vllm/_C.abi3.so", needed=("libnvJitLink.so.12",), wants=wants)
+    for offers, count in (
+        ((), 0),
+        (("libnvJitLink.so.12.4",), 0),
+        (("libnvJitLink.so.12.1",), 1),
+    ):
+        link = library("nvidia/lib/libnvJitLink.so.12", offers=offers)
+        world = LinkedWorld({"vllm 1": [asks], "nvidia-nvjitlink-cu12 12": [link]})
+        assert len(found(world)) == count
+
+
+# -- numpy
+
+
+@pytest.mark.parametrize(
+    ("numpy", "compiled", "count"), [("2.2.6", 1, 1), ("1.26.4", 1, 0), ("2.2.6", 2, 0)]
+)
+def test_code_for_numpy_1_does_not_run_with_numpy_2(numpy: str, compiled: int, count: int) -> None:
+    asks = module("pandas/_libs.abi3.so", numpy=compiled)
+    world = LinkedWorld(
+        {"pandas 2.0.3": [asks], f"numpy {numpy}": []},
+        sources={"pandas/__init__.py": "from pandas import _libs"},
+    )
+    findings = found(world)
+    assert len(findings) == count
+    for finding in findings:
+        assert relation(finding)[:2] == (Relation.ABI, "numpy")
+        assert finding.severity is Severity.ERROR
+
+
+# -- what is on the main path
+
+LACKS = {"needed": ("libgone.so.1",)}
+
+
+@pytest.mark.parametrize(
+    ("source", "severity"),
+    [
+        ("from pack import _ext", Severity.ERROR),
+        ("from pack.inner import thing", Severity.ERROR),
+        ("try:\n    from pack import _ext\nexcept ImportError:\n    _ext = None", Severity.NOTE),
+        ("def use():\n    from pack import _ext", Severity.NOTE),
+        ("", Severity.NOTE),
+    ],
+)
+def test_a_module_counts_if_importing_its_package_brings_it(
+    source: str, severity: Severity
+) -> None:
+    inner = "import pack._ext as engine\nthing = engine.thing"
+    sources = {"pack/__init__.py": source, "pack/inner.py": inner}
+    world = LinkedWorld({"pack 1": [module("pack/_ext.abi3.so", **LACKS)]}, sources=sources)
+    assert only(world).severity is severity
+
+
+def test_what_a_module_links_to_counts_as_the_module_does() -> None:
+    files = [
+        module("pack/_ext.abi3.so", needed=("libone.so",)),
+        library("pack/lib/libone.so", needed=("libtwo.so",)),
+        library("pack/lib/libtwo.so", **LACKS),
+        library("pack/lib/libplugin.so", **LACKS),
+    ]
+    sources = {"pack/__init__.py": "import pack._ext"}
+    findings = found(LinkedWorld({"pack 1": files}, sources=sources))
+    assert {one.where.split("/")[-1]: one.severity for one in findings} == {
+        "libtwo.so": Severity.ERROR,
+        "libplugin.so": Severity.NOTE,
+    }
+
+
+def test_one_of_several_choices_is_passed_over() -> None:
+    files = [library("torch_c_dlpack_ext/libaddon_torch24-cuda.so", **LACKS)]
+    assert found(LinkedWorld({"torch-c-dlpack-ext 1": files})) == []
+
+
+def test_modules_for_another_python_and_another_machine_are_passed_over() -> None:
+    files = [
+        module("vllm/_C.cpython-313-x86_64-linux-gnu.so", **LACKS),
+        module("vllm/_C.abi3.so", machine="arm64", **LACKS),
+    ]
+    world = LinkedWorld({"vllm 1": files})
+    assert found(world) == []
+    for python in ("3.13", "3.13.2"):
+        assert len(found(LinkedWorld({"vllm 1": files}, python=python))) == 1
+
+
+def test_of_the_variants_for_cuda_families_the_one_that_is_loaded_must_be_whole() -> None:
+    torch = library("torch/lib/libtorch_cuda.so", needed=("libcudart.so.13",))
+    runtime = library("nvidia/cu13/lib/libcudart.so.13")
+    other = module("hook_preload_cu12.abi3.so", needed=("libcudart.so.12",))
+    plain = module("hook_preload.abi3.so", needed=("libcudart.so.12",))
+    ours = module("hook_preload_cu13.abi3.so", needed=("libcudart.so.13",))
+    around = {"torch 2.11.0": [torch], "nvidia-cuda-runtime 13.0.96": [runtime]}
+    assert found(LinkedWorld({**around, "saver 1": [other, plain, ours]})) == []
+
+    (alone,) = found(LinkedWorld({**around, "saver 1": [plain]}))
+    assert relation(alone)[2] == "libcudart.so.12"
+
+    torn = module(ours.file, needed=("libcudart.so.13", "libgone.so.1"))
+    (one,) = found(LinkedWorld({**around, "saver 1": [other, plain, torn]}))
+    assert relation(one)[2] == "libgone.so.1"
+    assert one.severity is Severity.ERROR

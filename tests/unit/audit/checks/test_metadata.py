@@ -1,0 +1,94 @@
+"""What wheels ask for, and what was learned of them, against a world."""
+
+import pytest
+
+from imgbuild.audit.checks import metadata
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.report import Relation, Severity
+from tests import audited
+
+
+def found(tmp_path, packages, requires=None, constraints=(), **more):
+    lines = {
+        name: "".join(f"{line}\n" for line in lines) for name, lines in (requires or {}).items()
+    }
+    world = audited.world(tmp_path, {pin: {} for pin in packages}, metadata=lines, **more)
+    return metadata.check(world, constraints)
+
+
+def test_a_sound_world_is_clean(tmp_path):
+    requires = {"a==1": ["Requires-Dist: b>=2,<3", "Requires-Python: >=3.9"]}
+    assert found(tmp_path, ["a==1", "b==2.5"], requires) == []
+
+
+def test_a_wrong_version_names_both(tmp_path):
+    (finding,) = found(tmp_path, ["a==1", "b==3.0"], {"a==1": ["Requires-Dist: b<3"]})
+    assert finding.severity is Severity.ERROR
+    assert finding.message == "a 1 needs b<3, and b is 3.0"
+    assert finding.evidence.relation is Relation.REQUIREMENT
+    assert (finding.evidence.other, finding.evidence.other_version) == ("b", "3.0")
+    assert finding.evidence.spec == "<3"
+    assert (finding.evidence.file, finding.evidence.line) == ("a-1.dist-info/METADATA", 4)
+    assert finding.where == "a 1 a-1.dist-info/METADATA:4"
+
+
+def test_a_local_version_and_a_prerelease_count_as_what_they_are(tmp_path):
+    requires = {"a==1": ["Requires-Dist: torch==2.6.0", "Requires-Dist: b>=1"]}
+    assert found(tmp_path, ["a==1", "torch==2.6.0+cu124", "b==2.0rc1"], requires) == []
+
+
+def test_an_absent_package_unless_the_world_is_partial(tmp_path):
+    requires = {"a==1": ["Requires-Dist: b"]}
+    (finding,) = found(tmp_path, ["a==1"], requires)
+    assert "b is not in this world" in finding.message
+    assert found(tmp_path / "partial", ["a==1"], requires, partial=True) == []
+
+
+def test_markers_are_of_the_target_and_not_of_this_machine(tmp_path):
+    requires = {
+        "a==1": [
+            'Requires-Dist: windows-only; sys_platform == "win32"',
+            'Requires-Dist: older; python_version < "3.11"',
+            'Requires-Dist: arm; platform_machine == "aarch64"',
+        ]
+    }
+    assert found(tmp_path, ["a==1"], requires) == []
+    assert len(found(tmp_path / "old", ["a==1"], requires, python="3.10")) == 1
+
+
+def test_extras_count_where_another_package_asks_for_them(tmp_path):
+    requires = {
+        "a==1": ["Requires-Dist: b[fast]"],
+        "b==1": ['Requires-Dist: c; extra == "fast"', 'Requires-Dist: d; extra == "slow"'],
+    }
+    (finding,) = found(tmp_path, ["a==1", "b==1"], requires)
+    assert finding.message == 'b 1 needs c; extra == "fast", and c is not in this world'
+
+
+def test_another_python(tmp_path):
+    (finding,) = found(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.12"]})
+    assert finding.message == "a 1 needs Python >=3.12, and this world has 3.11"
+    assert finding.where == "a 1 a-1.dist-info/METADATA:4"
+
+
+def test_a_specifier_that_is_none_is_passed_over(tmp_path):
+    assert found(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.6.*"]}) == []
+
+
+@pytest.mark.parametrize(("glibc", "fits"), [("2.36", True), ("2.17", False)])
+def test_a_wheel_of_a_newer_glibc(tmp_path, glibc, fits):
+    world = audited.world(tmp_path, {"a==1": {}}, glibc=glibc)
+    name = "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"
+    book = world.books["a"]
+    book.wheel = audited.changed(book.wheel, file=name)
+    assert audited.subjects(metadata.check(world)) == ([] if fits else [name])
+
+
+def test_what_was_learned_counts_too(tmp_path):
+    learned = Constraint(
+        package="a", versions=">=1", needs="b>=2", file="a/x.py", line=7, name="b.new"
+    )
+    (finding,) = found(tmp_path, ["a==1", "b==1.9"], constraints=[learned])
+    assert finding.where == "a 1 a/x.py:7"
+    assert finding.evidence.spec == ">=2"
+    assert found(tmp_path / "new", ["a==1", "b==2.0"], constraints=[learned]) == []

@@ -1,0 +1,66 @@
+"""Known failures: they fire in their versions alone, and only where the wheel still shows them."""
+
+import pytest
+
+from imgbuild.audit.checks import rules
+from imgbuild.audit.checks.rules import Rule, Shown
+from imgbuild.report import Relation, Severity
+from imgbuild.values import Arch
+from tests import audited
+
+RULE = Rule(
+    id="a-b",
+    package="a",
+    versions=">=2",
+    other="b",
+    clash="<2",
+    spec=">=2",
+    why="it fails",
+    cure="choose b>=2",
+    source="tried",
+    shown=Shown(file="a/x.h", text="TARGET 2"),
+)
+
+
+def found(tmp_path, pins, text="#define ONE\n#define TARGET 2\n", rule=RULE, **more):
+    packages = {pin: ({"a/x.h": text} if pin.startswith("a==") else {}) for pin in pins}
+    return rules.check(audited.world(tmp_path, packages, **more), [rule])
+
+
+def test_a_rule_names_the_line_that_shows_it(tmp_path):
+    (finding,) = found(tmp_path, ["a==2.1", "b==1.9"])
+    assert finding.severity is Severity.ERROR
+    assert finding.where == "a 2.1 a/x.h:2"
+    assert finding.remedy == "choose b>=2"
+    assert finding.evidence.relation is Relation.RULE
+    assert (finding.evidence.subject, finding.evidence.spec) == ("a-b", ">=2")
+
+
+@pytest.mark.parametrize("pins", [["a==1.9", "b==1.9"], ["a==2.1", "b==2.0"], ["a==2.1"]])
+def test_other_versions_are_clean(tmp_path, pins):
+    assert found(tmp_path, pins) == []
+
+
+def test_a_wheel_that_does_not_show_it_is_clean(tmp_path):
+    assert found(tmp_path, ["a==2.1", "b==1.9"], text="#define TARGET 1\n") == []
+
+
+def test_a_rule_of_one_architecture(tmp_path):
+    arm = audited.changed(RULE, arch=(Arch.ARM64,))
+    assert found(tmp_path, ["a==2.1", "b==1.9"], rule=arm) == []
+    assert len(found(tmp_path / "arm", ["a==2.1", "b==1.9"], rule=arm, arch=Arch.ARM64)) == 1
+
+
+def test_the_rules_of_this_release_are_whole():
+    known = rules.load()
+    assert len({rule.id for rule in known}) == len(known) >= 3
+    assert all(rule.why and rule.cure and rule.source and rule.shown.text for rule in known)
+
+
+def test_pyarrow_26_beside_numpy_1(tmp_path):
+    header = "#define NPY_TARGET_VERSION NPY_2_0_API_VERSION\n"
+    files = {"pyarrow/src/arrow/python/numpy_interop.h": header}
+    broken = audited.world(tmp_path, {"pyarrow==26.0.1": files, "numpy==1.26.4": {}})
+    assert audited.subjects(rules.check(broken)) == ["pyarrow-numpy-1"]
+    sound = audited.world(tmp_path / "2", {"pyarrow==26.0.1": files, "numpy==2.0.0": {}})
+    assert rules.check(sound) == []

@@ -1,0 +1,252 @@
+"""Windows that code declares, and the findings where a world lies outside of one."""
+
+import json
+from textwrap import dedent
+
+import pytest
+
+from imgbuild.audit.checks import support
+from imgbuild.audit.main_path.closure import Level, MainPath, Reached, main_path
+from imgbuild.audit.source import windows
+from imgbuild.audit.source.facts import Guard
+from imgbuild.report import Relation, Severity
+from tests import audited
+from tests.unit.small_world import rules
+
+RANGE = """
+import warnings
+from packaging.version import Version
+_vllm_available, _vllm_version = find("vllm", return_version=True)
+def is_vllm_available():
+    if _vllm_available:
+        if not (Version("0.10.2") <= Version(_vllm_version) <= Version("0.11.2")):
+            warnings.warn("not supported")
+"""
+EQUAL = """
+from ..version import __version__ as flash_version
+def has_cubin():
+    return find_spec("cubin") is not None
+def get():
+    if has_cubin():
+        import cubin
+        cubin_version = cubin.__version__
+        if not os.getenv("NO_CHECK") and flash_version != cubin_version:
+            raise RuntimeError("not the same")
+"""
+LEAST = """
+import torch
+from packaging import version
+if version.parse(torch.__version__) < version.parse("2.6"):
+    raise ImportError("too old")
+"""
+SOME = """
+import torch
+from packaging.version import Version
+def load(fast):
+    if fast and Version(torch.__version__) < Version("2.6"):
+        raise ImportError("too old")
+"""
+
+
+def guards(source, module="own.a"):
+    return [window.guards[-1] for window in windows.find(source.encode(), module, package=False)]
+
+
+def test_a_range_is_read_with_its_outside():
+    assert guards(RANGE) == [Guard("version", "vllm", "!>=0.10.2,<=0.11.2")]
+
+
+def test_a_bound_at_the_top_of_a_module():
+    (window,) = windows.find(LEAST.encode(), "own.a", package=False)
+    assert (window.line, window.outcome, window.name, window.scope) == (
+        5,
+        "raise",
+        "ImportError",
+        "",
+    )
+    assert window.guards == (Guard("version", "torch", "<2.6"),)
+
+
+def test_versions_that_must_be_equal():
+    assert guards(EQUAL, "flash.jit.env") == [Guard("version", "cubin", "!=@flash")]
+
+
+def test_data_stays_visible():
+    (window,) = windows.find(SOME.encode(), "own.a", package=False)
+    assert [guard.kind for guard in window.guards] == ["data", "version"]
+
+
+def test_a_requirement_as_a_call():
+    source = 'require_version("numpy>=1.20,<2")\n'
+    assert guards(source) == [Guard("version", "numpy", "!<2,>=1.20")]
+
+
+def test_an_assertion():
+    source = 'import torch\nassert Version(torch.__version__) >= Version("2.6")\n'
+    assert guards(source) == [Guard("version", "torch", "<2.6")]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'import own\nif Version(own.__version__) < Version("2"):\n    raise ImportError\n',
+        'import torch\nif Version(torch.__version__) < Version("2"):\n    old = True\n',
+        "if version(data) < 2:\n    raise ImportError\n",
+        "raise ImportError(  # version.parse\n",
+    ],
+)
+def test_what_is_no_window(source):
+    assert guards(source) == []
+
+
+def found(tmp_path, packages, reached=(), partial=False):
+    world = audited.world(tmp_path, packages, partial=partial)
+    modules = {module for book in world.books.values() for module in book.modules}
+    level = {(module, runner): Reached(Level.CERTAIN, "own.main") for module, runner in reached}
+    return support.check(world, MainPath(level, modules))
+
+
+def own(source):
+    return {"own/__init__.py": "", "own/a.py": source}
+
+
+def test_what_raises_on_the_main_path_is_an_error(tmp_path):
+    packages = {"own==1": own(LEAST), "torch==2.5.1": {"torch/__init__.py": ""}}
+    (finding,) = found(tmp_path, packages, [("own.a", "")])
+    assert finding.severity is Severity.ERROR
+    assert finding.where == "own 1 own/a.py:5"
+    assert finding.evidence.relation is Relation.WINDOW
+    assert (finding.evidence.other, finding.evidence.spec) == ("torch", ">=2.6")
+    assert "raises ImportError when it is imported with torch 2.5.1" in finding.message
+
+
+def test_in_a_corner_it_is_a_note(tmp_path):
+    packages = {"own==1": own(LEAST), "torch==2.5.1": {"torch/__init__.py": ""}}
+    assert [one.severity for one in found(tmp_path, packages)] == [Severity.NOTE]
+
+
+def test_for_some_data_it_is_a_note(tmp_path):
+    packages = {"own==1": own(SOME), "torch==2.5.1": {"torch/__init__.py": ""}}
+    (finding,) = found(tmp_path, packages, [("own.a", "load")])
+    assert finding.severity is Severity.NOTE
+    assert "in some cases" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("calls", "severity"), [("", Severity.NOTE), (".convert()", Severity.ERROR)]
+)
+def test_a_method_that_refuses_must_be_called(tmp_path, calls, severity):
+    source = """
+        import torch
+        from packaging.version import Version
+        class Data:
+            def convert(self):
+                assert Version(torch.__version__) >= Version("2.6")
+        def main():
+            data = Data()
+            data{}
+    """
+    files = own(dedent(source).format(calls))
+    world = audited.world(tmp_path, {"own==1": files, "torch==2.5.1": {"torch/__init__.py": ""}})
+    (finding,) = support.check(world, main_path(world, rules("own.a.main", walk=("own",))))
+    assert finding.severity is severity
+
+
+def test_inside_the_window_nothing_is_found(tmp_path):
+    packages = {"own==1": own(LEAST), "torch==2.6.0+cu124": {"torch/__init__.py": ""}}
+    assert found(tmp_path, packages, [("own.a", "")]) == []
+
+
+def test_who_catches_it_is_not_hurt(tmp_path):
+    body = "".join(f"    {line}\n" for line in LEAST.splitlines())
+    packages = {
+        "own==1": own(f"try:\n{body}except ImportError:\n    pass\n"),
+        "torch==2.5.1": {"torch/__init__.py": ""},
+    }
+    assert found(tmp_path, packages, [("own.a", "")]) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "severities"),
+    [("0.8.5", [Severity.WARNING]), ("0.10.2", []), ("0.11.2", []), ("0.12.0", [Severity.WARNING])],
+)
+def test_a_list_of_versions_that_only_warns(tmp_path, version, severities):
+    packages = {"own==1": own(RANGE), f"vllm=={version}": {"vllm/__init__.py": ""}}
+    findings = found(tmp_path, packages, [("own.a", "is_vllm_available")])
+    assert [one.severity for one in findings] == severities
+    assert all(one.evidence.spec == "<=0.11.2,>=0.10.2" for one in findings)
+
+
+@pytest.mark.parametrize(("version", "count"), [("0.6.8", 1), ("0.6.10", 0)])
+def test_two_packages_of_one_version(tmp_path, version, count):
+    flash = {
+        "flash/__init__.py": "",
+        "flash/version.py": "",
+        "flash/jit/__init__.py": "",
+        "flash/jit/env.py": EQUAL,
+    }
+    packages = {"flash==0.6.10": flash, f"cubin=={version}": {"cubin/__init__.py": ""}}
+    findings = found(tmp_path, packages, [("flash.jit.env", "get")])
+    assert [(one.severity, one.evidence.spec) for one in findings] == (
+        [(Severity.ERROR, "==0.6.10")] * count
+    )
+
+
+TABLE = {
+    "own/__init__.py": "",
+    "own/dependency_versions_table.py": 'deps = {\n    "hub": "hub>=0.30,<1.0",\n    "x": "x"}\n',
+    "own/dependency_versions_check.py": 'pkgs_to_check_at_runtime = ["hub", "python"]\n',
+}
+
+
+def test_a_table_that_is_checked_at_import(tmp_path):
+    (finding,) = found(tmp_path, {"own==1": TABLE, "hub==1.3": {}})
+    assert finding.severity is Severity.ERROR
+    assert finding.where == "own 1 own/dependency_versions_table.py:2"
+    assert finding.evidence.spec == "<1.0,>=0.30"
+    assert found(tmp_path / "new", {"own==1": TABLE, "hub==0.36": {}}) == []
+
+
+def test_an_absent_package_of_the_table_unless_the_world_is_partial(tmp_path):
+    (finding,) = found(tmp_path, {"own==1": TABLE})
+    assert "hub is not there" in finding.message
+    assert found(tmp_path / "2", {"own==1": TABLE}, partial=True) == []
+
+
+@pytest.mark.parametrize(("torch", "count"), [("2.7.0", 1), ("2.6.0+cu126", 0)])
+def test_operators_built_for_another_torch(tmp_path, torch, count):
+    note = {"xformers/cpp_lib.json": json.dumps({"version": {"torch": "2.6.0+cu124"}})}
+    findings = found(tmp_path, {"xformers==0.0.29": note, f"torch=={torch}": {}})
+    assert [one.severity for one in findings] == [Severity.WARNING] * count
+
+
+def test_a_requirement_that_is_none_is_passed_over(tmp_path):
+    """It says nothing; one that pins torch says that this torch was meant."""
+    note = {"xformers/cpp_lib.json": json.dumps({"version": {"torch": "2.6.0+cu124"}})}
+    pins: dict[str, audited.Files] = {"xformers==0.0.29": note, "torch==2.7.0": {}}
+    bad = "Requires-Dist: !!\n"
+    for more, count in (("", 1), ("Requires-Dist: torch>=2.7\n", 0)):
+        folder = tmp_path / str(count)
+        world = audited.world(folder, pins, metadata={"xformers==0.0.29": bad + more})
+        assert len(support.check(world, main_path(world))) == count
+
+
+@pytest.mark.parametrize(("torch", "count"), [("2.7.0", 1), ("2.6.1", 0)])
+def test_a_wheel_whose_version_names_its_torch(tmp_path, torch, count):
+    pins: dict[str, audited.Files] = {
+        "flashinfer-python==0.2.5+cu124torch2.6": {},
+        f"torch=={torch}": {},
+    }
+    findings = found(tmp_path, pins)
+    assert [(one.severity, one.evidence.spec) for one in findings] == (
+        [(Severity.ERROR, "==2.6.*")] * count
+    )
+
+
+@pytest.mark.parametrize(("runtime", "count"), [("12.9.79", 1), ("12.4.127", 0)])
+def test_bitsandbytes_without_a_library_for_this_cuda(tmp_path, runtime, count):
+    files = {f"bitsandbytes/libbitsandbytes_cuda{cuda}.so": b"" for cuda in (118, 124)}
+    pins = {"bitsandbytes==0.46.0": files, f"nvidia-cuda-runtime-cu12=={runtime}": {}}
+    findings = found(tmp_path, pins)
+    assert len(findings) == count
+    assert all("none for 129" in one.message for one in findings)

@@ -1,0 +1,41 @@
+"""Packages added to a published target: that they import is the audit's business."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from imgbuild.audit.judge import Terms, audit
+from imgbuild.audit.main_path import policy
+from imgbuild.audit.main_path.additions import widened
+from imgbuild.report import Severity
+from tests import audited
+
+PACKAGES = {
+    "helper==1.0": {"helper.py": "VALUE = 42\n"},
+    "gadget==1.0": {
+        "gadget/__init__.py": "from gadget.core import look\n",
+        "gadget/core.py": "from helper import GONE\ndef look(): ...\n",
+        "tests/__init__.py": "",
+        "_gadget.py": "",
+    },
+}
+
+
+def test_what_is_added_is_entered_and_followed(tmp_path: Path) -> None:
+    world = audited.world(tmp_path, PACKAGES)
+    rules = widened(world, ["gadget"])
+    assert {entry.name for entry in rules.entries} - {e.name for e in policy.load().entries} == {
+        "gadget"
+    }
+    assert rules.walk - policy.load().walk == {"gadget"}
+    assert widened(world, []) == policy.load()
+
+
+def test_an_added_package_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:
+    world = audited.world(tmp_path, PACKAGES)
+    plain = audit(world, Terms(), checks=["imports"])
+    assert not [one for one in plain.findings if one.severity is Severity.ERROR]
+    report = audit(world, Terms(added=("gadget",)), checks=["imports"])
+    (error,) = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert "GONE" in error.message
+    assert error.where.endswith("gadget/core.py:1")

@@ -1,0 +1,235 @@
+"""The main path through small worlds."""
+
+from __future__ import annotations
+
+from imgbuild.audit.main_path import policy as policies
+from imgbuild.audit.main_path.closure import Level, main_path
+from imgbuild.audit.main_path.policy import Entry, Policy
+from tests.unit.small_world import SmallWorld, rules
+
+
+def walk(files, *entries):
+    return main_path(SmallWorld({"lib 2.0": files}), rules(*entries))
+
+
+def level(path, module, runner=""):
+    reached = path.reached(module, runner)
+    return reached.level if reached else None
+
+
+def test_importing_a_module_runs_its_parents_and_what_they_import():
+    files = {
+        "lib/__init__.py": "from . import base\n",
+        "lib/base.py": "",
+        "lib/a/__init__.py": "",
+        "lib/a/b.py": "import lib.c\n",
+        "lib/c.py": "def unused(): ...\n",
+        "lib/d.py": "",
+    }
+    path = walk(files, "lib.a.b")
+    assert path.modules() == ["lib", "lib.a", "lib.a.b", "lib.base", "lib.c"]
+    assert level(path, "lib.c") is Level.CERTAIN
+    assert level(path, "lib.c", "unused") is None
+
+
+def test_a_function_runs_when_it_is_called():
+    files = {
+        "lib/__init__.py": """
+            from lib.work import step
+            def run():
+                step()
+                if DEBUG:
+                    trace()
+            def trace():
+                from lib import late
+        """,
+        "lib/work.py": "def step():\n    def inner():\n        helper()\ndef helper(): ...\n",
+        "lib/late.py": "",
+    }
+    path = walk(files, "lib.run")
+    assert level(path, "lib.work", "step") is Level.CERTAIN
+    assert level(path, "lib.work", "helper") is Level.CERTAIN
+    assert level(path, "lib", "trace") is Level.POSSIBLE
+    assert level(path, "lib.late") is Level.POSSIBLE
+
+
+def test_making_an_object_reaches_all_its_methods_and_its_bases():
+    files = {
+        "lib/__init__.py": "from lib.core import Engine\n",
+        "lib/core.py": """
+            from lib.base import Base
+            class Engine(Base):
+                import lib.inside
+                def __init__(self):
+                    start()
+                def close(self):
+                    stop()
+            def start(): ...
+            def stop(): ...
+        """,
+        "lib/base.py": "class Base:\n    def common(self):\n        from lib import used\n",
+        "lib/inside.py": "",
+        "lib/used.py": "",
+    }
+    path = walk(files, "lib.Engine")
+    assert level(path, "lib.core", "Engine.__init__") is Level.CERTAIN
+    assert level(path, "lib.core", "start") is Level.CERTAIN
+    assert level(path, "lib.core", "stop") is Level.LIKELY
+    assert level(path, "lib.base", "Base.common") is Level.LIKELY
+    assert level(path, "lib.inside") is Level.CERTAIN
+    assert level(path, "lib.used") is Level.LIKELY
+
+
+def test_naming_a_class_is_not_using_its_module_only():
+    files = {
+        "lib/__init__.py": "from lib.core import Engine\nclass Other: ...\n",
+        "lib/core.py": "class Engine:\n    def close(self): ...\n",
+    }
+    assert level(walk(files, "lib"), "lib.core", "Engine.close") is None
+
+
+def test_what_lies_behind_a_handler_is_handled_unless_another_way_leads_there():
+    files = {
+        "lib/__init__.py": "try:\n    import lib.fast\nexcept ImportError:\n    pass\n",
+        "lib/fast.py": "import lib.kernel\n",
+        "lib/kernel.py": "",
+        "lib/sure.py": "import lib.kernel\n",
+    }
+    path = walk(files, "lib")
+    assert level(path, "lib.kernel") is Level.DOUBTFUL
+    path = walk(files, "lib", "lib.sure")
+    assert level(path, "lib.fast") is Level.DOUBTFUL
+    assert level(path, "lib.kernel") is Level.CERTAIN
+    assert path.reached("lib.kernel", "").entry == "lib.sure"
+
+
+def test_lazy_names_load_their_module_when_they_are_used():
+    files = {
+        "lib/__init__.py": """
+            def __getattr__(name):
+                if name == "LLM":
+                    from lib.llm import LLM
+                    return LLM
+                raise AttributeError(name)
+        """,
+        "lib/llm.py": "import lib.deep\nclass LLM: ...\n",
+        "lib/deep.py": "",
+        "lib/user.py": "from lib import LLM\n",
+    }
+    assert level(walk(files, "lib"), "lib.deep") is None
+    assert level(walk(files, "lib.user"), "lib.deep") is Level.POSSIBLE
+
+
+def test_entries_that_do_not_fit_are_passed_over():
+    files = {"lib/__init__.py": "", "lib/core.py": ""}
+    world = SmallWorld({"lib 2.0": files})
+    named = (
+        Entry(name="lib.core", why="too new", versions=">=3"),
+        Entry(name="lib.gone.Engine", why="of another version"),
+        Entry(name="other.Engine", why="of a package that is not there"),
+    )
+    path = main_path(world, Policy(walk=frozenset(("lib",)), entries=named))
+    assert "lib.core" not in path.modules()
+    assert "other" not in path.modules()
+
+
+def test_also_goes_with_its_entry():
+    files = {"lib/__init__.py": "", "lib/plugin.py": "class Worker:\n    def run(self): ...\n"}
+    named = (Entry(name="lib", why="the package", also=("lib.plugin.Worker",)),)
+    path = main_path(
+        SmallWorld({"lib 2.0": files}), Policy(walk=frozenset(("lib",)), entries=named)
+    )
+    assert level(path, "lib.plugin", "Worker.run") is Level.LIKELY
+
+
+def test_the_policy_of_this_release_can_be_read():
+    loaded = policies.load()
+    assert {"trl", "vllm", "verl", "transformers"} <= loaded.walk
+    assert len({entry.name for entry in loaded.entries}) == len(loaded.entries)
+    assert all(entry.why for entry in loaded.entries)
+
+
+def test_a_name_is_that_of_the_branch_which_this_world_takes():
+    files = {
+        "lib/__init__.py": """
+            import other
+            from packaging.version import Version
+            if Version(other.__version__) < Version("2"):
+                from lib.old import Engine
+            else:
+                from lib.new import Engine
+            def run():
+                Engine()
+        """,
+        "lib/old.py": "class Engine:\n    def step(self): ...\n",
+        "lib/new.py": "class Engine:\n    def step(self): ...\n",
+    }
+    other = {"other/__init__.py": "__version__ = 'x'\n"}
+    old = main_path(SmallWorld({"lib 2.0": files, "other 1.5": other}), rules("lib.run"))
+    new = main_path(SmallWorld({"lib 2.0": files, "other 2.5": other}), rules("lib.run"))
+    assert level(old, "lib.old", "Engine.step") is Level.LIKELY
+    assert level(old, "lib.new", "Engine.step") is None
+    assert level(new, "lib.new", "Engine.step") is Level.LIKELY
+    assert level(new, "lib.old") is None
+
+
+def test_a_private_method_is_reached_by_its_callers_or_for_its_base():
+    files = {
+        "lib/__init__.py": """
+            class Base:
+                def train(self):
+                    self._step()
+                def _step(self): ...
+            class Mine(Base):
+                def _step(self): ...
+                def _special(self): ...
+                def _helper(self): ...
+                def save(self):
+                    if self.special:
+                        self._special()
+        """,
+    }
+    path = walk(files, "lib.Mine")
+    assert level(path, "lib", "Mine._step") is Level.LIKELY
+    assert level(path, "lib", "Mine._special") is Level.POSSIBLE
+    assert level(path, "lib", "Mine._helper") is None
+
+
+def test_what_nobody_calls_of_an_object_that_is_made_in_some_cases_is_remote():
+    files = {
+        "lib/__init__.py": """
+            from other import Unseen
+            class Base:
+                hook: object
+                def step(self): ...
+            class Context:
+                def __init__(self):
+                    self.reset()
+                def __exit__(self, *error): ...
+                def reset(self): ...
+                def rotary(self):
+                    turn()
+            class Layer(Base):
+                def step(self): ...
+                def hook(self): ...
+                def spare(self): ...
+            class Bridge(Unseen):
+                def cross(self): ...
+            def turn(): ...
+            def run(config):
+                if config.hybrid:
+                    Context()
+                    Layer()
+                    Bridge()
+        """,
+        "lib/user.py": "import lib\ndef use():\n    made = lib.Context()\n    made.rotary()\n",
+    }
+    path = walk(files, "lib.run")
+    possible = ("Context.__init__", "Context.__exit__", "Context.reset", "Layer.step", "Layer.hook")
+    assert {level(path, "lib", name) for name in possible} == {Level.POSSIBLE}
+    assert level(path, "lib", "Bridge.cross") is Level.POSSIBLE
+    remote = ("Context.rotary", "turn", "Layer.spare")
+    assert {level(path, "lib", name) for name in remote} == {Level.REMOTE}
+
+    path = walk(files, "lib.run", "lib.user.use")
+    assert level(path, "lib", "turn") is Level.CERTAIN

@@ -1,0 +1,236 @@
+"""Guards judged in a world."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+
+from imgbuild.audit.main_path.guards import ATTRIBUTE, IMPORT, MISSING, State, evaluate, judge
+from imgbuild.audit.source.facts import Guard
+from imgbuild.audit.source.module import read_module
+from tests.unit.small_world import SmallWorld
+
+WORLD = SmallWorld(
+    {
+        "vllm 0.10.2": {"vllm/__init__.py": "", "vllm/envs.py": ""},
+        "flash-attn 2.8.3+cu12": {"flash_attn/__init__.py": ""},
+    }
+)
+RUNS, SKIPPED, UNKNOWN, HANDLED = State.RUNS, State.SKIPPED, State.UNKNOWN, State.HANDLED
+
+
+@pytest.mark.parametrize(
+    ("guard", "state"),
+    [
+        (Guard("version", "vllm", ">=0.10.1,<0.12"), RUNS),
+        (Guard("version", "vllm", "<0.10"), SKIPPED),
+        (Guard("version", "vllm", "<0.10.2.dev0"), SKIPPED),
+        (Guard("version", "flash_attn", ">=2.8.3"), RUNS),
+        (Guard("version", "torch", ">=2"), UNKNOWN),
+        (Guard("version", "vllm", "what?"), UNKNOWN),
+        (Guard("present", "vllm"), RUNS),
+        (Guard("present", "vllm", ">=0.11"), SKIPPED),
+        (Guard("present", "vllm.envs"), RUNS),
+        (Guard("present", "vllm.worker"), SKIPPED),
+        (Guard("present", "flash-attn"), RUNS),
+        (Guard("present", "json"), RUNS),
+        (Guard("present", "apex"), SKIPPED),
+        (Guard("absent", "apex"), RUNS),
+        (Guard("absent", "vllm"), SKIPPED),
+        (Guard("absent", "vllm", ">=0.11"), RUNS),
+        (Guard("python", "", ">=3.11"), RUNS),
+        (Guard("python", "", "<3.9"), SKIPPED),
+        (Guard("platform", "linux"), RUNS),
+        (Guard("platform", "win32"), SKIPPED),
+        (Guard("platform", "win32", "!"), RUNS),
+        (Guard("platform", "xpu"), SKIPPED),
+        (Guard("platform", "linux", "!"), SKIPPED),
+        (Guard("platform", "aarch64"), SKIPPED),
+        (Guard("platform", "amd64"), RUNS),
+        (Guard("platform", "rocm"), UNKNOWN),
+        (Guard("typing"), SKIPPED),
+        (Guard("handled", "ImportError"), HANDLED),
+        (Guard("unknown", "args.use_vllm"), UNKNOWN),
+    ],
+    ids=str,
+)
+def test_what_a_world_makes_of_a_guard(guard, state):
+    assert evaluate(WORLD, guard) is state
+
+
+def test_a_partial_world_does_not_know_what_is_absent():
+    world = SmallWorld({"trl 1.0": {"trl/__init__.py": ""}}, partial=True)
+    assert evaluate(world, Guard("present", "vllm")) is UNKNOWN
+    assert evaluate(world, Guard("absent", "vllm")) is UNKNOWN
+    assert evaluate(world, Guard("present", "trl")) is RUNS
+
+
+def test_all_guards_must_hold():
+    course = judge(WORLD, (Guard("present", "vllm"), Guard("python", "", "<3.9")))
+    assert not course.runs
+    assert judge(WORLD, ()).certain
+    assert not judge(WORLD, (Guard("unknown", "x"), Guard("present", "vllm"))).certain
+
+
+def test_who_catches_what():
+    assert judge(WORLD, (Guard("handled", "ImportError"),)).catches(*IMPORT)
+    assert not judge(WORLD, (Guard("handled", "ImportError"),)).catches(*ATTRIBUTE)
+    assert judge(WORLD, (Guard("handled", "Exception"),)).catches(*ATTRIBUTE)
+    assert judge(WORLD, (Guard("handled", ""),)).catches(*ATTRIBUTE)
+    missing_only = judge(WORLD, (Guard("handled", "ModuleNotFoundError"),))
+    assert missing_only.catches(*MISSING)
+    assert not missing_only.catches(*IMPORT)
+    both = judge(WORLD, (Guard("handled", "ImportError, AttributeError"),))
+    assert both.catches(*IMPORT)
+    assert both.catches(*ATTRIBUTE)
+
+
+def test_hasattr_speaks_of_its_expression_only():
+    course = judge(WORLD, (Guard("handled", "AttributeError", "vllm.envs.VLLM_USE_V1"),))
+    assert course.asked == {"vllm.envs.VLLM_USE_V1"}
+    assert not course.catches(*ATTRIBUTE)
+
+
+# -- Python's own version
+
+COMPARISONS = [
+    f"{left} {sign} {right}"
+    for sign in ("<", "<=", ">", ">=", "==", "!=")
+    for left, right in (
+        ("sys.version_info", "(3,)"),
+        ("sys.version_info", "(3, 10)"),
+        ("sys.version_info", "(3, 11)"),
+        ("sys.version_info", "(3, 11, 0)"),
+        ("sys.version_info", "(3, 11, 2)"),
+        ("sys.version_info", "(3, 11, 4)"),
+        ("sys.version_info", "(3, 11, 2, 'final')"),
+        ("sys.version_info", "(3, 11, 2, 'final', 0)"),
+        ("sys.version_info", "(3, 12, 0, 'beta')"),
+        ("(3, 11)", "sys.version_info"),
+        ("sys.version_info[:1]", "(3,)"),
+        ("sys.version_info[:2]", "(3, 11)"),
+        ("sys.version_info[:2]", "(3, 12)"),
+        ("sys.version_info[:2]", "(3,)"),
+        ("sys.version_info[:3]", "(3, 11)"),
+        ("sys.version_info[:3]", "(3, 11, 1)"),
+        ("sys.version_info[0:2]", "(3, 9)"),
+        ("tuple(sys.version_info[:2])", "(3, 11)"),
+        ("sys.version_info[0]", "2"),
+        ("sys.version_info[0]", "3"),
+        ("sys.version_info[1]", "11"),
+        ("sys.version_info[2]", "0"),
+        ("sys.version_info[2]", "2"),
+        ("sys.version_info.major", "3"),
+        ("sys.version_info.minor", "9"),
+        ("sys.version_info.micro", "4"),
+        ("3", "sys.version_info.major"),
+    )
+]
+
+
+class Version(NamedTuple):
+    """sys.version_info of any Python."""
+
+    major: int
+    minor: int
+    micro: int
+    releaselevel: str = "final"
+    serial: int = 0
+
+
+def held(test: str, python: str) -> bool | None:
+    """What a world of this Python makes of a condition; None where it is not known."""
+    source = f"import sys\nif {test}:\n    import yes\nelse:\n    import no\n"
+    facts = read_module(source.encode(), "m", "m.py", package=False)
+    world = SmallWorld({"m 1": {"m.py": source}}, python=python)
+    yes, no = (judge(world, line.guards) for line in facts.imports[1:])
+    assert yes.certain == no.certain
+    assert not yes.certain or yes.runs != no.runs
+    return yes.runs if yes.certain else None
+
+
+def answer(test: str, micro: int) -> bool:
+    """What CPython 3.11 itself answers, were it of this micro release."""
+    return bool(eval(test, {"sys": SimpleNamespace(version_info=Version(3, 11, micro))}))
+
+
+@pytest.mark.parametrize("test", COMPARISONS)
+def test_comparisons_with_python_are_answered_as_cpython_answers(test):
+    assert held(test, "3.11.2") is answer(test, 2)
+    every = {answer(test, micro) for micro in range(20)}
+    assert held(test, "3.11") is (every.pop() if len(every) == 1 else None)
+
+
+def test_this_python_answers_alike():
+    here = ".".join(map(str, sys.version_info[:3]))
+    for test in COMPARISONS:
+        assert held(test, here) is eval(test, {"sys": sys})
+
+
+# -- parameters that a signature has
+
+CALLEES = SmallWorld(
+    {
+        "vllm 0.10.2": {
+            "vllm/__init__.py": """
+                import functools
+                from dataclasses import dataclass
+                from vllm._C import compiled
+                class LLM:
+                    def __init__(self, model, *, seed=0): ...
+                    def wake_up(self, tags=None): ...
+                    def sleep(self, **kwargs):
+                        self.wake_up(**kwargs)
+                @dataclass
+                class Args:
+                    model: str = ""
+                    @property
+                    def size(self): ...
+                @functools.wraps(LLM)
+                def make(*args, **kwargs): ...
+            """,
+            "vllm/_C.so": "",
+        },
+        "trl 1.0": {
+            "trl/__init__.py": """
+                import vllm
+                from vllm import Args, LLM
+                def f():
+                    from vllm import LLM as Local
+            """
+        },
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("callee", "name", "state"),
+    [
+        (":LLM.wake_up", "tags", RUNS),
+        (":LLM.wake_up", "!tags", SKIPPED),
+        (":LLM.wake_up", "level", SKIPPED),
+        (":LLM.wake_up", "!level", RUNS),
+        (":vllm.LLM", "seed", RUNS),
+        (":LLM.__init__", "seed", RUNS),
+        (":LLM", "dtype", SKIPPED),
+        (":LLM.sleep", "tags", SKIPPED),
+        ("f:Local.wake_up", "tags", RUNS),
+        (":Local.wake_up", "tags", UNKNOWN),
+        (":Args", "model", RUNS),
+        (":Args.__dataclass_fields__", "model", RUNS),
+        (":Args.__dataclass_fields__", "seed", SKIPPED),
+        (":vllm.make", "seed", UNKNOWN),
+        (":vllm.compiled", "seed", UNKNOWN),
+        (":self.engine.wake_up", "tags", UNKNOWN),
+        (":?", "tags", UNKNOWN),
+    ],
+)
+def test_whether_a_callable_takes_a_parameter(callee, name, state):
+    assert evaluate(CALLEES, Guard("takes", f"trl:{callee}", name)) is state
+
+
+def test_a_guard_of_a_module_that_is_not_there_is_not_known():
+    assert evaluate(CALLEES, Guard("takes", "peft::LLM", "seed")) is UNKNOWN

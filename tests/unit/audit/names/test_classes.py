@@ -1,0 +1,195 @@
+"""Expressions resolved, members and attributes of classes, receivers."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.audit.names import search
+from imgbuild.audit.source.facts import Class, ModuleFacts, Opaque
+from tests.unit.small_world import SmallWorld
+
+WORLD = SmallWorld(
+    {
+        "pkg 1.0": {
+            "pkg/__init__.py": "from .a import Derived\nfrom . import a\n",
+            "pkg/a.py": """
+                from abc import ABC
+                from typing import Generic, NamedTuple
+                import msgspec
+
+                class Base(ABC, Generic[T]):
+                    shared: int = 1
+                    def run(self): self.made = 1
+                    @property
+                    def prop(self): ...
+
+                class Derived(Base[int]):
+                    class Inner: ...
+                    @classmethod
+                    def of(cls, x): return cls()
+                    @classmethod
+                    def other(cls, x) -> "Free": ...
+                    @staticmethod
+                    def plain(x): ...
+
+                class Free:
+                    def __getattr__(self, name): ...
+
+                class Strange(Unknown): ...
+                class Made(metaclass=Meta): ...
+                class Pair(NamedTuple):
+                    left: int
+                class Struct(msgspec.Struct):
+                    field: int = 1
+                class Failure(ValueError): ...
+                class Under(Free): ...
+                @wrapped
+                class Wrapped: ...
+
+                class AutoModel: ...
+                def make() -> Derived: ...
+                def guess(): ...
+                Alias = Derived
+                Loop = Loop
+                """,
+        },
+        "user 1.0": {
+            "user/__init__.py": """
+                import pkg.a as a
+                from typing import TYPE_CHECKING
+                if TYPE_CHECKING:
+                    from pkg import Derived
+
+                def own(): ...
+                class Same:
+                    def own(self): return own()
+
+                def f():
+                    from pkg.a import make
+                    def inner(): ...
+                """
+        },
+    }
+)
+
+
+def facts(name: str) -> ModuleFacts:
+    found = WORLD.module(name)
+    assert isinstance(found, ModuleFacts)
+    return found
+
+
+def resolved(expression: str, module: str = "user", scope: str = "") -> search.Found:
+    return search.resolve(WORLD, facts(module), expression, scope=scope)
+
+
+@pytest.mark.parametrize(
+    ("expression", "scope", "expected"),
+    [
+        ("a.Derived", "", "Derived"),
+        ("a.Derived.of", "", "Derived.of"),
+        ("a.Derived.run", "", "Base.run"),
+        ("a.Derived.Inner", "", "Derived.Inner"),
+        ("a.Derived[int]", "", "Derived"),
+        ("a.Alias.of", "", "Derived.of"),
+        ("Derived", "", "Derived"),
+        ("make", "f", "make"),
+        ("make", "f.inner", "make"),
+        ("inner", "f", "f.inner"),
+        ("own", "Same.own", "own"),
+    ],
+)
+def test_resolve(expression, scope, expected):
+    found = resolved(expression, scope=scope)
+    assert found.definition is not None
+    assert getattr(found.definition, "name", "") == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "state"),
+    [
+        ("make", "unknown"),
+        ("print", "unknown"),
+        ("a.gone", "absent"),
+        ("a.Derived.gone", "absent"),
+        ("a.Derived.made", "defined"),
+        ("a.Derived.shared", "defined"),
+        ("a.Derived.__subclasses__", "unknown"),
+        ("a.Free.gone", "unknown"),
+        ("a.make.gone", "unknown"),
+        ("a.Loop.gone", "unknown"),
+    ],
+)
+def test_what_cannot_be_resolved(expression, state):
+    assert resolved(expression).state == state
+
+
+@pytest.mark.parametrize(
+    ("name", "has"),
+    [
+        ("Derived", {"run", "prop", "made", "shared", "of", "Inner", "__class__"}),
+        ("Pair", {"left", "_asdict"}),
+        ("Struct", {"field"}),
+        ("Failure", {"args"}),
+    ],
+)
+def test_attributes(name, has):
+    found = search.attributes(WORLD, search.lookup(WORLD, "pkg.a", name))
+    assert found is not None
+    assert has <= found
+    assert "gone" not in found
+
+
+@pytest.mark.parametrize("name", ["Free", "Under", "Strange", "Made", "Wrapped", "make"])
+def test_attributes_that_cannot_be_listed(name):
+    assert search.attributes(WORLD, search.lookup(WORLD, "pkg.a", name)) is None
+
+
+@pytest.mark.parametrize(
+    ("receiver", "expected"),
+    [
+        ("a.Derived", "Derived"),
+        ("a.Derived()", "Derived"),
+        ("a.Alias()", "Derived"),
+        ("a.Derived.of()", "Derived"),
+        ("a.Derived.other()", "Free"),
+        ("a.make()", "Derived"),
+        ("a.guess()", None),
+        ("a.Made()", None),
+        ("a.Derived.run()", None),
+        ("a.gone()", None),
+        ("a.AutoModel", None),
+        ("a", None),
+    ],
+)
+def test_the_class_of_a_receiver(receiver, expected):
+    found = search.class_of(WORLD, facts("user"), receiver)
+    name = found.definition.name if isinstance(found.definition, Class) else None
+    assert name == expected
+
+
+class Searched:
+    """The same world with a search that knows one word."""
+
+    def module(self, name: str) -> ModuleFacts | Opaque | None:
+        return WORLD.module(name)
+
+    def mentioning(self, package: str, word: str) -> tuple[str, ...]:
+        return (f"{package}.a",) if word == "of_a_subclass" else ()
+
+    def read_ahead(self, package: str) -> None:
+        """Nothing here is slow to read."""
+
+
+@pytest.mark.parametrize(
+    ("receiver", "name", "state"),
+    [
+        ("a.Derived", "of_a_subclass", "unknown"),
+        ("a.Derived()", "of_a_subclass", "absent"),
+        ("a.Derived", "of_nobody", "absent"),
+    ],
+)
+def test_an_annotation_promises_subclasses_too(receiver, name, state):
+    modules = Searched()
+    holder = search.class_of(modules, facts("user"), receiver)
+    assert search.member(modules, holder, name).state == state

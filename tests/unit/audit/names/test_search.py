@@ -1,0 +1,175 @@
+"""Where a name of a module comes from."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.audit.names import search
+from imgbuild.audit.source.facts import Assigned, Class, Function, ModuleFacts, Opaque
+from imgbuild.audit.source.module import read_module
+
+MODULES = {
+    "pkg": "from .a import One as Renamed\nfrom . import b, c\nimport os.path\n"
+    "from pkg.gone import X\n",
+    "pkg.a": "class One: ...\nif True:\n    def two(): ...\nTHREE = One\n_hidden = 1\n",
+    "pkg.b": "from .a import *\nfrom .c import *\n",
+    "pkg.c": "__all__ = ['exported']\nexported = 1\nkept = 2\n",
+    "pkg.d": "from native import *\n",
+    "pkg.typed": "if TYPE_CHECKING:\n    from .a import One\nfrom .a import One as Other\n",
+    "pkg.circle": "from pkg.round import it\n",
+    "pkg.round": "from pkg.circle import it\n",
+    "pkg.dropped": "x = 1\ndel x\n",
+    "pkg.either": "try:\n    from .a import One\nexcept ImportError:\n    One = None\n",
+    "pkg.both": "if new():\n    from .a import One\nelse:\n    def One(): ...\n",
+    "pkg.remade": "class One: ...\nOne = made(One)\n",
+    "pkg.broken": "def (",
+    "torch.cuda": "x = 1\n",
+    "pkg.moving": "globals().update(x)\n",
+    "six": "sys.modules[__name__ + '.moves'] = Moves()\n",
+    "lazy": """
+from .utils import define_import_structure
+import sys
+if TYPE_CHECKING:
+    from .known import Known
+else:
+    sys.modules[__name__] = _LazyModule(__name__, __file__, define_import_structure(__file__))
+""",
+    "lazy.known": "Known = 1\n",
+    "lazy.models": "from ..utils import define_import_structure\nimport sys\n"
+    "sys.modules[__name__] = _LazyModule(__name__, __file__, define_import_structure(__file__))\n",
+    "lazy.models.llama": "__all__ = ['Llama']\nclass Llama: ...\nclass Helper: ...\n",
+    "named": "def __getattr__(name):\n    if name == 'X':\n        from pkg.a import One as X\n"
+    "        return X\n    if name == 'Y':\n        return 1\n    raise AttributeError(name)\n",
+}
+PACKAGES = {"pkg", "lazy", "lazy.models", "six", "named"}
+
+
+class Modules:
+    """Modules out of the table above, `native` compiled."""
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
+    def module(self, name: str) -> ModuleFacts | Opaque | None:
+        if name == "native":
+            return Opaque(name, "compiled")
+        if name not in MODULES:
+            return None
+        self.read.append(name)
+        return read_module(MODULES[name].encode(), name, f"{name}.py", package=name in PACKAGES)
+
+
+class Searched(Modules):
+    """The same, with a search for words."""
+
+    def mentioning(self, package: str, word: str) -> list[str]:
+        return [
+            name
+            for name, source in MODULES.items()
+            if name.startswith(f"{package}.") and word in source
+        ]
+
+    def read_ahead(self, package: str) -> None:
+        """Nothing here is slow to read."""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "state", "home"),
+    [
+        ("pkg.a", "One", "defined", "pkg.a"),
+        ("pkg.a", "two", "defined", "pkg.a"),
+        ("pkg.a", "gone", "absent", ""),
+        ("pkg", "Renamed", "defined", "pkg.a"),
+        ("pkg", "One", "absent", ""),
+        ("pkg", "a", "defined", "pkg.a"),
+        ("pkg", "b", "defined", "pkg.b"),
+        ("pkg", "nowhere", "absent", ""),
+        ("pkg", "os", "unknown", ""),
+        ("pkg", "__version__", "absent", ""),
+        ("pkg", "__path__", "defined", "pkg"),
+        ("pkg.a", "__path__", "absent", ""),
+        ("pkg.a", "__name__", "defined", "pkg.a"),
+        ("pkg.b", "One", "defined", "pkg.a"),
+        ("pkg.b", "exported", "defined", "pkg.c"),
+        ("pkg.b", "kept", "absent", ""),
+        ("pkg.b", "_hidden", "absent", ""),
+        ("pkg.d", "anything", "unknown", ""),
+        ("pkg.typed", "One", "absent", ""),
+        ("pkg.typed", "Other", "defined", "pkg.a"),
+        ("pkg.circle", "it", "unknown", ""),
+        ("pkg.dropped", "x", "unknown", ""),
+        ("pkg.broken", "x", "unknown", ""),
+        ("pkg.moving", "x", "unknown", ""),
+        ("pkg", "X", "unknown", ""),
+        ("pkg.none", "X", "absent", ""),
+        ("none", "X", "absent", ""),
+        ("native", "X", "unknown", ""),
+        ("native.part", "X", "unknown", ""),
+        ("six.moves", "X", "unknown", ""),
+        ("six.moves.urllib", "X", "unknown", ""),
+        ("six.other", "X", "absent", ""),
+        ("torch.cuda", "FloatTensor", "unknown", ""),
+        ("torch.cuda", "gone", "absent", ""),
+        ("named", "X", "defined", "pkg.a"),
+        ("named", "Y", "defined", "named"),
+        ("named", "Z", "absent", ""),
+        ("lazy", "Known", "defined", "lazy.known"),
+        ("lazy", "Llama", "defined", "lazy.models.llama"),
+        ("lazy", "Helper", "absent", ""),
+        ("lazy", "LlamaFast", "unknown", ""),
+    ],
+)
+def test_lookup(module, name, state, home):
+    found = search.lookup(Searched(), module, name)
+    assert found.state == state
+    assert (found.home.module if found.home else "") == home
+
+
+def test_a_folder_that_cannot_be_searched_may_hold_anything():
+    assert search.lookup(Modules(), "lazy", "Llama").state == "unknown"
+
+
+def test_what_was_found_and_the_way_to_it():
+    found = search.lookup(Modules(), "pkg", "Renamed")
+    assert isinstance(found.definition, Class)
+    assert found.definition.name == "One"
+    assert found.trace == ("pkg:Renamed", "pkg.a:One")
+    assert isinstance(search.lookup(Modules(), "pkg.a", "two").definition, Function)
+    assert isinstance(search.lookup(Modules(), "pkg.a", "THREE").definition, Assigned)
+    assert isinstance(search.lookup(Modules(), "pkg", "a").definition, ModuleFacts)
+
+
+@pytest.mark.parametrize(
+    ("module", "ambiguous"),
+    [("pkg.a", False), ("pkg.either", False), ("pkg.both", True), ("pkg.remade", True)],
+)
+def test_definitions_that_depend_on_conditions(module, ambiguous):
+    found = search.lookup(Modules(), module, "One")
+    assert isinstance(found.definition, Class)
+    assert found.ambiguous is ambiguous
+
+
+def test_a_long_list_is_searched_by_word():
+    """Only the modules that hold the word are read, and those that the name itself suggests."""
+    extra = {f"many.m{i}": f"__all__ = ['M{i}']\nM{i} = 1\n" for i in range(20)}
+    stars = "".join(f"    from .m{i} import *\n" for i in range(20))
+    loader = "    sys.modules[__name__] = _LazyModule(__name__, __file__, {})\n"
+    extra["many"] = f"import sys\nif TYPE_CHECKING:\n{stars}else:\n{loader}"
+    extra["many.m3"] += "__all__ += ['Other']\nOther = 1\n"
+
+    class Many(Searched):
+        def module(self, name: str) -> ModuleFacts | Opaque | None:
+            self.read.append(name)
+            source = extra.get(name)
+            if source is None:
+                return None
+            return read_module(source.encode(), name, "", package=name == "many")
+
+        def mentioning(self, package: str, word: str) -> list[str]:
+            return [name for name in extra if name.startswith("many.") and word in extra[name]]
+
+    many = Many()
+    assert search.lookup(many, "many", "Other").state == "defined"
+    assert {name for name in many.read if name.startswith("many.m")} == {"many.m3"}
+    assert search.lookup(many, "many", "M7").state == "defined"
+    assert search.lookup(many, "many", "Nothing").state == "absent"

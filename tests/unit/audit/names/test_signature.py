@@ -1,0 +1,167 @@
+"""What a call may pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.audit.names import search
+from tests.unit.small_world import SmallWorld
+
+WORLD = SmallWorld(
+    {
+        "pkg 1.0": {
+            "pkg/__init__.py": """
+                import dataclasses
+                import functools
+                import msgspec
+                import pydantic
+                from dataclasses import dataclass, field
+                from typing import ClassVar, NamedTuple
+                from pydantic.dataclasses import dataclass as checked
+                from transformers import deprecate_kwarg
+
+                def plain(a, b=1, *, c=2): ...
+                def open_(a, **kwargs): ...
+                @functools.lru_cache(maxsize=None)
+                def cached(a): ...
+                @strange
+                def decorated(a): ...
+                @deprecate_kwarg("old", new_name="a", version="5")
+                def renamed(a): ...
+                def on(a, **kwargs):
+                    kwargs.pop("gone")
+                    return plain(1, **kwargs)
+                def onto_open(**kwargs): return open_(**kwargs)
+
+                class Empty: ...
+                class Own:
+                    def __init__(self, a, /, b): ...
+                    def method(self, x): ...
+                    @staticmethod
+                    def static(x): ...
+                    @classmethod
+                    def of(cls, x): ...
+                class Child(Own): ...
+                class Stranger(Unknown): ...
+                class Known(Unknown):
+                    def __init__(self, a): ...
+                class New:
+                    def __new__(cls, a): ...
+                class Made(metaclass=Meta):
+                    def __init__(self, a): ...
+
+                @dataclass
+                class Data:
+                    a: int
+                    b: int = 1
+                    c: ClassVar[int] = 2
+                    d: int = field(init=False)
+                    e = 3
+                @dataclasses.dataclass(frozen=True)
+                class More(Data):
+                    f: int = field(default_factory=list)
+                class Undecorated(Data):
+                    g: int = 1
+                @checked
+                class Ignoring:
+                    a: int
+                @dataclass(init=False)
+                class Bare:
+                    a: int
+                class Model(pydantic.BaseModel):
+                    a: int
+                class Struct(msgspec.Struct, kw_only=True):
+                    a: int
+                    b: int = 1
+                class Mixin:
+                    m: int
+                class Substruct(Mixin, Struct):
+                    c: int = 1
+                class Pair(NamedTuple):
+                    left: int
+                    right: int = 2
+
+                Alias = Data
+                if something():
+                    class Either:
+                        def __init__(self, a): ...
+                else:
+                    class Either:
+                        def __init__(self, b): ...
+                """
+        }
+    }
+)
+
+
+def signature(name: str, *, bound: bool = True) -> search.Signature | None:
+    first, _, member = name.partition(".")
+    found = search.lookup(WORLD, "pkg", first)
+    if member:
+        found = search.member(WORLD, found, member)
+    return search.signature(WORLD, found, bound=bound)
+
+
+@pytest.mark.parametrize(
+    ("name", "takes"),
+    [
+        ("plain", ["a", "b", "c"]),
+        ("cached", ["a"]),
+        ("renamed", ["a", "old"]),
+        ("on", ["a", "gone", "b", "c"]),
+        ("Empty", []),
+        ("Own", ["a", "b"]),
+        ("Child", ["a", "b"]),
+        ("Known", ["a"]),
+        ("Own.method", ["x"]),
+        ("Own.static", ["x"]),
+        ("Own.of", ["x"]),
+        ("Data", ["a", "b"]),
+        ("More", ["a", "b", "f"]),
+        ("Undecorated", ["a", "b"]),
+        ("Alias", ["a", "b"]),
+        ("Bare", []),
+        ("Struct", ["a", "b"]),
+        ("Substruct", ["a", "b", "c"]),
+        ("Pair", ["left", "right"]),
+    ],
+)
+def test_parameters(name, takes):
+    found = signature(name)
+    assert found is not None
+    assert [parameter.name for parameter in found.parameters] == takes
+    assert not found.varkw
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["decorated", "Stranger", "New", "Made", "Ignoring", "Model", "Either"],
+)
+def test_what_cannot_be_told(name):
+    assert signature(name) is None
+
+
+@pytest.mark.parametrize("name", ["open_", "onto_open"])
+def test_functions_that_take_anything(name):
+    found = signature(name)
+    assert found is not None
+    assert found.takes("anything")
+
+
+def test_positional_only_parameters_are_no_keywords():
+    found = signature("Own")
+    assert found is not None
+    assert not found.takes("a")
+    assert found.takes("b")
+
+
+def test_a_method_asked_of_its_class_takes_self():
+    found = signature("Own.method", bound=False)
+    assert found is not None
+    assert [parameter.name for parameter in found.parameters] == ["self", "x"]
+
+
+def test_fields_say_which_must_be_given():
+    found = signature("More")
+    assert found is not None
+    assert [parameter.default for parameter in found.parameters] == [False, True, True]

@@ -1,0 +1,59 @@
+"""The libraries of a base, read out of Debian packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild.audit.packages.base import read_base
+from imgbuild.audit.packages.library_map import WorldMap
+from imgbuild.cache.store import Store
+from tests import debs
+
+REAL = next(
+    path for path in Path(msgspec.__file__ or "").parent.glob("*.so") if path.stat().st_size
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "cache")
+
+
+def test_libraries_interpreter_and_links_are_read(tmp_path: Path, store: Store) -> None:
+    data = REAL.read_bytes()
+    path = tmp_path / "libs.deb"
+    deb = debs.make(
+        path,
+        "libs",
+        [
+            debs.file("./usr/lib/x86_64-linux-gnu/libone.so.1.2", data),
+            debs.symlink("./usr/lib/x86_64-linux-gnu/libone.so.1", "libone.so.1.2"),
+            debs.file("./lib/x86_64-linux-gnu/libtwo.so.6", data),
+            debs.file("./usr/lib/x86_64-linux-gnu/perl/plugin.so", data),
+            debs.file("./usr/lib/x86_64-linux-gnu/libscript.so", b"INPUT(libone.so.1)"),
+            debs.file("./usr/bin/python3.11", data),
+            debs.file("./usr/bin/tool", data),
+        ],
+    )
+    found = read_base([deb], lambda _: path, store)
+    assert sorted((facts.file.rpartition("/")[2], facts.machine) for facts in found) == [
+        ("libone.so.1", "link"),
+        ("libone.so.1.2", "x86_64"),
+        ("libtwo.so.6", "x86_64"),
+        ("python3.11", "x86_64"),
+    ]
+    world = WorldMap([], found, "x86_64", {})
+    assert world.in_base("libone.so.1") == world.in_base("libone.so.1.2") is not None
+    assert world.in_base("libthree.so") is None
+    assert world.defines("any", "PyInit__core")
+
+
+def test_a_package_is_read_once(tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "libs.deb"
+    deb = debs.make(path, "libs", [debs.file("./usr/lib/libone.so.1", REAL.read_bytes())])
+    first = read_base([deb], lambda _: path, store)
+    path.unlink()
+    assert read_base([deb], lambda _: path, store) == first

@@ -1,0 +1,153 @@
+"""The facts of a wheel: read once, kept by its hash, added to by several readers."""
+
+import pytest
+
+from imgbuild.audit.packages.library import Library, pack, unpack
+from imgbuild.audit.packages.reading import find_modules, module_name, parse_metadata
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, IntegrityError
+from tests import audited, wheels
+from tests.servers import Site, serve
+
+FILES: audited.Files = {
+    "demo/__init__.py": "from demo.a import one\n",
+    "demo/a.py": "def one(x):\n    return x\n",
+    "demo/b.py": "B = 1\n",
+    "demo/_c.cpython-311-x86_64-linux-gnu.so": b"\0" * 100,
+}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store.open(tmp_path / "cache")
+
+
+@pytest.fixture
+def demo(tmp_path):
+    return audited.wheel(tmp_path, "demo", "1.0", FILES, metadata="Requires-Dist: numpy>=1\n")
+
+
+def test_a_book_tells_files_metadata_and_modules(store, demo):
+    book = Library(store).book(*demo)
+    assert book.files["demo/b.py"] == 6
+    assert book.metadata.requires == ("numpy>=1",)
+    assert book.modules["demo._c"] == "demo/_c.cpython-311-x86_64-linux-gnu.so"
+    facts = book.module("demo.a")
+    assert facts is not None
+    assert [function.name for function in facts.functions] == ["one"]
+    assert book.module("demo._c") is None
+    assert book.module("demo.absent") is None
+
+
+def test_what_was_read_is_not_read_again(store, demo):
+    with Library(store) as library:
+        library.book(*demo).module("demo.a")
+    demo[1].unlink()
+    later = Library(store).book(*demo)
+    assert later.module("demo.a") is not None
+    assert later.metadata.name == "demo"
+    with pytest.raises(IntegrityError):
+        later.module("demo.b")
+
+
+def test_two_readers_keep_what_both_found(store, demo):
+    first, second = Library(store), Library(store)
+    first.book(*demo).module("demo.a")
+    second.book(*demo).module("demo.b")
+    first.save()
+    second.save()
+    demo[1].unlink()
+    later = Library(store).book(*demo)
+    assert later.module("demo.a") is not None
+    assert later.module("demo.b") is not None
+
+
+def test_other_readers_read_anew(store, demo, monkeypatch):
+    with Library(store) as library:
+        library.book(*demo).module("demo.a")
+    demo[1].unlink()
+    monkeypatch.setattr("imgbuild.audit.packages.library.readers", lambda: "others")
+    with pytest.raises(IntegrityError):
+        Library(store).book(*demo).module("demo.a")
+
+
+def test_damaged_facts_are_read_anew(store, demo):
+    with Library(store) as library:
+        library.book(*demo).module("demo.a")
+    for path in (store.root / "facts").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-1])
+    assert Library(store).book(*demo).module("demo.a") is not None
+
+
+def test_a_server_s_word_counts_for_remote_wheels_only(store, demo):
+    wheel, path = demo
+    data = path.read_bytes()
+    with serve(Site(files={wheel.file: data})) as site, Library(store, Http()) as library:
+        assert library.book(wheel, site.url(wheel.file)).module("demo.a") is not None
+    assert Library(store).book(wheel, site.url(wheel.file)).module("demo.a") is not None
+    path.unlink()
+    with pytest.raises(IntegrityError):
+        Library(store).book(wheel, path).module("demo.a")
+    with pytest.raises(FetchFailed):
+        Library(store).book(wheel, site.url(wheel.file)).module("demo.b")
+
+
+def test_small_files_are_kept_too(store, demo):
+    assert Library(store).book(*demo).read(["demo/b.py", "demo/none"]) == {"demo/b.py": b"B = 1\n"}
+    demo[1].unlink()
+    assert Library(store).book(*demo).read(["demo/b.py"]) == {"demo/b.py": b"B = 1\n"}
+
+
+def test_modules_by_the_path_of_their_file():
+    assert module_name("a/b/c.py") == "a.b.c"
+    assert module_name("a/__init__.py") == "a"
+    assert module_name("six.py") == "six"
+    assert module_name("demo-1.0.data/purelib/a/b.py") == "a.b"
+    assert module_name("demo-1.0.data/scripts/run.py") is None
+    assert module_name("a/_c.abi3.so") == "a._c"
+    assert module_name("a/some-tool/b.py") is None
+    assert module_name("a/data.json") is None
+
+
+def test_a_package_wins_over_a_compiled_module_and_that_over_a_source():
+    files = ["a/b.py", "a/b.abi3.so", "c.so", "c/__init__.py"]
+    assert find_modules(files) == {"a.b": "a/b.abi3.so", "c": "c/__init__.py"}
+    assert find_modules(reversed(files)) == find_modules(files)
+
+
+def test_metadata_s_lines():
+    lines = ["Name: x", "Requires-Python: >=3.9", "Requires-Dist: a", "  >=1", "Provides-Extra: e"]
+    found = parse_metadata("\n".join(lines))
+    assert found.requires == ("a >=1",)
+    assert found.requires_python == ">=3.9"
+    assert found.extras == ("e",)
+    assert (found.lines, found.python_line) == ((3,), 2)
+
+
+def test_lines_of_metadata_end_with_its_headers():
+    text = "Name: x\r\nrequires-dist: a\r\nRequires-Dist: b\r\n\r\nRequires-Dist: no\r\n"
+    found = parse_metadata(text)
+    assert found.requires == ("a", "b")
+    assert found.lines == (2, 3)
+    assert found.python_line == 0
+
+
+def test_lines_that_do_not_fit_what_was_read_are_not_told():
+    found = parse_metadata("Name: x\nno header\nRequires-Dist: b\nRequires-Python: >=3\n")
+    assert (found.requires, found.lines) == ((), ())
+    assert (found.requires_python, found.python_line) == ("", 0)
+
+
+def test_two_metadata_are_refused(tmp_path, store):
+    files = {"other-1.dist-info/METADATA": wheels.metadata("other", "1")}
+    wheel, path = audited.wheel(tmp_path, "demo", "1.0", files)
+    with pytest.raises(IntegrityError, match=r"2 files \.dist-info/METADATA"):
+        _ = Library(store).book(wheel, path).index
+
+
+def test_what_was_packed_is_unpacked():
+    assert unpack(pack({"a": (1, 2)}), dict[str, tuple[int, ...]]) == {"a": (1, 2)}
+    assert unpack(b"rubbish", dict[str, int]) is None
+    assert unpack(pack([1]), dict[str, int]) is None

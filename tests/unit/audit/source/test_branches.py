@@ -1,0 +1,115 @@
+"""Guards of `try`, `match` and classes: which branch says what, and what is read in each."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from imgbuild.audit.source.facts import Guard
+from imgbuild.audit.source.module import read_module
+
+HEAD = "import torch, vllm\nfrom packaging.version import Version\n"
+NEW = "Version(vllm.__version__) >= Version('0.9')"
+DATA = (Guard("data"),)
+
+
+def guards(source: str) -> tuple[Guard, ...]:
+    """The guards of `import marked` among these lines."""
+    facts = read_module((HEAD + dedent(source)).encode(), "m", "m.py", package=False)
+    assert facts.broken == ""
+    marked = [one for one in facts.imports if one.module == "marked"]
+    assert len(marked) == 1
+    return marked[0].guards
+
+
+def kinds(source: str) -> list[str]:
+    return [str(one.kind) for one in guards(source)]
+
+
+def version(subject: str, spec: str) -> tuple[Guard, ...]:
+    return (Guard("version", subject, spec),)
+
+
+@pytest.mark.parametrize(
+    "caught", ["Exception", "RuntimeError", "OSError", "(ImportError, OSError)", ""]
+)
+def test_what_anything_raises_says_absence_only_where_nothing_else_is_done(caught):
+    source = f"try:\n    import ray\nexcept {caught}:\n    import marked\n"
+    absent = (Guard("absent", "ray"),)
+    assert guards(source) == absent
+    alone = source.replace("import ray\n", "import ray\n    v = ray.__version__\n    OK = True\n")
+    assert guards(alone) == absent
+    more = source.replace("import ray\n", "import ray\n    n = ray.nodes()\n")
+    assert kinds(more) == ["unknown"]
+    assert guards(more.replace(f"except {caught}:", "except ImportError:")) == absent
+
+
+def test_flags_of_a_try_that_anything_may_end():
+    source = """
+    OK = False
+    try:
+        import ray
+        ray.nodes()
+        OK = True
+    except Exception:
+        OK = False
+    if OK:
+        import marked
+    """
+    assert guards(source) == (Guard("present", "ray"),)
+    assert kinds(source.replace("if OK", "if not OK")) == ["unknown"]
+    pure = source.replace("        ray.nodes()\n", "")
+    assert guards(pure.replace("if OK", "if not OK")) == (Guard("absent", "ray"),)
+
+
+def test_a_guard_of_a_case_is_the_condition_of_its_body():
+    source = "match x:\n    case {{'a': y}} if {}:\n        import marked\n"
+    assert guards(source.format(NEW)) == version("vllm", ">=0.9")
+    assert guards(source.format("y > 1")) == DATA
+
+
+def test_a_guard_of_a_case_speaks_of_what_its_pattern_binds():
+    source = f"FLAG = {NEW}\nmatch x:\n    case FLAG if FLAG:\n        import marked\n"
+    assert guards(source) == DATA
+
+
+def test_patterns_guards_and_annotations_are_read():
+    facts = read_module(
+        dedent(
+            """
+            import a
+            match x:
+                case a.ONE | [a.TWO, *_]:
+                    pass
+                case a.Three(y=a.FOUR) if a.five():
+                    pass
+                case {a.SIX: (a.SEVEN as z)}:
+                    pass
+            def f(*args: a.Eight, **more: a.Nine): ...
+            """
+        ).encode(),
+        "m",
+        "m.py",
+        package=False,
+    )
+    read = {one.expression for one in facts.attributes}
+    names = ["ONE", "TWO", "Three", "FOUR", "SIX", "SEVEN", "Eight", "Nine"]
+    assert read == {f"a.{name}" for name in names}
+    assert [one.callee for one in facts.calls] == ["a.five"]
+
+
+def test_a_class_within_a_class_does_not_see_its_names():
+    source = f"""
+    class A:
+        FLAG = {NEW}
+        class B:
+            if FLAG:
+                import marked
+    """
+    assert guards(source) == DATA
+    own = source.replace("class B:", "if True:")
+    assert guards(own)[-1:] == version("vllm", ">=0.9")
+    assert guards(
+        f"FLAG = {NEW}\n{dedent(source)}".replace("    FLAG =", "    OTHER =")
+    ) == version("vllm", ">=0.9")

@@ -1,0 +1,400 @@
+"""What names hold where: scopes, names bound anew, and ways that meet."""
+
+from __future__ import annotations
+
+from textwrap import dedent, indent
+
+import pytest
+
+from imgbuild.audit.source.facts import Guard
+from imgbuild.audit.source.module import read_module
+
+HEAD = """
+import inspect
+import trl
+import vllm
+from packaging.version import Version
+v = Version(vllm.__version__)
+least = "0.8"
+found = find_spec("vllm") is not None
+params = inspect.signature(vllm.LLM).parameters
+"""
+OLD = Guard("version", "vllm", "<0.8")
+TAKES = Guard("takes", "m::vllm.LLM", "tags")
+# Each asks one name what it holds.
+ASKED = {
+    "v": "v < Version('0.8')",
+    "least": "Version(vllm.__version__) < Version(least)",
+    "found": "found",
+    "params": "'tags' in params",
+    "vllm": "vllm.__version__ < '0.8'",
+}
+KNOWN = ("version", "present", "takes")
+
+
+def guards(source: str, head: str = HEAD) -> tuple[Guard, ...]:
+    """The guards of `import marked` among these lines."""
+    facts = read_module((head + dedent(source)).encode(), "m", "m.py", package=False)
+    assert facts.broken == ""
+    marked = [one for one in facts.imports if one.module == "marked"]
+    assert len(marked) == 1
+    return marked[0].guards
+
+
+def kinds(source: str, head: str = HEAD) -> set[str]:
+    """What kinds of guards there are that say what of vLLM or TRL must be installed."""
+    found = [one for one in guards(source, head) if one.subject != "other"]
+    return {str(one.kind) for one in found if one.kind in KNOWN}
+
+
+def asking(name: str) -> str:
+    return f"if {ASKED[name]}:\n    import marked\n"
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{0}",
+        "def f():\n{1}",
+        "async def f(other):\n    x = 1\n{1}",
+        "def f():\n    def g():\n{2}",
+        "class C:\n{1}",
+        "class C:\n    def f(self):\n{2}",
+        "class C:\n    {name} = 1\n    def f(self):\n{2}",
+        "def f():\n    [{name} for {name} in x]\n{1}",
+        "def f():\n    (lambda {name}: 1)(2)\n{1}",
+        "def g({name}):\n    {name} = 2\ndef f():\n{1}",
+        "def g():\n    for {name} in x:\n        pass\ndef f():\n{1}",
+        "for x in y:\n{1}",
+        "while x:\n{1}",
+        "with x as y:\n{1}",
+    ],
+)
+def test_what_is_bound_once_at_the_top_is_believed_everywhere(around, name):
+    text = asking(name)
+    source = around.format(text, indent(text, "    "), indent(text, "        "), name=name)
+    assert kinds(source) & set(KNOWN)
+
+
+BOUND = [
+    "{n} = other()",
+    "{n}: str = other()",
+    "x = {n} = other()",
+    "{n} += other()",
+    "{n}, x = other()",
+    "[*{n}] = other()",
+    "for {n} in other:\n    pass",
+    "for x, {n} in other:\n    pass",
+    "with other() as {n}:\n    pass",
+    "with other() as (x, {n}):\n    pass",
+    "try:\n    x\nexcept ImportError as {n}:\n    pass",
+    "import other as {n}",
+    "from other import {n}",
+    "from other import x as {n}",
+    "def {n}():\n    pass",
+    "async def {n}():\n    pass",
+    "class {n}:\n    pass",
+    "({n} := other())",
+    "x = [({n} := y) for y in other]",
+    "if x:\n    {n} = other()",
+    "if x:\n    pass\nelse:\n    {n} = other()",
+    "while x:\n    {n} = other()",
+    "for x in y:\n    if x:\n        {n} = other()\n        break",
+    "try:\n    {n} = other()\nexcept KeyError:\n    pass",
+    "match x:\n    case {n}:\n        pass",
+    "match x:\n    case [*{n}]:\n        pass",
+    "match x:\n    case {{**{n}}}:\n        pass",
+    "match x:\n    case 1 as {n}:\n        pass",
+    "del {n}",
+    "def g():\n    global {n}\n    {n} = other()",
+]
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("bound", BOUND)
+def test_a_name_that_is_bound_anew_is_unknown(bound, name):
+    again = bound.format(n=name)
+    assert not kinds(f"{again}\n{asking(name)}")
+    assert not kinds(f"{again}\ndef f():\n{indent(asking(name), '    ')}")
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("bound", BOUND)
+def test_a_name_that_a_function_binds_is_its_own_from_its_first_line(bound, name):
+    again = indent(bound.format(n=name), "    ")
+    text = indent(asking(name), "    ")
+    assert not kinds(f"def f():\n{text}{again}\n")
+    assert not kinds(f"def f():\n{again}\n{text}")
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("bound", BOUND)
+def test_a_name_that_the_module_binds_again_later_is_unknown_in_its_functions(bound, name):
+    again = bound.format(n=name)
+    assert not kinds(f"def f():\n{indent(asking(name), '    ')}{again}\n")
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize(
+    "arguments", ["{n}", "{n}, /", "x, {n}=1", "*{n}", "*, {n}", "*, {n}=1", "**{n}", "{n}: str"]
+)
+def test_an_argument_hides_what_has_its_name(arguments, name):
+    given = arguments.format(n=name)
+    assert not kinds(f"def f({given}):\n{indent(asking(name), '    ')}")
+    assert not kinds(f"class C:\n  def f({given}):\n{indent(asking(name), '    ')}")
+    assert not kinds(f"def f({given}):\n  def g():\n{indent(asking(name), '    ')}")
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_a_function_or_a_class_binds_ends_with_it(name):
+    head, _, _ = HEAD.partition("v = ")
+    held = HEAD[len(head) :] if name != "vllm" else "import vllm\n"
+    head = head if name != "vllm" else head.replace("import vllm\n", "")
+    inside = indent(held, "    ")
+    assert kinds(f"def f():\n{inside}{indent(asking(name), '    ')}", head)
+    assert not kinds(f"def f():\n{inside}\ndef g():\n{indent(asking(name), '    ')}", head)
+    assert not kinds(f"def f():\n{inside}\n{asking(name)}", head)
+    assert not kinds(f"class C:\n{inside}\n{asking(name)}", head)
+    method = f"    def f(self):\n{indent(asking(name), '        ')}"
+    assert not kinds(f"class C:\n{inside}\n{method}", head)
+    assert kinds(f"class C:\n{inside}\n{indent(asking(name), '    ')}", head)
+
+
+def names_of(source: str) -> dict[int, tuple[Guard, ...]]:
+    """The guards of each call of trl.run, by its place among them."""
+    facts = read_module((HEAD + dedent(source)).encode(), "m", "m.py", package=False)
+    calls = [one for one in facts.calls if one.callee == "trl.run"]
+    return {at: one.guards for at, one in enumerate(calls)}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "[{} for {} in x]",
+        "{{{} for {} in x}}",
+        "{{1: {} for {} in x}}",
+        "list({} for {} in x)",
+        "[{} for y, {} in x]",
+        "[{} for z in x for {} in z]",
+        "(lambda {1}: {0})(x)",
+        "(lambda *{1}: {0})(x)",
+        "(lambda **{1}: {0})(x)",
+        "(lambda {1}, /: {0})(x)",
+    ],
+)
+@pytest.mark.parametrize("name", ASKED)
+def test_variables_of_comprehensions_and_lambdas_hide_what_has_their_name(form, name):
+    asked = f"(trl.run() if {ASKED[name]} else 0)"
+    own = form.format(asked, name)
+    other = form.format(asked, "another")
+    found = names_of(f"{own}\n{other}\n{asked}")
+    assert not {one.kind for one in found[0]} & set(KNOWN)
+    assert found[1] == found[2]
+    assert {one.kind for one in found[1]} & set(KNOWN)
+
+
+def test_the_condition_of_a_comprehension_speaks_of_its_own_variables():
+    found = names_of(
+        "[trl.run() for v in x if v < Version('0.8')]\n[trl.run() for y in x if found]"
+    )
+    assert [one.kind for one in found[0]] == ["unknown"]
+    assert found[1] == (Guard("present", "vllm"),)
+
+
+def test_global_and_nonlocal_names_are_those_of_the_scope_around():
+    source = """
+    def f():
+        global v
+        v = Version(trl.__version__)
+        if v < Version("2"):
+            import marked
+    """
+    assert guards(source) == (Guard("version", "trl", "<2"),)
+    source = """
+    def f():
+        mine = Version(vllm.__version__)
+        def g():
+            nonlocal mine
+            mine = other()
+        if mine < Version("0.8"):
+            import marked
+    """
+    assert not kinds(source)
+    assert guards(source.replace("nonlocal", "print = ")) == (OLD,)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("Version(vllm.__version__)", "Version(trl.__version__)", ()),
+        ("Version(vllm.__version__)", "Version(vllm.__version__)", (OLD,)),
+        ("Version(vllm.__version__)", "None", (OLD,)),
+        ("None", "Version(vllm.__version__)", (OLD,)),
+        ("Version(vllm.__version__)", "other()", ()),
+        ("Version(vllm.__version__)", "Version('0.1')", ()),
+    ],
+)
+def test_ways_that_meet(first, second, expected):
+    asked = 'if w < Version("0.8"):\n    import marked\n'
+    both = f"if x:\n    w = {first}\nelse:\n    w = {second}\n"
+    rest = tuple(one for one in guards(both + asked) if one.kind in KNOWN)
+    assert rest == expected
+    later = f"w = {first}\nif x:\n    w = {second}\n"
+    rest = tuple(one for one in guards(later + asked) if one.kind in KNOWN)
+    assert rest == expected
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "w = 'N/A'\nif found:\n    w = version('vllm')\n",
+        "if found:\n    w = version('vllm')\nelse:\n    w = '0.0'\n",
+        "if not found:\n    w = '0.0'\nelse:\n    w = version('vllm')\n",
+    ],
+)
+def test_what_stands_for_the_version_of_a_package_that_is_absent_says_nothing(source):
+    asked = 'if Version(w) < Version("0.8"):\n    import marked\n'
+    assert guards(source + asked) == (OLD,)
+    assert not kinds(source.replace("found", "x") + asked)
+
+
+def test_a_way_that_leaves_does_not_meet_the_other():
+    source = """
+    def f():
+        w = Version(vllm.__version__)
+        if x:
+            w = other()
+            return
+        if w < Version("0.8"):
+            import marked
+    """
+    assert guards(source) == (OLD,)
+
+
+@pytest.mark.parametrize("failed", ["None", "'0.0.0'", "Version('0')", "()"])
+def test_what_takes_the_place_of_a_version_that_cannot_be_had(failed):
+    source = f"""
+    try:
+        w = Version(vllm.__version__)
+    except (ImportError, AttributeError):
+        w = {failed}
+    def f():
+        if w < Version("0.8"):
+            import marked
+    """
+    assert guards(source) == (OLD,)
+    other = source.replace(f"w = {failed}", "w = Version(trl.__version__)")
+    assert not kinds(other)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("flag = False\nif found:\n    flag = True\n", Guard("present", "vllm")),
+        ("flag = None\nif found:\n    flag = True\n", Guard("present", "vllm")),
+        ("flag = True\nif not found:\n    flag = False\n", Guard("present", "vllm")),
+        ("flag = x\nif not found:\n    flag = False\n", Guard("present", "vllm")),
+        ("if found:\n    flag = True\nelse:\n    flag = False\n", Guard("present", "vllm")),
+        ("flag = False\nif x:\n    flag = v < Version('0.8')\n", OLD),
+    ],
+)
+def test_flags_that_are_set_in_branches(source, expected):
+    assert guards(source + "if flag:\n    import marked\n") == (expected,)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "flag = True\nif found:\n    flag = True\n",
+        "flag = True\nif found:\n    flag = x\n",
+        "flag = found and x\nflag = x\n",
+        "flag = False\nif found:\n    flag = True\nif x:\n    flag = True\n",
+    ],
+)
+def test_flags_that_say_nothing(source):
+    assert not kinds(source + "if flag:\n    import marked\n")
+
+
+def test_the_other_branch_of_a_flag_that_hangs_on_data_too_runs_in_any_world():
+    source = "flag = False\nif x:\n    flag = v < Version('0.8')\nif not flag:\n    import marked\n"
+    assert not kinds(source)
+
+
+def test_of_two_flags_that_meet_none_is_believed():
+    source = """
+    if x:
+        flag = v < Version("0.8")
+    else:
+        flag = Version(trl.__version__) < Version("2")
+    if flag:
+        import marked
+    """
+    assert [one.kind for one in guards(source)] == ["unknown"]
+
+
+def test_branches_for_type_checkers_bind_nothing():
+    source = """
+    import typing
+    if typing.TYPE_CHECKING:
+        v = other()
+    if v < Version("0.8"):
+        import marked
+    """
+    assert guards(source) == (OLD,)
+    assert not kinds(source.replace("if typing", "if not typing"))
+
+
+def test_submodules_and_repeated_imports_leave_a_module_what_it_is():
+    source = """
+    def f():
+        if vllm.__version__ < "0.8":
+            import marked
+    import vllm.envs
+    for x in y:
+        import vllm
+    """
+    assert guards(source) == (OLD,)
+
+
+def test_a_module_that_is_missing_is_none_and_else_what_it_is():
+    source = """
+    try:
+        import trl
+    except ImportError:
+        trl = None
+    def f():
+        if Version(trl.__version__) < Version("2"):
+            import marked
+    """
+    assert guards(source) == (Guard("version", "trl", "<2"),)
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        "{name: p for name, p in params.items()}",
+        "{name: 1 for name in params}",
+        "{p.name: p for p in params.values()}",
+        "[name for name, _ in params.items()]",
+        "{p.name for p in params.values()}",
+        "dict(params)",
+    ],
+)
+def test_comprehensions_over_parameters(holder):
+    assert guards(f"w = {holder}\nif 'tags' in w:\n    import marked\n") == (TAKES,)
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        "{p: name for name, p in params.items()}",
+        "{name: p for name, p in params.items() if p.default}",
+        "{name: p for name in params for p in x}",
+        "{p.kind: p for p in params.values()}",
+        "[other for name in params]",
+        "{name: p for name, p in other.items()}",
+    ],
+)
+def test_comprehensions_that_hold_something_else(holder):
+    assert not kinds(f"w = {holder}\nif 'tags' in w:\n    import marked\n")

@@ -1,0 +1,151 @@
+"""Names that a module has without binding them."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from imgbuild.audit.source.facts import ModuleFacts
+from imgbuild.audit.source.module import read_module
+
+
+def read(source: str, module: str = "pkg") -> ModuleFacts:
+    return read_module(dedent(source).encode(), module, "pkg/__init__.py", package=True)
+
+
+def test_an_import_structure():
+    facts = read(
+        """
+        _import_structure = {"trainer": ["Trainer"], "utils": [], "utils.dummy": ["Model"]}
+        if is_torch_available():
+            _import_structure["models.model"] = ["Model"]
+            _import_structure["trainer"].extend(["Other"])
+            _import_structure["trainer"] += ["Third"]
+            _import_structure.setdefault("fourth", [])
+        _import_structure["utils.dummy_pt"] = [name for name in dir(dummy_pt)]
+        if TYPE_CHECKING:
+            from .trainer import Trainer
+            from .typed import Typed as Renamed
+        else:
+            sys.modules[__name__] = _LazyModule(__name__, __file__, _import_structure)
+        """
+    )
+    assert not facts.dynamic
+    assert facts.lazy == {
+        "Trainer": "pkg.trainer",
+        "Other": "pkg.trainer",
+        "Third": "pkg.trainer",
+        "Model": "pkg.models.model",
+        "Renamed": "pkg.typed:Typed",
+        "trainer": "pkg.trainer",
+        "utils": "pkg.utils",
+        "models": "pkg.models",
+        "fourth": "pkg.fourth",
+    }
+
+
+def test_old_names_of_submodules_are_served_and_no_other_name_appears():
+    facts = read(
+        """
+        from .utils.import_utils import _LegacyModuleAliasFinder, define_import_structure
+        _import_structure = {"trainer": ["Trainer"]}
+        if TYPE_CHECKING:
+            from .trainer import Trainer
+        else:
+            _ALIASES = {"old_one": "new_one", "old_two": "new_two"}
+            for _alias in _ALIASES:
+                _import_structure.setdefault(_alias, set())
+            structure = define_import_structure(Path(__file__).parent / "models")
+            sys.modules[__name__] = _LazyModule(__name__, __file__, structure)
+        """
+    )
+    assert not facts.dynamic
+    assert facts.lazy["old_one"] == "pkg.old_one"
+    assert set(facts.registers) == {"pkg.old_one", "pkg.old_two", "pkg.models.*_fast"}
+
+
+def test_a_key_that_is_computed_may_be_any_name():
+    made = "sys.modules[__name__] = _LazyModule(__name__, __file__, _import_structure)\n"
+    table = '_import_structure = {"trainer": ["Trainer"]}\n'
+    assert not read(table + made).dynamic
+    assert read(f"{table}_import_structure.setdefault(key, names())\n{made}").dynamic
+
+
+def test_a_structure_made_of_the_files_beside():
+    source = """
+        from ...utils.import_utils import define_import_structure
+        if TYPE_CHECKING:
+            from .modeling import *
+        else:
+            _file = globals()["__file__"]
+            sys.modules[__name__] = _LazyModule(__name__, _file, define_import_structure(_file))
+        """
+    facts = read(source, "pkg.models.llama")
+    assert facts.lazy_stars == ("pkg.models.llama.modeling", "pkg.models.llama.*")
+    assert not facts.dynamic
+
+
+@pytest.mark.parametrize(
+    ("body", "lazy"),
+    [
+        ("if name == 'X':\n    from .y import X\n    return X\nraise AttributeError", "pkg.y"),
+        ("if name in ('X', 'Y'):\n    return 1\nraise AttributeError", ""),
+        ("if name in TABLE:\n    return load(TABLE[name])\nraise AttributeError", "pkg.y"),
+        ("if name not in PAIRS:\n    raise AttributeError\nreturn load(*PAIRS[name])", "pkg.y:Z"),
+        ("if (name == 'X') and ok():\n    from .y import Z as X\n    return X\nraise A", "pkg.y:Z"),
+        ("if name in __all__:\n    return 1\nraise AttributeError", ""),
+    ],
+)
+def test_getattr_that_says_which_names(body, lazy):
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    tables = "__all__ = ['X']\nTABLE = {'X': '.y:X'}\nPAIRS = {'X': ('.y', 'Z')}\n"
+    facts = read(f"{tables}def __getattr__(name):\n{lines}")
+    assert facts.lazy["X"] == lazy
+    assert not facts.dynamic
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def __getattr__(name): return getattr(other, name)",
+        "def __getattr__(name):\n    if name.startswith('x'): return 1\n    raise AttributeError",
+        "def __getattr__(name): return import_module('.' + name)",
+        "__getattr__ = deprecated(__name__)",
+        "globals().update(other)",
+        "for name in other: globals()[name] = 1",
+        "sys.modules[__name__] = Thing()",
+        "sys.modules[__name__].__class__ = Thing",
+        "setattr(sys.modules[__name__], name, 1)",
+        "exec(text)",
+        "install_config_module(sys.modules[__name__])",
+        "def fill():\n    g = globals()\n    for name in other: g[name] = 1",
+        "def fill():\n    for name in other:\n        globals()[name] = 1",
+    ],
+)
+def test_modules_whose_names_cannot_be_listed(source):
+    assert read(source).dynamic
+
+
+def test_lazy_loader():
+    facts = read(
+        """
+        __getattr__, __dir__, __all__ = lazy_loader.attach(
+            __name__, submodules=["data"], submod_attrs={"io": ["read"]}
+        )
+        """
+    )
+    assert facts.lazy == {"data": "pkg.data", "io": "pkg.io", "read": "pkg.io"}
+    assert not facts.dynamic
+
+
+def test_modules_put_into_sys_modules():
+    facts = read(
+        """
+        sys.modules["pkg.moves"] = Moves()
+        sys.modules[f"{__name__}.models.{model}.old"] = Old()
+        _create_module_alias(f"{__name__}.tokenization", ".other")
+        """
+    )
+    assert facts.registers == ("pkg.moves", "pkg.models.*.old", "pkg.tokenization")
+    assert not facts.dynamic

@@ -1,0 +1,189 @@
+"""Python source read into facts: imports, definitions, names."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from imgbuild.audit.source.facts import ModuleFacts, Parameter
+from imgbuild.audit.source.module import read_module
+
+
+def read(source: str, module: str = "pkg.sub.mod", *, package: bool = False) -> ModuleFacts:
+    return read_module(dedent(source).encode(), module, "file.py", package=package)
+
+
+@pytest.mark.parametrize(
+    ("line", "package", "expected"),
+    [
+        ("import a.b", False, ("a.b", "", "a")),
+        ("import a.b as c", False, ("a.b", "", "c")),
+        ("import a.b.d as a", False, ("a.b", "d", "a")),
+        ("from a import b as c", False, ("a", "b", "c")),
+        ("from a import *", False, ("a", "*", "*")),
+        ("from . import x", False, ("pkg.sub", "x", "x")),
+        ("from . import x", True, ("pkg.sub.mod", "x", "x")),
+        ("from ..other import x", False, ("pkg.other", "x", "x")),
+        ("from ...a.b import x", True, ("pkg.a.b", "x", "x")),
+    ],
+)
+def test_imports_are_made_absolute(line, package, expected):
+    (found,) = read(line, package=package).imports
+    assert (found.module, found.name, found.bound) == expected
+
+
+def test_an_import_in_a_function_names_its_scope():
+    facts = read(
+        """
+        class Client:
+            def start(self):
+                import vllm
+        """
+    )
+    assert [(one.scope, one.line) for one in facts.imports] == [("Client.start", 4)]
+
+
+def test_functions_with_all_kinds_of_parameters():
+    facts = read("def f(a, /, b: int, c=1, *args, d, e=2, **more) -> str: ...\n")
+    (function,) = facts.functions
+    assert function.parameters == (
+        Parameter("a", "positional"),
+        Parameter("b", "any", annotation="int"),
+        Parameter("c", "any", default=True),
+        Parameter("d", "keyword"),
+        Parameter("e", "keyword", default=True),
+    )
+    assert (function.varargs, function.varkw, function.returns) == (True, True, "str")
+
+
+@pytest.mark.parametrize(
+    ("body", "returns"),
+    [
+        ("return cls(1)", "Self"),
+        ("made = cls(1)\n        return made", "Self"),
+        ("return other(1)", ""),
+        ("if x: return None\n        return cls(1)", ""),
+    ],
+)
+def test_a_classmethod_that_returns_what_cls_made(body, returns):
+    source = f"class A:\n    @classmethod\n    def of(cls, x):\n        {body}\n"
+    assert read(source).functions[0].returns == returns
+
+
+def test_what_a_class_has_of_its_own():
+    facts = read(
+        """
+        @dataclass(frozen=True)
+        class A(Base[T], metaclass=Meta):
+            x: int = field(default=1)
+            y: str
+            z: int = field(init=False)
+            plain = 3
+
+            def run(self):
+                self.seen = 1
+                self.other, third = 2, 3
+
+            class Inner: ...
+
+        A.late = 4
+        """
+    )
+    inner, a = facts.classes
+    assert inner.name == "A.Inner"
+    assert (a.bases, a.decorators) == (("Base[T]",), ("dataclass(frozen=True)",))
+    assert a.metaclass == "Meta"
+    assert [(one.name, one.default, one.init) for one in a.fields] == [
+        ("x", True, True),
+        ("y", False, True),
+        ("z", False, False),
+        ("plain", True, True),
+    ]
+    assert a.methods == ("run",)
+    assert a.attributes == ("seen", "other", "late")
+    assert not a.dynamic
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def __getattr__(self, name): ...",
+        "def run(self, **kw): setattr(self, *kw.popitem())",
+        "def run(self, kw): self.__dict__.update(kw)",
+        "def run(self, kw): self.__dict__ = kw",
+    ],
+)
+def test_a_class_whose_attributes_cannot_be_listed(body):
+    assert read(f"class A:\n    {body}\n").classes[0].dynamic
+
+
+@pytest.mark.parametrize(
+    ("source", "exports"),
+    [
+        ("__all__ = ['a', 'b']", ("a", "b")),
+        ("__all__ = ['a'] + ['b']\n__all__ += ['c']\n__all__.append('d')", ("a", "b", "c", "d")),
+        ("__all__ = [name for name in dir()]", None),
+        ("x = 1", None),
+    ],
+)
+def test_exports(source, exports):
+    assert read(source).exports == exports
+
+
+def test_other_bindings():
+    facts = read(
+        """
+        alias = vllm.LLM
+        made = Lazy(1)
+        both = Union[A, B]
+        for one in range(3): pass
+        with open(x) as (left, right): pass
+        def f():
+            global late
+            late = 1
+        del made
+        """
+    )
+    assert [(one.name, one.value) for one in facts.assigned] == [
+        ("alias", "vllm.LLM"),
+        ("made", "Lazy()"),
+        ("both", "Union[A, B]"),
+        ("one", ""),
+        ("left", ""),
+        ("right", ""),
+        ("late", ""),
+    ]
+    assert facts.deleted == ("made",)
+
+
+def test_a_function_that_passes_its_keywords_on():
+    facts = read(
+        """
+        def on(self, **kwargs):
+            kwargs.pop("old", None)
+            if "x" in kwargs:
+                kwargs["x"] = 1
+            return Engine(a=1, **kwargs)
+
+        def unclear(**kwargs):
+            log(kwargs)
+            return Engine(**kwargs)
+        """
+    )
+    on, unclear = facts.functions
+    assert (on.forwards, on.takes) == (("Engine",), ("old",))
+    assert (unclear.forwards, unclear.takes) == ((), ())
+
+
+def test_a_broken_module_says_so_and_nothing_else():
+    facts = read("def f(:\n")
+    assert facts.broken
+    assert facts.functions == ()
+    assert read_module(b"\xff\xfe\x00", "m", "m.py", package=False).broken
+
+
+def test_source_that_begins_with_a_mark_and_ends_lines_in_other_ways():
+    source = "\ufeffclass A:\r\n    x: 'é' = 1\r\n    y: B = 2\r\n".encode()
+    (found,) = read_module(source, "m", "m.py", package=False).classes
+    assert [one.annotation for one in found.fields] == ["'é'", "B"]

@@ -1,0 +1,180 @@
+"""Calls and reads of attributes, and what the scope tells of their receivers."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from imgbuild.audit.source.facts import Guard, ModuleFacts
+from imgbuild.audit.source.module import read_module
+
+HEAD = "from typing import Optional\nimport vllm\nfrom vllm import LLM, AsyncEngineArgs as Args\n"
+
+
+def read(source: str) -> ModuleFacts:
+    return read_module((HEAD + dedent(source)).encode(), "m", "m.py", package=False)
+
+
+def calls(source: str) -> dict[str, str]:
+    return {one.callee: one.receiver for one in read(source).calls}
+
+
+def reads(source: str) -> dict[str, str]:
+    return {one.expression: one.receiver for one in read(source).attributes}
+
+
+def test_a_call_with_all_that_it_passes():
+    (call,) = read("vllm.LLM('model', 'x', 3, *more, task=1, **kw)\n").calls
+    assert (call.callee, call.keywords, call.literals) == ("vllm.LLM", ("task",), ("model", "x"))
+    assert (call.positional, call.star, call.double_star) == (3, True, True)
+
+
+def test_only_calls_of_what_the_module_can_name():
+    found = calls(
+        """
+        def own(): ...
+        def f(thing):
+            print(1)
+            thing.go()
+            unknown()
+            own()
+            [x for x in thing][0].go()
+        """
+    )
+    assert found == {"own": ""}
+
+
+def test_a_parameter_hides_an_import():
+    assert calls("def f(vllm): vllm.go()\n") == {}
+    assert calls("f = lambda vllm: vllm.go()\n") == {}
+    assert calls("x = [vllm.go() for vllm in vllm.all()]\n") == {"vllm.all": ""}
+
+
+@pytest.mark.parametrize(
+    ("body", "receiver"),
+    [
+        ("x = LLM(1)", "LLM()"),
+        ("x = vllm.LLM(1)", "vllm.LLM()"),
+        ("x = Args.from_cli_args(1)", "Args.from_cli_args()"),
+        ("x: LLM = make()", "LLM"),
+        ("x: 'LLM | None' = make()", "LLM"),
+        ("x: Optional[LLM] = make()", "LLM"),
+        ("y = LLM(1); x = y", "LLM()"),
+        ("x = None; x = LLM(1)", "LLM()"),
+        ("if (x := LLM(1)): pass", "LLM()"),
+    ],
+)
+def test_the_type_of_a_local_name(body, receiver):
+    assert calls(f"def f():\n    {body}\n    x.go()\n").get("x.go") == receiver
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "x = make(1)",
+        "x = LLM(1); x = Args()",
+        "x: list[LLM] = make()",
+        "x: 'LLM | Args' = make()",
+        "for x in LLM(1): pass",
+        "with LLM(1) as x: pass",
+        "x, y = LLM(1)",
+        "x = LLM(1) or y",
+        "x = LLM(1); isinstance(x, Args)",
+        "x: int = 1",
+    ],
+)
+def test_a_local_name_without_one_type(body):
+    found = calls(f"from m2 import make\ndef f():\n    {body}\n    x.go()\n")
+    assert found.get("x.go") in (None, "make()")
+
+
+def test_parameters_and_attributes_of_self():
+    found = read(
+        """
+        class A(Base):
+            field: Args
+
+            def __init__(self, args: Args):
+                super().__init__(args.model, tokenizer=1)
+                self.args = args
+                self.llm = None
+                self.mixed = Args()
+
+            def run(self):
+                self.llm = LLM()
+                self.mixed = 1
+                self.llm.generate(self.args.seed, self.field.seed, self.mixed.seed)
+                self.go()
+        """
+    )
+    assert {one.callee: one.receiver for one in found.calls} == {
+        "super().__init__": "",
+        "Args": "",
+        "LLM": "",
+        "self.llm.generate": "LLM()",
+        "self.go": "",
+    }
+    assert {one.expression: one.receiver for one in found.attributes if one.receiver} == {
+        "args.model": "Args",
+        "self.args.seed": "Args",
+        "self.field.seed": "Args",
+    }
+
+
+def test_a_method_of_what_a_call_gives():
+    assert calls("vllm.LLM(1).generate()\n") == {
+        "vllm.LLM": "",
+        "vllm.LLM().generate": "vllm.LLM()",
+    }
+
+
+def test_reads():
+    found = reads(
+        """
+        import vllm.envs
+        value = vllm.envs.VLLM_USE_V1
+        other = getattr(vllm, "needed")
+        soft = getattr(vllm, "perhaps", None)
+        asked = hasattr(vllm, "asked")
+        vllm.envs.mine = 1
+        again = vllm.envs.mine
+        def f(args: Args):
+            args.added = 1
+            return args.added, args.seed
+        """
+    )
+    assert found == {
+        "vllm.envs.VLLM_USE_V1": "",
+        "vllm.needed": "",
+        "vllm.envs": "",
+        "args.seed": "Args",
+    }
+
+
+def test_annotations_are_read_unless_they_are_put_off():
+    assert reads("def f(x: vllm.Gone): ...\n") == {"vllm.Gone": ""}
+    late = "from __future__ import annotations\nimport vllm\ndef f(x: vllm.Gone): ...\n"
+    facts = read_module(late.encode(), "m", "m.py", package=False)
+    assert facts.attributes == ()
+
+
+def test_guards_inside_expressions():
+    facts = read(
+        """
+        a = is_peft_available() and vllm.one()
+        b = vllm.two() if is_peft_available() else vllm.three()
+        c = hasattr(vllm, "x") and vllm.x
+        """
+    )
+    guards = {one.callee: one.guards for one in facts.calls}
+    assert guards["vllm.one"] == guards["vllm.two"] == (Guard("present", "peft"),)
+    assert guards["vllm.three"] == (Guard("absent", "peft"),)
+    (read_of_x,) = facts.attributes
+    assert read_of_x.guards == (Guard("handled", "AttributeError", "vllm.x"),)
+
+
+def test_names_of_a_star_import_may_be_anything_but_builtins():
+    source = "from vllm import *\ndef f():\n    LLM()\n    print()\n"
+    facts = read_module(source.encode(), "m", "m.py", package=False)
+    assert [one.callee for one in facts.calls] == ["LLM"]

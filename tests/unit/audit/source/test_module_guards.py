@@ -1,0 +1,365 @@
+"""Guards: the forms in which packages ask what is installed."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from imgbuild.audit.source.facts import Guard
+from imgbuild.audit.source.module import read_module
+
+HEAD = """
+import importlib.metadata
+import sys
+import torch
+import transformers
+import vllm
+from packaging import version
+from packaging.version import Version
+from vllm import __version__ as vllm_is
+MINIMUM = "0.9"
+_VLLM = version.parse(vllm.__version__)
+vllm_version = importlib.metadata.version("vllm")
+_trl_available = is_package_available("trl")
+needs = Version("4.1") <= Version(transformers.__version__) < Version("4.5")
+"""
+
+
+def guards_of(source: str) -> dict[str, tuple[Guard, ...]]:
+    """The guards of each `import NAME` among these lines."""
+    facts = read_module((HEAD + dedent(source)).encode(), "m", "m.py", package=False)
+    return {one.module: one.guards for one in facts.imports[7:]}
+
+
+def branches(test: str) -> tuple[tuple[Guard, ...], tuple[Guard, ...]]:
+    found = guards_of(f"if {test}:\n    import yes\nelse:\n    import no\n")
+    return found["yes"], found["no"]
+
+
+def version(subject: str, spec: str) -> Guard:
+    return Guard("version", subject, spec)
+
+
+@pytest.mark.parametrize(
+    ("test", "yes", "no"),
+    [
+        ("Version(vllm.__version__) < Version('0.11')", "<0.11", ">=0.11"),
+        ("version.parse(vllm.__version__) >= version.parse('0.11')", ">=0.11", "<0.11"),
+        ("version.parse(importlib.metadata.version('vllm')) > version.parse('1')", ">1", "<=1"),
+        ("Version('0.11') > Version(vllm.__version__)", "<0.11", ">=0.11"),
+        ("vllm.__version__ == '0.8'", "==0.8", "!=0.8"),
+        ("Version(vllm.__version__).release >= (0, 11)", ">=0.11", "<0.11"),
+        ("Version(Version(vllm.__version__).base_version) < Version(MINIMUM)", "<0.9", ">=0.9"),
+        ("_VLLM < version.parse('0.7')", "<0.7", ">=0.7"),
+        ("Version(vllm_version) < Version('0.7')", "<0.7", ">=0.7"),
+        ("Version(vllm_is.split('+')[0]) < Version('0.7')", "<0.7", ">=0.7"),
+        ("not Version(vllm.__version__) < Version('0.11')", ">=0.11", "<0.11"),
+        ("is_vllm_version('>=', '0.10')", ">=0.10", "<0.10"),
+        ("is_vllm_greater_or_equal('0.10')", ">=0.10", "<0.10"),
+        ("is_vllm_equal_or_newer('0.10')", ">=0.10", "<0.10"),
+        ("is_vllm_older_than('0.10')", "<0.10", ">=0.10"),
+        ("compare_versions('vllm', '<', '0.10')", "<0.10", ">=0.10"),
+        ("compare_versions(vllm_version, '<', '0.10')", "<0.10", ">=0.10"),
+    ],
+)
+def test_comparisons_of_versions(test, yes, no):
+    assert branches(test) == ((version("vllm", yes),), (version("vllm", no),))
+
+
+def test_a_range_has_no_simple_opposite():
+    yes, no = branches("needs")
+    assert yes == (version("transformers", ">=4.1,<4.5"),)
+    assert [guard.kind for guard in no] == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("test", "subject", "spec"),
+    [
+        ("is_vllm_available()", "vllm", ""),
+        ("is_vllm_available(min_version='0.10')", "vllm", ">=0.10"),
+        ("is_accelerate_available('0.26')", "accelerate", ">=0.26"),
+        ("import_utils.is_peft_available()", "peft", ""),
+        ("is_bnb_available()", "bitsandbytes", ""),
+        ("is_flash_attn_2_available()", "flash_attn", ""),
+        ("_trl_available", "trl", ""),
+        ("_is_package_available('peft')[0]", "peft", ""),
+        ("importlib.util.find_spec('flash_attn') is not None", "flash_attn", ""),
+        ("find_spec('ray')", "ray", ""),
+        ("HAS_TRITON", "triton", ""),
+    ],
+)
+def test_presence(test, subject, spec):
+    assert branches(test) == (
+        (Guard("present", subject, spec),),
+        (Guard("absent", subject, spec),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("test", "yes", "no"),
+    [
+        ("sys.version_info >= (3, 11)", ("python", "", ">=3.11"), ("python", "", "<3.11")),
+        ("sys.version_info[:2] < (3, 9)", ("python", "[:2]", "<3.9"), ("python", "[:2]", ">=3.9")),
+        ("sys.version_info[0:2] == (3, 9)", ("python", "[:2]", "==3.9"), None),
+        ("tuple(sys.version_info[:2]) > (3, 9)", ("python", "[:2]", ">3.9"), None),
+        ("(3, 9) <= sys.version_info", ("python", "", ">=3.9"), ("python", "", "<3.9")),
+        ("sys.version_info[0] == 3", ("python", "[0]", "==3"), ("python", "[0]", "!=3")),
+        ("sys.version_info.major > 2", ("python", "[0]", ">2"), ("python", "[0]", "<=2")),
+        ("11 <= version_info.minor", ("python", "[1]", ">=11"), ("python", "[1]", "<11")),
+        ("sys.version_info >= (3, 12, 0, 'beta')", ("python", "", ">=3.12.0.beta"), None),
+        ("sys.platform == 'win32'", ("platform", "win32", ""), ("platform", "win32", "!")),
+        ("platform.system() != 'Linux'", ("platform", "linux", "!"), ("platform", "linux", "")),
+        ("DEVICE_TYPE == 'xpu'", ("platform", "xpu", ""), ("platform", "xpu", "!")),
+        ("x.device.type != 'npu'", ("platform", "npu", "!"), ("platform", "npu", "")),
+        ("os.name == 'nt'", ("platform", "win32", ""), ("platform", "win32", "!")),
+        ("is_torch_greater_or_equal_than_2_6", ("version", "torch", ">=2.6"), None),
+    ],
+)
+def test_python_and_platform(test, yes, no):
+    found = branches(test)
+    assert found[0] == (Guard(*yes),)
+    assert no is None or found[1] == (Guard(*no),)
+
+
+def test_a_chain_of_comparisons_with_python():
+    yes, no = branches("(3, 9) <= sys.version_info[:2] < (3, 12)")
+    assert yes == (Guard("python", "[:2]", ">=3.9"), Guard("python", "[:2]", "<3.12"))
+    assert [guard.kind for guard in no] == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "sys.version_info[:2] in ((3, 9), (3, 10))",
+        "sys.version_info[-1] == 0",
+        "sys.version_info[1:] > (9,)",
+        "sys.version_info == NEEDED",
+        "sys.version_info[0] == (3, 9)",
+        "current_platform.is_cuda()",
+        "torch.cuda.is_available()",
+        "is_torch_npu_available()",
+        "torch.version.hip is not None",
+        "os.environ.get('VLLM_USE_V1') == '1'",
+    ],
+)
+def test_what_is_not_understood_is_unknown(test):
+    yes, no = branches(test)
+    assert [guard.kind for guard in (*yes, *no)] == ["unknown", "unknown"]
+
+
+def test_type_checking_and_hasattr():
+    assert branches("TYPE_CHECKING")[0] == (Guard("typing"),)
+    assert branches("typing.TYPE_CHECKING")[0] == (Guard("typing"),)
+    yes, no = branches("hasattr(vllm.envs, 'X')")
+    assert yes == (Guard("handled", "AttributeError", "vllm.envs.X"),)
+    assert no[0].kind == "unknown"
+
+
+def test_conjunctions_with_data():
+    data = (Guard("data"),)
+    assert branches("count > 3") == (data, data)
+    yes, no = branches("self.use and is_vllm_available()")
+    assert yes == (Guard("present", "vllm"),)
+    assert no == data
+    yes, no = branches("not is_vllm_available() or count > 3")
+    assert yes == data
+    assert no == (Guard("present", "vllm"),)
+    yes, no = branches("is_vllm_available() and is_peft_available()")
+    assert yes == (Guard("present", "vllm"), Guard("present", "peft"))
+    assert [guard.kind for guard in no] == ["unknown"]
+
+
+@pytest.mark.parametrize("leave", ["return", "raise ImportError('x')", "continue"])
+def test_what_follows_an_early_exit(leave):
+    found = guards_of(
+        f"""
+        def f():
+            for _ in x:
+                if Version(vllm.__version__) < Version("0.8"):
+                    import old
+                    {leave}
+                import new
+            import after
+        """
+    )
+    assert found["old"] == (version("vllm", "<0.8"),)
+    assert found["new"] == (version("vllm", ">=0.8"),)
+    assert found["after"] == ()
+
+
+def test_try_import():
+    found = guards_of(
+        """
+        try:
+            from a.b import c
+            import d
+        except ImportError:
+            import fallback
+        else:
+            import both
+        """
+    )
+    handled = Guard("handled", "ImportError")
+    assert found["a.b"] == found["d"] == (handled,)
+    assert found["fallback"] == (Guard("absent", "a.b:c, d"),)
+    assert found["both"] == (Guard("present", "a.b:c"), Guard("present", "d"))
+
+
+def test_a_handler_that_raises_hides_nothing():
+    found = guards_of(
+        """
+        try:
+            import a
+        except ImportError as error:
+            raise RuntimeError("install a") from error
+        """
+    )
+    assert found["a"] == ()
+
+
+def test_try_that_only_asks():
+    found = guards_of(
+        """
+        try:
+            if not is_torch_available():
+                raise OptionalDependencyNotAvailable()
+        except OptionalDependencyNotAvailable:
+            import dummies
+        else:
+            import real
+        """
+    )
+    assert found["dummies"] == (Guard("absent", "torch"),)
+    assert found["real"] == (Guard("present", "torch"),)
+
+
+@pytest.mark.parametrize("test", ["has_it", "flash is not None", "not missing"])
+def test_names_that_a_try_leaves_behind(test):
+    found = guards_of(
+        f"""
+        has_it = False
+        try:
+            import flash
+            has_it = True
+            missing = False
+        except ImportError:
+            flash = None
+            missing = True
+        if {test}:
+            import inside
+        """
+    )
+    assert found["inside"] == (Guard("present", "flash"),)
+
+
+def test_suppress_and_flags_set_in_branches():
+    found = guards_of(
+        """
+        with contextlib.suppress(ImportError):
+            import quiet
+        if find_spec("ray"):
+            flag = True
+        else:
+            flag = False
+        if flag:
+            import inside
+        """
+    )
+    assert found["quiet"] == (Guard("handled", "ImportError"),)
+    assert found["inside"] == (Guard("present", "ray"),)
+
+
+def test_a_flag_of_a_function_is_its_own():
+    found = guards_of(
+        """
+        def f():
+            use = Version(vllm.__version__) < Version("0.8")
+            if use:
+                import old
+        def g(use):
+            if use:
+                import other
+        """
+    )
+    assert found["old"] == (version("vllm", "<0.8"),)
+    assert found["other"] == (Guard("data"),)
+
+
+PARAMETERS = """
+import inspect
+from vllm import LLM, AsyncEngineArgs
+sig = inspect.signature(LLM.generate)
+params = sig.parameters
+names = set(dict(params).keys())
+fields_of = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+takes_it = "tags" in params
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "callee"),
+    [
+        ('"tags" in inspect.signature(LLM.generate).parameters', "LLM.generate"),
+        ('"tags" in list(signature(LLM).parameters)', "LLM"),
+        ('"tags" in inspect.getfullargspec(LLM.generate).args', "LLM.generate"),
+        ('"tags" in LLM.generate.__code__.co_varnames', "LLM.generate"),
+        ('inspect.signature(LLM.generate).parameters.get("tags") is not None', "LLM.generate"),
+        ('"tags" in (found := inspect.signature(LLM.generate).parameters)', "LLM.generate"),
+        ('"tags" in inspect.signature(make()).parameters', "?"),
+        ('"tags" in inspect.signature(self.engine.wake_up).parameters', "self.engine.wake_up"),
+        ('"tags" in sig.parameters', "LLM.generate"),
+        ('"tags" in params', "LLM.generate"),
+        ('"tags" in names', "LLM.generate"),
+        ("takes_it", "LLM.generate"),
+        ('"tags" in fields_of', "AsyncEngineArgs.__dataclass_fields__"),
+        ('"tags" in AsyncEngineArgs.__dataclass_fields__', "AsyncEngineArgs.__dataclass_fields__"),
+        ('"tags" in [f.name for f in fields(LLM)]', "LLM.__dataclass_fields__"),
+    ],
+)
+def test_asking_for_a_parameter(test, callee):
+    facts = read_module(
+        (PARAMETERS + f"if {test}:\n    import yes\nelse:\n    import no\n").encode(),
+        "m",
+        "m.py",
+        package=False,
+    )
+    yes, no = facts.imports[-2:]
+    assert yes.guards == (Guard("takes", f"m::{callee}", "tags"),)
+    assert no.guards == (Guard("takes", f"m::{callee}", "!tags"),)
+
+
+def test_asking_that_a_parameter_is_not_there_and_for_one_that_has_no_name():
+    found = guards_of(
+        """
+        def f(key):
+            known = inspect.signature(vllm.LLM).parameters
+            if "tags" not in known:
+                import old
+            if key in known:
+                import some
+            known = []
+            if "tags" in known:
+                import data
+        """
+    )
+    assert found["old"] == (Guard("takes", "m:f:vllm.LLM", "!tags"),)
+    assert [guard.kind for guard in found["some"]] == ["unknown"]
+    assert found["data"] == (Guard("data"),)
+
+
+def test_names_that_hold_parameters_end_with_their_function():
+    found = guards_of(
+        """
+        def f():
+            params = inspect.signature(vllm.LLM).parameters
+            def g():
+                if "tags" in params:
+                    import inner
+        def h(params):
+            if "tags" in params:
+                import other
+        """
+    )
+    assert found["inner"] == (Guard("takes", "m:f.g:vllm.LLM", "tags"),)
+    assert found["other"] == (Guard("data"),)

@@ -1,0 +1,328 @@
+"""What conditions are taken for: by a name, a part of a version, what holds an answer."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from imgbuild.audit.source.facts import Guard
+from imgbuild.audit.source.module import read_module
+
+HEAD = "import torch, vllm\nfrom packaging.version import Version\n"
+NEW = "Version(vllm.__version__) >= Version('0.9')"
+DATA = (Guard("data"),)
+
+
+def guards(source: str) -> tuple[Guard, ...]:
+    """The guards of `import marked` among these lines."""
+    facts = read_module((HEAD + dedent(source)).encode(), "m", "m.py", package=False)
+    assert facts.broken == ""
+    marked = [one for one in facts.imports if one.module == "marked"]
+    assert len(marked) == 1
+    return marked[0].guards
+
+
+def kinds(source: str) -> list[str]:
+    return [str(one.kind) for one in guards(source)]
+
+
+def version(subject: str, spec: str) -> tuple[Guard, ...]:
+    return (Guard("version", subject, spec),)
+
+
+# Answers compared with constants
+
+
+@pytest.mark.parametrize("number", ["1", "0", "1.0", "0.0"])
+def test_a_number_that_equals_true_or_false_is_no_answer(number):
+    assert kinds(f"ok = {NEW}\nif ok == {number}:\n    import marked\n") == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("test", "spec"),
+    [
+        ("ok is True", ">=0.9"),
+        ("ok == True", ">=0.9"),
+        ("ok is not True", "<0.9"),
+        ("ok is False", "<0.9"),
+        ("ok == False", "<0.9"),
+    ],
+)
+def test_true_and_false_are_answers(test, spec):
+    assert guards(f"ok = {NEW}\nif {test}:\n    import marked\n") == version("vllm", spec)
+
+
+# Names of predicates
+
+
+@pytest.mark.parametrize(
+    ("bound", "test"),
+    [
+        ("has_requests = len(q) > 0", "has_requests"),
+        ("is_torch = isinstance(x, torch.Tensor)", "is_torch"),
+        ("x, is_torch = q", "is_torch"),
+        ("x = (is_torch := q)", "is_torch"),
+        ("with q as is_torch: pass", "is_torch"),
+        ("vllm_available = q", "vllm_available"),
+        ("vllm_available = False", "not vllm_available"),
+    ],
+)
+def test_a_local_is_what_it_holds_whatever_its_name(bound, test):
+    head = f"def f(q, x):\n    {bound}\n    if {test}:\n"
+    assert guards(f"{head}        import marked\n") == DATA
+    assert guards(f"{head}        return\n    import marked\n") == ()
+
+
+@pytest.mark.parametrize("name", ["vllm_available", "is_torch", "has_requests"])
+@pytest.mark.parametrize("given", ["{}", "*, {}=True", "*{}", "**{}"])
+def test_a_parameter_is_what_it_is_given_whatever_its_name(name, given):
+    body = f"    if {name}:\n        import marked\n"
+    assert guards(f"def f({given.format(name)}):\n{body}") == DATA
+    inner = "".join(f"    {line}\n" for line in body.splitlines())
+    assert guards(f"def f({given.format(name)}):\n    def g():\n{inner}") == DATA
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        "",
+        "from m.utils import vllm_available",
+        "def vllm_available():\n    return ask()",
+        "vllm_available = ask()",
+        "if ask():\n    vllm_available = True\nelse:\n    vllm_available = False",
+    ],
+)
+def test_a_name_of_the_module_is_taken_by_its_name(bound):
+    asked = "    if vllm_available:\n        import marked\n"
+    assert guards(f"{bound}\nif True:\n{asked}")[-1:] == (Guard("present", "vllm"),)
+    assert guards(f"{bound}\ndef f():\n{asked}") == (Guard("present", "vllm"),)
+
+
+def test_what_a_function_imports_or_declares_is_taken_by_its_name():
+    asked = "    if vllm_available:\n        import marked\n"
+    present = (Guard("present", "vllm"),)
+    assert guards(f"def f():\n    from m.utils import vllm_available\n{asked}") == present
+    assert guards(f"def f():\n    global vllm_available\n{asked}") == present
+
+
+@pytest.mark.parametrize("constant", ["False", "True", "None", "0", "'no'"])
+def test_a_constant_is_no_predicate(constant):
+    assert kinds(f"HAS_VLLM = {constant}\nif HAS_VLLM:\n    import marked\n") == ["unknown"]
+
+
+def test_a_predicate_that_is_a_parameter_is_not_that_of_the_module():
+    body = "    if is_vllm_available():\n        import marked\n"
+    assert guards(f"def f():\n{body}") == (Guard("present", "vllm"),)
+    assert kinds(f"def f(is_vllm_available):\n{body}") == ["unknown"]
+
+
+def test_the_version_of_a_local_is_that_of_its_value():
+    body = "    if Version(torch_version) < Version('2'):\n        import marked\n"
+    assert guards(f"def f():\n{body}") == version("torch", "<2")
+    assert kinds(f"def f(cfg):\n    torch_version = cfg.saved_with\n{body}") == ["unknown"]
+    assert kinds(f"def f(torch_version):\n{body}") == ["unknown"]
+    own = "    torch_version = torch.__version__\n"
+    assert guards(f"def f():\n{own}{body}") == version("torch", "<2")
+
+
+# Parts of versions
+
+
+@pytest.mark.parametrize(
+    ("test", "spec"),
+    [
+        ("Version(torch.__version__).release[:2] == (2, 6)", "==2.6.*"),
+        ("Version(torch.__version__).release[:2] != (2, 6)", "!=2.6.*"),
+        ("Version(torch.__version__).release[:2] <= (2, 6)", "<2.7"),
+        ("Version(torch.__version__).release[0:2] > (2, 6)", ">=2.7"),
+        ("Version(torch.__version__).release[:2] >= (2, 6)", ">=2.6"),
+        ("(2, 6) > Version(torch.__version__).release[:2]", "<2.6"),
+        ("Version(torch.__version__).release[0] > 1", ">=2"),
+        ("Version(torch.__version__).major >= 2", ">=2"),
+        ("torch.__version__.split('.')[0] == '2'", "==2.*"),
+        ("torch.__version__.split('.')[:2] == ['2', '6']", "==2.6.*"),
+        ("int(torch.__version__.split('.')[0]) < 2", "<2"),
+        ("tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 6)", ">=2.6"),
+        ("tuple(int(x) for x in torch.__version__.split('.')[:2]) <= (2, 6)", "<2.7"),
+        ("Version(torch.__version__.split('+')[0]) < Version('2.6')", "<2.6"),
+        ("Version(torch.__version__.partition('+')[0]) < Version('2.6')", "<2.6"),
+    ],
+)
+def test_the_first_numbers_of_a_version(test, spec):
+    assert guards(f"if {test}:\n    import marked\n") == version("torch", spec)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "Version(torch.__version__).release[:2] >= (2,)",
+        "Version(torch.__version__).release[:2] >= (2, 6, 0)",
+        "Version(torch.__version__).release[1] >= 6",
+        "Version(torch.__version__).release[1:] >= (6,)",
+        "Version(torch.__version__).release[:2] == [2, 6]",
+        "Version(torch.__version__).minor >= 6",
+        "torch.__version__.split('.')[0] >= '2'",
+        "torch.__version__.split('.')[1] == '6'",
+        "torch.__version__.split('.')[0] == 2",
+        "torch.__version__.split('.')[0] == wanted",
+        "Version(torch.__version__.split('.')[0]) >= Version('2')",
+        "tuple(map(str, torch.__version__.split('.')[:2])) >= (2, 6)",
+        "tuple(int(y) for x in torch.__version__.split('.')[:2]) >= (2, 6)",
+        "Version(torch.__version__.split('+')[1]) < Version('2.6')",
+    ],
+)
+def test_other_parts_of_a_version_are_unknown(test):
+    assert kinds(f"if {test}:\n    import marked\n") == ["unknown"]
+
+
+def test_a_name_that_holds_a_part_is_unknown():
+    source = "n = Version(torch.__version__).release[:2]\nif n >= (2, 6):\n    import marked\n"
+    assert kinds(source) == ["unknown"]
+
+
+# What holds the answer
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"FLAG = {NEW}\nOTHER = FLAG\nif OTHER:\n    import marked\n",
+        f"FLAG = True if {NEW} else False\nif FLAG:\n    import marked\n",
+        f"FLAG = 0 if not ({NEW}) else 1\nif FLAG:\n    import marked\n",
+        f"if (True if {NEW} else False):\n    import marked\n",
+        f"if not (None if {NEW} else 'old'):\n    import marked\n",
+        "a, b = Version(vllm.__version__), Version('0.9')\nif a >= b:\n    import marked\n",
+        "a = Version(vllm.__version__)\nb = a\nif b >= Version('0.9'):\n    import marked\n",
+    ],
+)
+def test_what_is_passed_on_is_understood(source):
+    assert guards(source) == version("vllm", ">=0.9")
+
+
+def test_a_flag_that_is_passed_on_by_its_name():
+    source = "from m.utils import HAS_TRITON\nFLAG = HAS_TRITON\nif FLAG:\n    import marked\n"
+    assert guards(source) == (Guard("present", "triton"),)
+
+
+def test_whether_there_is_a_package_and_which_in_one():
+    source = """
+    def f(x):
+        _ray_available, it = _is_package_available("ray", return_version=True)
+        if {}:
+            import marked
+    """
+    assert guards(source.format("_ray_available")) == (Guard("present", "ray"),)
+    assert guards(source.format("Version(it) < Version('2')")) == version("ray", "<2")
+    other = source.replace("_is_package_available", "other")
+    assert guards(other.format("_ray_available")) == DATA
+
+
+def test_names_that_are_swapped_hold_what_the_other_held():
+    source = """
+    a, b = Version(vllm.__version__), Version(torch.__version__)
+    a, b = b, a
+    if a >= Version("2"):
+        import marked
+    """
+    assert guards(source) == version("torch", ">=2")
+
+
+METHOD = """
+class A:
+    {0}
+    def __init__(self):
+        {1}
+    def g(self):
+        if {2}:
+            import marked
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "set_to", "test"),
+    [
+        ("x = 1", f"self.new = {NEW}", "self.new"),
+        ("x = 1", f"self.new = {NEW}", "not self.new"),
+        ("x = 1", f"self.new = {NEW}", "self.new == 1"),
+        ("x = 1", f"self.new: bool = {NEW}", "self.new"),
+        ("x = 1", "self.has = is_vllm_available()", "self.has"),
+        ("x = 1", "self.v = vllm.__version__", "self.v == '0.9'"),
+        ("V = Version(vllm.__version__)", "pass", "self.V >= Version('0.9')"),
+        ("V = Version(vllm.__version__)", "pass", "A.V >= (0, 9)"),
+        (f"NEW = {NEW}", "pass", "A.NEW"),
+        ("V = vllm.__version__", "pass", "Version(A.V) >= self.least"),
+    ],
+)
+def test_an_attribute_that_holds_an_answer_is_unknown(own, set_to, test):
+    assert kinds(METHOD.format(own, set_to, test)) == ["unknown"]
+
+
+def test_an_attribute_that_hangs_on_data_too_is_unknown_only_where_it_says_something():
+    source = METHOD.format("x = 1", "self.is_peft = is_peft_available() and y", "self.is_peft")
+    assert kinds(source) == ["unknown"]
+    assert guards(source.replace("if self", "if not self")) == DATA
+    both = source.replace("and y", "and y\n        self.is_peft = y")
+    assert guards(both) == DATA
+    assert kinds(source.replace("and y", "and y\n        self.is_peft = False")) == ["unknown"]
+
+
+def test_a_comparison_with_what_was_imported_says_nothing_of_the_world():
+    source = """
+    try:
+        from m import Norm
+    except ImportError:
+        Norm = None
+    if x.__class__ {} Norm:
+        import marked
+    """
+    assert guards(source.format("is")) == guards(source.format("==")) == DATA
+
+
+def test_an_attribute_that_holds_none_is_data():
+    assert guards(METHOD.format("x = 1", "self.new = len(y) > 1", "self.new")) == DATA
+    assert guards(METHOD.format("x = 1", "self.new = hasattr(y, 'z')", "self.new")) == DATA
+
+
+@pytest.mark.parametrize(
+    ("given", "test"),
+    [
+        ("Version(vllm.__version__)", "_ask() >= Version('0.9')"),
+        ("Version(vllm.__version__)", "_ask() >= (0, 9)"),
+        (NEW, "_ask()"),
+        (NEW, "not _ask()"),
+        ("other()", "_ask() >= Version('0.9')"),
+    ],
+)
+def test_a_function_that_gives_an_answer_is_unknown(given, test):
+    source = f"def _ask():\n    return {given}\nif {test}:\n    import marked\n"
+    assert kinds(source) == ["unknown"]
+    assert guards(source.replace(given, "len(x)").replace("Version('0.9')", "4")) == DATA
+
+
+def test_a_comparison_with_a_version_that_is_spelled_out_is_unknown():
+    assert kinds("def f(x):\n    if x.v >= Version('0.9'):\n        import marked\n") == ["unknown"]
+    assert guards("def f(x):\n    if x.v >= '0.9':\n        import marked\n") == DATA
+
+
+# What a predicate is given
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        ("is_vllm_available(version='0.8')", ">=0.8"),
+        ("is_vllm_available(min_version='0.8')", ">=0.8"),
+        ("is_vllm_available(verbose=True)", ""),
+        ("is_vllm_available(max_version='0.8')", None),
+        ("is_vllm_available(min_version='0.8', max_version='0.9')", None),
+        ("is_vllm_available(min_version=LEAST)", None),
+        ("is_vllm_available(**given)", None),
+    ],
+)
+def test_which_version_a_predicate_is_given(test, expected):
+    found = guards(f"if {test}:\n    import marked\n")
+    if expected is None:
+        assert [one.kind for one in found] == ["unknown"]
+    else:
+        assert found == (Guard("present", "vllm", expected),)

@@ -1,0 +1,112 @@
+"""Where scopes bind their names, with and without a look into expressions."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import imgbuild
+from imgbuild.audit.source.module import read_module
+from imgbuild.audit.source.sites import sites
+
+SOURCE = Path(imgbuild.__file__).parent
+FORMS = """
+a = b = c.d = e[0] = 1
+f: int = 2
+g += 1
+h, (*i, [j]) = value
+del k
+for l, m in pairs:
+    n = l
+else:
+    o = 1
+while test:
+    p = 1
+else:
+    q = 1
+if test:
+    r = 1
+elif other:
+    s = 1
+else:
+    t = 1
+with opened() as u, opened() as (v, w):
+    x = 1
+try:
+    y = 1
+except Error as z:
+    aa = 1
+except (A, B):
+    ab = 1
+else:
+    ac = 1
+finally:
+    ad = 1
+try:
+    ae = 1
+except* Error as af:
+    ag = 1
+match value:
+    case [ah, *ai] | {"k": ah, **ai}:
+        aj = 1
+    case Point(x=ak, y=0) as al if al:
+        am = 1
+    case an:
+        ao = 1
+def ap(inner=[aq for aq in ()], *, other=lambda x: x):
+    ar = 1
+class As(Base, metaclass=Meta):
+    at = 1
+async def au():
+    async with av as aw:
+        async for ax in ay:
+            az = 1
+import ba, bb.bc, bd as be, bf.bg as bh
+from bi import bj, bk as bl
+global bm
+bm = 1
+[bn for bn in (1,) if bn]
+print(bo)
+"""
+
+
+# What only newer Pythons can parse.
+NEWER = "type Pair = tuple[int, int]\n" if sys.version_info >= (3, 12) else ""
+OWN = [path.read_text(encoding="utf-8") for path in sorted(SOURCE.glob("audit/**/*.py"))]
+
+
+def lines(found: object) -> object:
+    """Places by name, whatever their order."""
+    assert isinstance(found, dict)
+    return {name: sorted((s.line, s.module, s.given) for s in found[name]) for name in found}
+
+
+def bodies(source: str) -> list[list[ast.stmt]]:
+    tree = ast.parse(source)
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.For)
+    return [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, kinds))]
+
+
+def test_every_form_binds():
+    [body, *_] = bodies(FORMS)
+    names = {name for name in sites(body) if name.islower()}
+    expected = "a b f g h i j k l m n o p q r s t u v w x y z aa ab ac ad ae af ag ah ai aj ak al"
+    more = "am an ao ap au ba bb be bh bj bl"
+    assert names == {*expected.split(), *more.split()}
+
+
+@pytest.mark.parametrize("source", [FORMS + NEWER, *(text for text in OWN if ":=" not in text)])
+def test_expressions_bind_nothing_without_a_walrus(source: str):
+    for body in bodies(source):
+        assert lines(sites(body, expressions=False)) == lines(sites(body))
+
+
+def test_a_walrus_in_an_expression_is_seen():
+    [body] = bodies("print([x for y in z if (found := y)])")
+    assert list(sites(body)) == ["found"]
+    source = b"import vllm\ndef f():\n    use(vllm := 3)\n    return vllm.gone\n"
+    facts = read_module(source, "m", "m.py", package=False)
+    assert facts.attributes == ()

@@ -1,0 +1,127 @@
+"""The judgement: order, waivers, and the code that it is of."""
+
+import msgspec
+import pytest
+
+from imgbuild.audit import judge
+from imgbuild.audit.checks.findings import ordered
+from imgbuild.audit.judge import Terms
+from imgbuild.errors import InputError
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.model import Waiver
+from imgbuild.report import Evidence, Finding, Relation, Severity
+from tests import audited
+
+REQUIRES = {"a==1": "Requires-Dist: b<3\nRequires-Dist: c\n"}
+PACKAGES: dict[str, audited.Files] = {"a==1": {}, "b==3": {}}
+
+
+@pytest.fixture
+def world(tmp_path):
+    return audited.world(tmp_path, PACKAGES, metadata=REQUIRES)
+
+
+def audit(world, terms=None, **more):
+    return judge.audit(world, terms, checks=["metadata"], **more)
+
+
+def waiver(subject, package="a", check="metadata"):
+    return Waiver(check=check, package=package, subject=subject, reason="it was tried and works")
+
+
+def finding(severity, check="imports", line=1, message="m"):
+    evidence = Evidence(relation=Relation.NAME, package="a", version="1", file="a.py", line=line)
+    return Finding(
+        check=check, severity=severity, message=message, where=f"a.py:{line}", evidence=evidence
+    )
+
+
+def test_a_report_names_target_and_architecture(world):
+    report = audit(world, Terms(target="small"))
+    assert (report.target, report.arch, report.ok) == ("small", "x86_64", False)
+    assert audited.subjects(report.findings) == ["b<3", "c"]
+
+
+def test_the_worst_first_each_once():
+    mixed = [
+        finding(Severity.NOTE),
+        finding(Severity.ERROR, line=2),
+        finding(Severity.ERROR, line=1),
+        finding(Severity.ERROR, check="elf", line=9),
+        finding(Severity.WARNING),
+        finding(Severity.ERROR, line=1),
+    ]
+    found = ordered(mixed)
+    assert [(one.severity, one.check, one.where) for one in found] == [
+        ("error", "elf", "a.py:9"),
+        ("error", "imports", "a.py:1"),
+        ("error", "imports", "a.py:2"),
+        ("warning", "imports", "a.py:1"),
+        ("note", "imports", "a.py:1"),
+    ]
+    assert ordered(reversed(mixed)) == found
+
+
+def test_a_waiver_makes_a_note_with_its_reason(world):
+    report = audit(world, Terms(waivers=(waiver("b*"), waiver("c"))))
+    assert report.ok
+    assert [one.severity for one in report.findings] == [Severity.NOTE, Severity.NOTE]
+    assert all("accepted: it was tried" in one.message for one in report.findings)
+
+
+@pytest.mark.parametrize("one", [waiver("z*"), waiver("c", package="b")])
+def test_a_waiver_that_accepts_nothing_is_said(world, one):
+    report = audit(world, Terms(waivers=(one,)))
+    assert len([each for each in report.findings if each.severity is Severity.ERROR]) == 2
+    (warning,) = [each for each in report.findings if each.severity is Severity.WARNING]
+    assert "accepts nothing" in warning.message
+
+
+def test_a_waiver_of_a_check_that_did_not_run_is_no_matter(world):
+    report = audit(world, Terms(waivers=(waiver("*", check="elf"),)))
+    assert all(one.severity is Severity.ERROR for one in report.findings)
+
+
+def test_an_unknown_check_is_refused(world):
+    with pytest.raises(InputError, match="no such check: nonsense"):
+        judge.audit(world, checks=["metadata", "nonsense"])
+
+
+LEARNED = Constraint(package="a", versions="==1", needs="b!=2")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        msgspec.structs.replace(LEARNED, package="x"),
+        msgspec.structs.replace(LEARNED, versions="==2"),
+        msgspec.structs.replace(LEARNED, needs="x<2"),
+    ],
+)
+def test_what_was_learned_of_others_is_left_out(world, other):
+    versions = {"a": "1", "b": "3"}
+    known = Terms(constraints=(LEARNED,))
+    assert judge.narrowed(Terms(constraints=(LEARNED, other)), versions) == known
+    missing = msgspec.structs.replace(LEARNED, needs="x", missing=True)
+    assert judge.narrowed(Terms(constraints=(missing,)), versions).constraints == (missing,)
+    found = audit(world, Terms(constraints=(LEARNED, missing)))
+    assert audited.subjects(found.findings) == ["x", "b<3", "c"]
+
+
+def test_findings_from_the_past_are_judged_with_all_others(world):
+    read = Evidence(relation=Relation.ATTRIBUTE, package="a", version="1", subject="b.B.gone")
+    gone = Finding(check="calls", severity=Severity.ERROR, message="gone", where="a", evidence=read)
+    waived = waiver("b.B.gone", check="calls")
+    terms = Terms(waivers=(waived,))
+
+    def _audit(checks, past):
+        return judge.audit(world, terms, checks=checks, past=past).findings
+
+    (found,) = _audit(["calls"], lambda path: [gone, gone])
+    assert (found.severity, found.message) == (
+        Severity.NOTE,
+        "gone (accepted: it was tried and works)",
+    )
+    (unused,) = _audit(["calls"], lambda path: [])
+    assert "accepts nothing" in unused.message
+    assert _audit(["imports"], lambda path: [gone]) == ()

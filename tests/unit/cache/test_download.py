@@ -1,0 +1,374 @@
+"""Downloads from a real server on this machine, well-mannered and ill."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imgbuild.cache.download import Http, Want, fetch_all
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, IntegrityError, Interrupted, WorkFailed
+from imgbuild.lock.resolution import Locked
+from imgbuild.values import sha256
+from tests.servers import Site, serve
+
+DATA = bytes(range(256)) * 2000
+
+
+@pytest.fixture(autouse=True)
+def _direct(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with serve(Site(files={"x.whl": DATA})) as site:
+        yield site
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "cache")
+
+
+@pytest.fixture
+def http() -> Http:
+    return Http(attempts=4, first_wait=0.001, timeout=(5, 5))
+
+
+def locked(data: bytes = DATA, name: str = "x.whl") -> Locked:
+    return Locked(file=name, size=len(data), sha256=sha256(data))
+
+
+def want(*urls: str, data: bytes = DATA) -> Want:
+    return Want(locked(data), lambda: urls)
+
+
+def named(site: Site, name: str) -> Want:
+    """A want for the file `name` of a site."""
+    return Want(locked(site.files[name], name), lambda: [site.url(name)])
+
+
+def fetch(store: Store, http: Http, *wants: Want) -> dict[str, Path]:
+    return fetch_all(wants, store, http, title="test")
+
+
+def begin(store: Store, data: bytes, whole: bytes = DATA) -> Path:
+    """A partial file as an interrupted download leaves it."""
+    path = store.root / "partial" / sha256(whole)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def starts(site: Site, path: str = "x.whl") -> list[str]:
+    return [headers.get("Range", "all") for headers in site.asked(path)]
+
+
+def test_a_file_arrives_and_is_not_asked_for_again(store: Store, http: Http, site: Site) -> None:
+    found = fetch(store, http, want(site.url("x.whl")))
+    assert found[sha256(DATA)].read_bytes() == DATA
+
+    def never() -> Sequence[str]:
+        message = "the store has it"
+        raise AssertionError(message)
+
+    assert fetch(store, http, Want(locked(), never)) == found
+    assert starts(site) == ["all"]
+    assert list((store.root / "partial").iterdir()) == []
+
+
+def test_many_files_at_once(store: Store, http: Http, site: Site) -> None:
+    files = {f"f{number}": bytes([number]) * (number * 5000) for number in range(30)}
+    site.files.update(files)
+    wants = [named(site, name) for name in files]
+    found = fetch(store, http, *wants, *wants)
+    assert {sha256(data) for data in files.values()} == set(found)
+    assert all(found[sha256(data)].read_bytes() == data for data in files.values())
+    assert len(site.requests) == len(files) - 1, (
+        "an empty file needs no request, a double one no second"
+    )
+
+
+def test_four_at_a_time(store: Store, http: Http, site: Site) -> None:
+    gate = threading.Barrier(4, timeout=20)
+    site.before = lambda _path: (gate.wait(), None)[1]
+    files = {f"f{number}": bytes([number]) * 100 for number in range(8)}
+    site.files.update(files)
+    fetch(store, http, *(named(site, name) for name in files))
+    assert not gate.broken
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_an_interrupted_download_goes_on(
+    store: Store, http: Http, site: Site, ranges: bool
+) -> None:
+    site.ranges = ranges
+    begin(store, DATA[:1000])
+    found = fetch(store, http, want(site.url("x.whl")))
+    assert found[sha256(DATA)].read_bytes() == DATA
+    assert starts(site) == ["bytes=1000-"]
+
+
+def test_a_complete_partial_file_needs_no_server(store: Store, http: Http) -> None:
+    begin(store, DATA)
+    found = fetch(store, http, want("http://localhost:1/never"))
+    assert found[sha256(DATA)].read_bytes() == DATA
+
+
+def test_a_partial_file_of_something_else_is_given_up(store: Store, http: Http, site: Site) -> None:
+    begin(store, b"z" * 1000)
+    found = fetch(store, http, want(site.url("x.whl")))
+    assert found[sha256(DATA)].read_bytes() == DATA
+    assert starts(site) == ["bytes=1000-", "all"]
+
+
+def test_a_partial_file_that_is_too_long_is_given_up(store: Store, http: Http, site: Site) -> None:
+    begin(store, DATA + b"more")
+    fetch(store, http, want(site.url("x.whl")))
+    assert starts(site) == ["all"]
+
+
+def test_a_line_that_breaks_is_taken_up_where_it_broke(
+    store: Store, http: Http, site: Site
+) -> None:
+    site.cuts = [100_000, 100_000, 0]
+    fetch(store, http, want(site.url("x.whl")))
+    assert starts(site) == ["all", "bytes=100000-", "bytes=200000-", "bytes=200000-"]
+
+
+def test_a_line_that_breaks_without_a_length(store: Store, http: Http, site: Site) -> None:
+    site.announce = False
+    site.cuts = [100_000]
+    found = fetch(store, http, want(site.url("x.whl")))
+    assert found[sha256(DATA)].read_bytes() == DATA
+    assert starts(site) == ["all", "bytes=100000-"]
+
+
+def test_a_line_that_always_breaks_ends_and_keeps_its_part(
+    store: Store, http: Http, site: Site
+) -> None:
+    site.cuts = [10] * 50
+    with pytest.raises(FetchFailed, match=r"ended early|broke"):
+        fetch(store, http, want(site.url("x.whl")))
+    assert len(site.requests) == 4
+    assert (store.root / "partial" / sha256(DATA)).read_bytes() == DATA[:40]
+    site.cuts = []
+    fetch(store, http, want(site.url("x.whl")))
+    assert starts(site)[-1] == "bytes=40-"
+
+
+def test_a_file_that_changed_on_the_server_meanwhile(store: Store, http: Http, site: Site) -> None:
+    begin(store, DATA[:1000])
+    site.files["x.whl"] = DATA[::-1]
+    with pytest.raises(
+        IntegrityError, match=r"x\.whl from localhost:\d+: expected sha256"
+    ) as caught:
+        fetch(store, http, want(site.url("x.whl", "me:secret")))
+    assert sha256(DATA) in caught.value.message
+    assert sha256(DATA[::-1]) in caught.value.message
+    assert "secret" not in caught.value.message
+    assert store.file(sha256(DATA)) is None
+    assert starts(site) == ["bytes=1000-", "all"]
+
+
+@pytest.mark.parametrize("announce", [True, False])
+@pytest.mark.parametrize("other", [DATA + b"!", DATA[:1500]])
+@pytest.mark.parametrize("begun", [0, 1000, 2000])
+def test_a_file_of_another_size(
+    store: Store, http: Http, site: Site, announce: bool, other: bytes, begun: int
+) -> None:
+    """Also 416: the partial file is longer than what the server has."""
+    site.files["x.whl"] = other
+    site.announce = announce
+    begin(store, DATA[:begun])
+    with pytest.raises(IntegrityError, match=f"expected {len(DATA)} bytes"):
+        fetch(store, http, want(site.url("x.whl")))
+    assert store.file(sha256(DATA)) is None
+
+
+def test_a_short_file_of_a_silent_server(store: Store, http: Http, site: Site) -> None:
+    """Without length and ranges, a short file looks like a broken line: tried, given up."""
+    site.files["x.whl"] = DATA[:1500]
+    site.announce = site.ranges = False
+    with pytest.raises(FetchFailed, match="ended early"):
+        fetch(store, http, want(site.url("x.whl")))
+    assert len(site.requests) == 4
+
+
+def test_the_next_address_is_tried(store: Store, http: Http, site: Site) -> None:
+    site.files["bad/x.whl"] = DATA[::-1]
+    urls = [site.url("none/x.whl"), site.url("bad/x.whl"), site.url("x.whl")]
+    found = fetch(store, http, want(*urls))
+    assert found[sha256(DATA)].read_bytes() == DATA
+    assert [path for _, path, _ in site.requests] == ["/none/x.whl", "/bad/x.whl", "/x.whl"]
+
+
+def test_no_address_left(store: Store, http: Http, site: Site) -> None:
+    urls = [site.url("one/x.whl", "me:secret"), site.url("two/x.whl") + "?token=secret"]
+    with pytest.raises(FetchFailed, match="no address gives it") as caught:
+        fetch(store, http, want(*urls))
+    assert "one/x.whl: 404" in caught.value.message
+    assert "two/x.whl: 404" in caught.value.message
+    assert "secret" not in caught.value.message + str(caught.value.hint)
+    with pytest.raises(FetchFailed, match="no index has it any more"):
+        fetch(store, http, want())
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_busy_servers_are_asked_again(store: Store, http: Http, site: Site, status: int) -> None:
+    site.refusals = [(status, {}), (status, {"Retry-After": "0"})]
+    fetch(store, http, want(site.url("x.whl")))
+    assert len(site.requests) == 3
+
+
+def test_busy_servers_are_given_up_in_the_end(store: Store, http: Http, site: Site) -> None:
+    site.refusals = [(503, {})] * 20
+    with pytest.raises(FetchFailed, match="503"):
+        fetch(store, http, want(site.url("x.whl")))
+    assert len(site.requests) == 4
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 410, 451])
+def test_a_refusal_is_final(store: Store, http: Http, site: Site, status: int) -> None:
+    site.refusals = [(status, {})]
+    with pytest.raises(FetchFailed, match=str(status)):
+        fetch(store, http, want(site.url("x.whl")))
+    assert len(site.requests) == 1
+
+
+def test_a_wait_that_is_too_long_is_said(http: Http, site: Site) -> None:
+    site.refusals = [(429, {"Retry-After": "86400"})]
+    with pytest.raises(FetchFailed, match="429") as caught:
+        http.bytes(site.url("x.whl"))
+    assert "86400 s" in str(caught.value.hint)
+
+
+def test_a_damaged_file_in_the_cache_is_had_again(store: Store, http: Http, site: Site) -> None:
+    path = fetch(store, http, want(site.url("x.whl")))[sha256(DATA)]
+    path.chmod(0o644)
+    path.write_bytes(b"short")
+    assert fetch(store, http, want(site.url("x.whl")))[sha256(DATA)].read_bytes() == DATA
+
+
+def test_a_lock_with_a_wrong_size_is_named(store: Store, http: Http, site: Site) -> None:
+    fetch(store, http, want(site.url("x.whl")))
+    wrong = Locked(file="x.whl", size=1, sha256=sha256(DATA))
+    with pytest.raises(IntegrityError, match="the lock says 1 bytes"):
+        fetch_all([Want(wrong, list)], store, http, title="test")
+
+
+def test_a_disk_that_is_too_small_is_said_first(store: Store, http: Http) -> None:
+    vast = Locked(file="vast", size=1 << 60, sha256="0" * 64)
+    with pytest.raises(WorkFailed, match="GB free") as caught:
+        fetch_all([Want(vast, list)], store, http, title="test")
+    assert caught.value.hint
+
+
+def test_a_failure_stops_the_others_and_keeps_their_parts(
+    store: Store, http: Http, site: Site
+) -> None:
+    big = bytes(8_000_000)
+    site.files |= {"big": big}
+    site.pause = 0.01
+    arrived = threading.Event()
+    site.before = lambda path: arrived.set() if path == "/big" else None
+
+    def later() -> Sequence[str]:
+        arrived.wait(10)
+        return [site.url("none")]
+
+    with pytest.raises(FetchFailed, match="404"):
+        fetch(
+            store, http, Want(locked(big, "big"), lambda: [site.url("big")]), Want(locked(), later)
+        )
+    assert store.file(sha256(big)) is None
+    assert (store.root / "partial" / sha256(big)).stat().st_size < len(big)
+
+
+def test_ctrl_c_keeps_what_arrived(
+    store: Store, http: Http, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interrupt is raised where Python raises it: in the main thread, while it waits."""
+    big = bytes(range(250)) * 40_000
+    site.files |= {"big": big}
+    site.pause = 0.005
+    partial = store.root / "partial" / sha256(big)
+    original = threading.Thread.join
+
+    def join(thread: threading.Thread, timeout: float | None = None) -> None:
+        if partial.exists() and partial.stat().st_size > 100_000:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        original(thread, 0.01)
+
+    monkeypatch.setattr(threading.Thread, "join", join)
+    with pytest.raises(Interrupted) as caught:
+        fetch(store, http, Want(locked(big, "big"), lambda: [site.url("big")]))
+    assert "run it again" in str(caught.value.hint)
+    kept = partial.stat().st_size
+    assert 100_000 < kept < len(big)
+    site.pause = 0
+    assert fetch(store, http, Want(locked(big, "big"), lambda: [site.url("big")]))
+    assert starts(site, "big")[-1] == f"bytes={kept}-"
+
+
+def test_two_stores_on_one_folder_download_once(store: Store, http: Http, site: Site) -> None:
+    site.pause = 0.01
+    found: list[dict[str, Path]] = []
+
+    def work() -> None:
+        found.append(fetch(Store.open(store.root), Http(), want(site.url("x.whl"))))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    assert all(paths[sha256(DATA)].read_bytes() == DATA for paths in found)
+    assert starts(site) == ["all"]
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    size=st.integers(0, 400_000),
+    begun=st.binary(max_size=30),
+    right=st.integers(0, 400_000),
+    cuts=st.lists(st.integers(0, 400_000), max_size=3),
+    ranges=st.booleans(),
+    announce=st.booleans(),
+)
+def test_whatever_happens_the_file_is_right(
+    tmp_path_factory: pytest.TempPathFactory,
+    http: Http,
+    size: int,
+    begun: bytes,
+    right: int,
+    cuts: list[int],
+    ranges: bool,
+    announce: bool,
+) -> None:
+    """Any partial file, a right one or rubbish, up to three broken lines, any kind of server."""
+    data = (DATA * 2)[:size]
+    store = Store.open(tmp_path_factory.mktemp("cache"))
+    begin(store, data[:right] + begun, data)
+    with serve(Site(files={"x": data}, cuts=list(cuts), ranges=ranges, announce=announce)) as site:
+        wanted = Want(locked(data, "x"), lambda: [site.url("x")])
+        try:
+            found = fetch_all([wanted], store, http, title="test")
+        except FetchFailed:
+            assert not ranges, "a server with ranges always gets to the end in four tries"
+            assert store.file(sha256(data)) is None
+        else:
+            assert found[sha256(data)].read_bytes() == data

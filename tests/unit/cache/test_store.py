@@ -1,0 +1,368 @@
+"""The store: names by hash, locks, leases, facts, and what a killed process leaves."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imgbuild.cache import prune
+from imgbuild.cache.store import Store, default_root, parse_size
+from imgbuild.errors import InputError, WorkFailed
+from imgbuild.system import files
+from imgbuild.values import sha256
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "cache")
+
+
+def keep_file(store: Store, data: bytes) -> str:
+    with store.scratch() as folder:
+        (folder / "it").write_bytes(data)
+        store.add_file(folder / "it", sha256(data))
+    return sha256(data)
+
+
+def keep_blob(store: Store, data: bytes) -> str:
+    with store.scratch() as folder:
+        (folder / "it").write_bytes(data)
+        store.add_blob(folder / "it", f"sha256:{sha256(data)}")
+    return f"sha256:{sha256(data)}"
+
+
+def age(store: Store, path: Path | None, seconds: float) -> None:
+    assert path is not None
+    moment = time.time() - seconds
+    os.utime(path, (moment, moment))
+
+
+def test_a_file_comes_back_under_its_hash(store: Store) -> None:
+    name = keep_file(store, b"wheel")
+    path = store.file(name)
+    assert path is not None
+    assert path.read_bytes() == b"wheel"
+    assert path.stat().st_mode & 0o777 == 0o444
+    assert store.file(sha256(b"other")) is None
+
+
+def test_a_blob_comes_back_under_its_digest(store: Store) -> None:
+    digest = keep_blob(store, b"layer")
+    path = store.blob(digest)
+    assert path is not None
+    assert path.read_bytes() == b"layer"
+    assert store.blob(f"sha256:{sha256(b'other')}") is None
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "", "A" * 64, "a" * 63, "sha256:" + "a" * 64])
+def test_what_is_no_hash_is_refused(store: Store, name: str) -> None:
+    with pytest.raises(ValueError, match="not a SHA-256"):
+        store.file(name)
+    with pytest.raises(ValueError, match="not an OCI digest"):
+        store.blob(name.removeprefix("sha256:"))
+
+
+def test_a_file_of_another_disk_is_copied(store: Store) -> None:
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == store.root.stat().st_dev:
+        pytest.skip("no second file system to write to")
+    temporary = other / f"imgbuild-test-{os.getpid()}"
+    temporary.write_bytes(b"far")
+    path = store.add_file(temporary, sha256(b"far"))
+    assert path.read_bytes() == b"far"
+    assert not temporary.exists()
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(key=st.text(), data=st.binary(max_size=2000), other=st.binary(max_size=50))
+def test_facts_come_back_as_they_were(store: Store, key: str, data: bytes, other: bytes) -> None:
+    store.put_fact("kind", key, other)
+    store.put_fact("kind", key, data)
+    assert store.fact("kind", key) == data
+    assert store.fact("another", key) is None
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=200), cut=st.integers(0, 300))
+def test_a_truncated_fact_is_no_fact(store: Store, data: bytes, cut: int) -> None:
+    store.put_fact("kind", "key", data)
+    (path,) = store.root.glob("facts/kind/*/*")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:cut])
+    assert store.fact("kind", "key") == (data if cut >= len(whole) else None)
+
+
+def test_scratch_goes_with_its_block_even_if_read_only(store: Store) -> None:
+    with store.scratch() as folder:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "file").write_bytes(b"x")
+        (folder / "deep").chmod(0o500)
+        assert folder.is_relative_to(store.root)
+    assert not folder.exists()
+
+
+def test_leftovers_go_only_when_nobody_holds_their_lock(store: Store) -> None:
+    """One folder as a killed process leaves it, and one whose lock another descriptor holds."""
+    for name in ("dead", "alive"):
+        (store.root / "scratch" / name).mkdir(parents=True)
+        (store.root / "scratch" / name / "half").write_bytes(b"half")
+        (store.root / "live").mkdir(exist_ok=True)
+        (store.root / "live" / name).touch()
+    descriptor = os.open(store.root / "live" / "alive", os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    store.sweep()
+    assert sorted(path.name for path in (store.root / "scratch").iterdir()) == ["alive"]
+    os.close(descriptor)
+    store.sweep()
+    assert list((store.root / "scratch").iterdir()) == []
+    assert list((store.root / "live").iterdir()) == []
+
+
+def test_exclusive_lets_one_thread_in_at_a_time(store: Store) -> None:
+    inside, most = 0, 0
+    counter = threading.Lock()
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(10):
+            with store.exclusive("build a/b"):
+                with counter:
+                    inside += 1
+                    most = max(most, inside)
+                time.sleep(0.001)
+                with counter:
+                    inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+
+
+def test_exclusive_locks_of_other_names_do_not_wait(store: Store) -> None:
+    long = "x" * 300
+    with store.exclusive("a"), store.exclusive("b"):
+        pass
+    with store.exclusive(f"{long}a"), store.exclusive(f"{long}b"):
+        pass
+    with store.exclusive("a:b"), store.exclusive("a/b"):
+        pass
+
+
+def test_the_format_is_checked(store: Store) -> None:
+    (store.root / "FORMAT").write_bytes(b"0\n")
+    with pytest.raises(InputError, match="another version") as caught:
+        Store.open(store.root)
+    assert caught.value.hint
+
+
+def test_the_cache_says_that_it_is_one(store: Store) -> None:
+    text = (store.root / "CACHEDIR.TAG").read_text()
+    assert text.startswith("Signature: 8a477f597d28d172789f06886806bc55")
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("IMGBUILD_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert default_root() == tmp_path / ".cache" / "imgbuild"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert default_root() == tmp_path / ".cache" / "imgbuild"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert default_root() == Path("/x/imgbuild")
+    monkeypatch.setenv("IMGBUILD_CACHE", "~/here")
+    assert default_root() == tmp_path / "here"
+    assert Store.open(tmp_path / "there").root == tmp_path / "there"
+
+
+def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_bytes(b"")
+    with pytest.raises(WorkFailed, match="cannot use"):
+        Store.open(tmp_path / "cache" / "imgbuild")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_says_what_to_do(number: int) -> None:
+    with (
+        pytest.raises(WorkFailed, match="no space left for /cache") as caught,
+        files.plain_errors(Path("/cache")),
+    ):
+        raise OSError(number, os.strerror(number))
+    assert "prune" in str(caught.value.hint)
+
+
+def test_a_disk_without_locks_says_so() -> None:
+    with pytest.raises(InputError, match="no file locks"), files.plain_errors(Path("/lustre")):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("500M", 500_000_000), ("20 GB", 20_000_000_000), ("1.5k", 1500), ("2GiB", 2 << 30)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text, "--max-size") == size
+
+
+@pytest.mark.parametrize("text", ["", "many", "-1", "5X", "1i", "1e9", "1.G"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"--max-size '.*' is no size"):
+        parse_size(text, "--max-size")
+
+
+# -- after a power cut: another boot
+
+
+def another_boot(store: Store) -> None:
+    (store.root / "pending").rename(store.root / "before")
+    (store.root / "pending").mkdir()
+    for boot in (store.root / "before").iterdir():
+        boot.rename(store.root / "pending" / "an-earlier-boot")
+    (store.root / "before").rmdir()
+
+
+def test_a_blob_that_a_power_cut_spoilt_is_found_out(store: Store) -> None:
+    whole, spoilt = keep_blob(store, b"whole"), keep_blob(store, b"spoilt")
+    path = store.root / "blobs" / "sha256" / spoilt.removeprefix("sha256:")
+    path.chmod(0o644)
+    path.write_bytes(b"\0" * 6)
+    assert store.blob(spoilt) is not None, "within one boot the page cache is trusted"
+    another_boot(store)
+    assert store.blob(whole) is not None
+    assert store.blob(spoilt) is None
+    assert not path.exists()
+    assert list(store.root.glob("pending/an-earlier-boot/*")) == []
+
+
+# -- upkeep
+
+
+def test_prune_removes_the_least_recently_used_first(store: Store) -> None:
+    names = [keep_file(store, bytes([number]) * 100) for number in range(5)]
+    for number, name in enumerate(names):
+        age(store, store.file(name), 1000 - number)
+    assert store.file(names[0]) is not None  # used now: the newest
+    store.release()
+    report = prune.prune(store, 250)
+    assert (report.removed, report.freed, report.left, report.in_use) == (3, 300, 200, 0)
+    assert [name for name in names if store.file(name)] == [names[0], names[4]]
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    sizes=st.lists(st.integers(1, 300), max_size=6),
+    limit=st.integers(0, 1500),
+    used=st.sets(st.integers(0, 5)),
+)
+def test_prune_keeps_to_the_limit_and_spares_what_is_used(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], limit: int, used: set[int]
+) -> None:
+    store = Store.open(tmp_path_factory.mktemp("cache"))
+    other = Store.open(store.root)
+    names = [keep_blob(store, bytes([at]) * size) for at, size in enumerate(sizes)]
+    store.release()
+    kept = {name for at, name in enumerate(names) if at in used}
+    assert all(other.blob(name) for name in kept)
+    report = prune.prune(store, limit)
+    left = {name for name in names if store.blob(name)}
+    assert kept <= left
+    total = sum(sizes[at] for at, name in enumerate(names) if name in left)
+    assert report.left == total
+    assert total <= limit or left == kept
+
+
+def test_prune_spares_what_another_process_uses(store: Store) -> None:
+    """Another Store stands for another process: its lease is locked on a descriptor of its own."""
+    name = keep_file(store, b"used elsewhere")
+    store.release()
+    other = Store.open(store.root)
+    assert other.file(name) is not None
+    assert prune.clear(store).removed == 0
+    store.drop_file(name)
+    assert store.file(name) is not None
+    store.release()
+    other.release()
+    store.drop_file(name)
+    assert store.file(name) is None
+
+
+def test_clear_takes_everything(store: Store) -> None:
+    keep_file(store, b"one")
+    keep_blob(store, b"two")
+    store.put_fact("kind", "key", b"")
+    (store.root / "partial").mkdir()
+    (store.root / "partial" / sha256(b"x")).touch()
+    store.release()
+    prune.clear(store)
+    assert prune.entries(store) == []
+    assert list(store.root.glob("pending/*/*")) == []
+
+
+def test_a_download_under_way_is_not_cleared(store: Store) -> None:
+    with store.partial(sha256(b"x"), stop=lambda: False) as path:
+        assert path is not None
+        path.write_bytes(b"half")
+        assert prune.clear(Store.open(store.root)).removed == 0
+        assert path.exists()
+    assert prune.clear(store).freed == 4
+
+
+def test_trim_keeps_to_the_cap(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_file(store, b"a" * 100)
+    monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
+    assert prune.trim(store) is None
+    monkeypatch.setenv("IMGBUILD_CACHE_SIZE", "50")
+    report = prune.trim(store)
+    assert report is not None
+    assert report.freed == 100
+
+
+def test_verify_finds_and_removes_what_is_damaged(store: Store) -> None:
+    good, bad = keep_file(store, b"good"), keep_file(store, b"bad!")
+    layer = keep_blob(store, b"layer")
+    store.put_fact("kind", "key", b"data")
+    for path in (store.file(bad), store.blob(layer)):
+        assert path is not None
+        path.chmod(0o644)
+        path.write_bytes(b"B" + path.read_bytes()[1:])
+    (fact,) = store.root.glob("facts/kind/*/*")
+    fact.write_bytes(b"rubbish")
+    read: list[int] = []
+    damaged = prune.verify(store, read.append)
+    assert {(entry.kind, entry.sha256) for entry in damaged} == {
+        ("file", bad),
+        ("blob", layer.removeprefix("sha256:")),
+        ("fact", fact.name),
+    }
+    assert sum(read) == len(b"goodbad!layer")
+    assert store.file(good) is not None
+    assert store.file(bad) is None
+    assert store.blob(layer) is None
+    assert store.fact("kind", "key") is None
+    assert prune.verify(store, read.append) == []
+
+
+def test_name_that_somebody_sweeps_at_that_moment_is_left_to_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    """Between its making and its locking, a new file under live/ looks like a dead process's."""
+    held = files.open_locked(store.root / "live/taken")
+    assert held is not None
+    names = iter(["taken", "free"])
+    made = "imgbuild.cache.store.secrets.token_hex"
+    monkeypatch.setattr(made, lambda _: next(names, "more"))
+    with store.scratch() as folder:
+        assert folder.parent.name == "free"
+    os.close(held)

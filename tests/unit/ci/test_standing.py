@@ -1,0 +1,170 @@
+"""What is left of a job when all of it has passed: what a registry has, and what it lost since."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imgbuild.attest.signing import pushed
+from imgbuild.attest.signing.keys import PrivateKey, load_private
+from imgbuild.ci import nightly, results, running
+from imgbuild.ci.jobs import Job, Jobs
+from imgbuild.ci.running import Way
+from imgbuild.sif import push as pushing
+from imgbuild.sif.convert import Made
+from imgbuild.values import Arch, digest_of
+from tests import registries
+from tests.unit.ci_world import RUNNERS, _place, of, passed, told, way
+from tests.unit.cli_project import TARGET, Command
+from tests.unit.registry_project import Place
+
+__all__ = ["_place"]  # a fixture
+LOOKS = {"check", "size"}
+
+
+def all_passed(place: Place, folder: Path, **more: object) -> tuple[Way, Jobs, dict[str, Job]]:
+    """The jobs of the target, of which every step has passed; with a SIF and a key."""
+    here = way(
+        place.world, RUNNERS, results=folder, registry=str(place.repository), key=folder / "key",
+        **more,
+    )  # fmt: skip
+    own = of(place.world, RUNNERS + "sif: true\n", gate="gate: [static]\n")
+    known = running.known(here, own)
+    for job in known.values():
+        passed(folder, job, registry=job.registry)
+    return here, own, known
+
+
+def test_a_push_is_done_while_the_registry_has_the_digest(place, tmp_path):
+    here, own, known = all_passed(place, tmp_path)
+    image = known[own.image[0].id]
+    assert running.due_steps(here, image) == {*LOOKS, "push"}
+    assert not running.over(here, image)
+    done = place.push()
+    asked = len(place.registry.requests)
+    assert running.due_steps(here, image) == LOOKS
+    assert [one.method for one in place.registry.requests[asked:]] == ["HEAD"]
+    assert running.over(here, image)
+    place.work().client.delete(place.repository, done.digest)
+    assert running.due_steps(here, image) == {*LOOKS, "push"}
+
+
+def test_what_was_pushed_elsewhere_is_not_pushed(place, tmp_path):
+    here, own, _ = all_passed(place, tmp_path)
+    place.push()
+    [image] = own.image
+    there = way(place.world, results=tmp_path, registry=f"{place.repository}/other")
+    assert running.due_steps(here, here.fitted(image)) == LOOKS
+    assert running.due_steps(there, there.fitted(image)) == {*LOOKS, "push"}
+
+
+def test_a_registry_that_does_not_say_has_nothing(place, tmp_path):
+    here, own, known = all_passed(place, tmp_path)
+    place.push()
+    place.registry.auth, place.registry.login = "basic", ("me", "secret")
+    assert running.due_steps(here, known[own.image[0].id]) == {*LOOKS, "push"}
+
+
+def test_tags_are_looked_at_each_time(place, tmp_path):
+    here, own, known = all_passed(place, tmp_path)
+    place.push()
+    publish = known[own.publish[0].id]
+    assert "tag" in running.due_steps(here, publish)
+    assert not running.over(here, publish)
+
+
+def private(folder: Path) -> PrivateKey:
+    """A key that is made for the test."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    made = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    (folder / "key").write_bytes(made)
+    return load_private(folder / "key")
+
+
+def test_a_signature_is_made_again_where_it_is_lost(place, tmp_path):
+    here, own, known = all_passed(place, tmp_path)
+    publish = known[own.publish[0].id]
+    place.push()
+    assert running.due_steps(here, publish) == {"gate", "sign", "tag"}
+    world, work = place.world, place.work()
+    pushed.sign_pushed(
+        work.client, place.repository, world.lock, world.seal, work.project, private(tmp_path)
+    )
+    assert running.due_steps(here, publish) == {"gate", "tag"}
+
+
+def test_a_sif_of_another_image_is_none(place, tmp_path):
+    here, own, known = all_passed(place, tmp_path)
+    place.push()
+    sif = known[own.sif[0].id]
+    assert running.due_steps(here, sif) == {"gate", "pull", "sif"}  # no image is on this disk
+    file = tmp_path / "x.sif"
+    file.write_bytes(b"a SIF")
+    made = Made(
+        name=TARGET, arch=Arch.X86_64, format="sif", compressor="gzip", tool="4.6", output=file,
+        digest=digest_of(b"a SIF"), size=5, image=place.world.seal.arch[Arch.X86_64].manifest,
+    )  # fmt: skip
+    pushing.push(place.work().client, place.repository, made)
+    assert running.due_steps(here, sif) == {"gate"}
+    assert running.over(here, sif)
+    place.work().client.delete(place.repository, f"{TARGET}-x86_64-sif")
+    assert not running.over(here, sif)
+
+
+def test_a_night_does_what_the_registry_lost(place, tmp_path, monkeypatch):
+    here, own, _ = all_passed(place, tmp_path)
+    begun: list[str] = []
+
+    def _run(way: Way, job: Job, known: object) -> results.JobResult:
+        begun.append(job.id)
+        return results.read_job(way.results, job)
+
+    monkeypatch.setattr(running, "run_job", _run)
+    nightly._target(here, own, nightly.Machines())
+    every = [f"{TARGET}@{name}" for name in ("x86_64", "publish", "x86_64-sif")]
+    assert begun == every
+    begun.clear()
+    place.push()
+    nightly._target(here, own, nightly.Machines())
+    assert begun == every[1:]
+
+
+# -- results of another time
+
+
+def test_what_is_to_be_done_has_no_result_until_it_is(place, tmp_path):
+    here, own, known = all_passed(place, tmp_path)
+    place.push()
+    image = known[own.image[0].id]
+    passed(tmp_path, image, "smoke", outcome="failed", error="of last night", exit_code=1)
+    results.place(tmp_path, image.id, "smoke", "answer.json").write_text("[]")
+    done = running.run_job(here, image, known, until="check")
+    assert done.failed is None
+    assert [one.step for one in done.steps] == ["audit", "push"]  # the image is not on this disk
+    assert not results.place(tmp_path, image.id, "smoke", "answer.json").exists()
+
+
+# -- SIFs of what is published
+
+
+@pytest.fixture(name="command")
+def _command(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    registries.alone(monkeypatch, place.world.folder)
+    return Command(monkeypatch, capsys)
+
+
+def test_a_sif_needs_no_machine_with_a_gpu(place, command):
+    """`ci jobs` names the job where the target is published; then `ci run` does it."""
+    told(place.world, "gate: [static, gpu]\nsif: true\nrunners: []\n")
+    words = (f"{TARGET}@x86_64-sif", "--registry", str(place.repository))
+    done = command("ci", "run", *words)
+    assert (done.status, f"{TARGET}@publish has not done" in done.stderr) == (1, True), done.stderr

@@ -1,0 +1,230 @@
+"""imgbuild audit on a small project: what it prints, its exit codes, what it keeps."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from imgbuild import codec
+from imgbuild.audit.judge import CHECKS
+from imgbuild.audit.packages.pinned import ANY_GLIBC
+from imgbuild.cache.store import Store
+from imgbuild.cli.audit import Check, glibc_of
+from imgbuild.errors import InputError
+from imgbuild.lock import lock as locks
+from imgbuild.lock.resolution import Resolution, Wheel
+from imgbuild.matrix.load import load
+from imgbuild.values import Arch
+from tests import samples
+from tests.unit.cli_project import SECOND, UNLOCKED, Command
+from tests.unit.matrix_text import RIGHT
+
+TARGET = "cu124-vllm"
+# Checks that ask for no Debian package, of which this project has no file.
+CODE = ("--check", "imports", "--check", "calls", "--check", "metadata")
+LOOSE = ("--requirements", "loose.txt", "--python", "3.11", "--arch", "x86_64")
+TRL = """\
+from vllm import LLM, Gone
+
+class GRPOTrainer:
+    def __init__(self, model):
+        self.llm = LLM(model=model)
+
+def corner():
+    from vllm import AlsoGone
+"""
+GOOD = {"vllm": {"vllm/__init__.py": "class LLM:\n    def __init__(self, model): ...\n"}}
+BAD = {**GOOD, "trl": {"trl/__init__.py": TRL}}
+HEALTHY = {**GOOD, "trl": {"trl/__init__.py": TRL.replace(", Gone", "").replace("AlsoGone", "LLM")}}
+
+
+class Project:
+    """A matrix and a lock in the folder of the test, wheels in the cache."""
+
+    def __init__(self, folder: Path, packages: Mapping[str, Mapping[str, str]]) -> None:
+        self.folder = folder
+        (folder / "matrix.yaml").write_text(RIGHT, encoding="utf-8")
+        store = Store.open()
+        self.wheels: dict[str, Wheel] = {}
+        for package, files in packages.items():
+            data = {path: text.encode() for path, text in files.items()}
+            path = samples.write_wheel(folder, package, "1.0", data)
+            self.wheels[package] = samples.add(store, path, package)
+        store.release()
+        resolution = Resolution(
+            wheels=tuple(self.wheels[name] for name in sorted(self.wheels)),
+            debs=(samples.deb("g++"),),
+        )
+        lock = locks.make_lock(load(folder / "matrix.yaml"), TARGET, {Arch.X86_64: resolution})
+        codec.write(locks.lock_path(folder / "images", TARGET), lock)
+
+    def edit(self, old: str, new: str) -> None:
+        """Replace what stands once in the matrix."""
+        path = self.folder / "matrix.yaml"
+        text = path.read_text(encoding="utf-8")
+        assert text.count(old) == 1
+        path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.fixture
+def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_the_checks_of_the_command_line_are_those_of_the_audit() -> None:
+    assert tuple(check.value for check in Check) == CHECKS
+
+
+def test_an_error_has_its_place_and_ends_with_4(folder: Path, imgbuild: Command) -> None:
+    Project(folder, BAD)
+    done = imgbuild("audit", TARGET, *CODE)
+    assert done.status == 4
+    first, *rest = done.stdout.splitlines()
+    assert first == f"{TARGET} x86_64: 1 error, 0 warnings, 1 note"
+    assert rest[0].startswith("  error: trl 1.0 imports Gone from vllm, which vllm 1.0")
+    assert rest[0].endswith("[imports]")
+    assert rest[1] == "    at trl 1.0 trl/__init__.py:1"
+    assert len(rest) == 3
+    assert f"the audit found errors in {TARGET} x86_64" in done.stderr
+
+
+def test_notes_are_counted_and_shown_where_asked_for(folder: Path, imgbuild: Command) -> None:
+    Project(folder, BAD)
+    plain = imgbuild("audit", TARGET, *CODE)
+    noted = imgbuild("audit", TARGET, *CODE, "--notes")
+    assert "AlsoGone" not in plain.stdout
+    assert "  note: trl 1.0 imports AlsoGone" in noted.stdout
+
+
+def test_a_healthy_world_is_clean(folder: Path, imgbuild: Command) -> None:
+    Project(folder, HEALTHY)
+    done = imgbuild("audit", TARGET, *CODE)
+    assert (done.status, done.stdout) == (0, f"{TARGET} x86_64: 0 errors, 0 warnings, 0 notes\n")
+
+
+def test_json_is_one_document_whatever_was_found(folder: Path, imgbuild: Command) -> None:
+    Project(folder, BAD)
+    done = imgbuild("audit", "--all", *CODE, "--json")
+    (report,) = json.loads(done.stdout)
+    assert done.status == 4
+    assert (report["target"], report["arch"]) == (TARGET, "x86_64")
+    errors = [one for one in report["findings"] if one["severity"] == "error"]
+    assert [one["evidence"]["subject"] for one in errors] == ["vllm:Gone"]
+
+
+def test_a_check_that_is_not_asked_for_finds_nothing(folder: Path, imgbuild: Command) -> None:
+    Project(folder, BAD)
+    done = imgbuild("audit", TARGET, "--check", "metadata")
+    assert (done.status, done.stdout.count("\n")) == (0, 1)
+    refused = imgbuild("audit", TARGET, "--check", "weather")
+    assert refused.status == 2
+    assert "weather" in refused.stderr
+
+
+def test_a_second_audit_reads_no_wheel(folder: Path, imgbuild: Command) -> None:
+    project = Project(folder, BAD)
+    first = imgbuild("audit", TARGET, *CODE)
+    store = Store.open()
+    for wheel in project.wheels.values():
+        store.drop_file(wheel.sha256)
+    second = imgbuild("audit", TARGET, *CODE, "--offline")
+    assert (second.status, second.stdout) == (first.status, first.stdout)
+    other = imgbuild("audit", TARGET, "--check", "calls", "--check", "elf", "--offline")
+    assert other.status == 7
+
+
+def test_a_waiver_makes_a_note_of_an_error(folder: Path, imgbuild: Command) -> None:
+    project = Project(folder, BAD)
+    assert imgbuild("audit", TARGET, *CODE).status == 4
+    waiver = textwrap.indent(
+        "waive:\n"
+        '  - {check: imports, package: trl, subject: "vllm:Gone", reason: it is never imported}\n',
+        "    ",
+    )
+    project.edit("    cuda: ", f"{waiver}    cuda: ")
+    done = imgbuild("audit", TARGET, *CODE, "--notes")
+    assert done.status == 0
+    assert "(accepted: it is never imported)" in done.stdout
+
+
+def test_junit_has_a_case_for_each_check(folder: Path, imgbuild: Command) -> None:
+    Project(folder, BAD)
+    imgbuild("audit", TARGET, *CODE, "--junit", "report.xml")
+    suite = ElementTree.parse(folder / "report.xml").getroot()[0]
+    failed = {case.get("name"): case.find("failure") is not None for case in suite}
+    assert failed == {"metadata": False, "imports": True, "calls": False}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--requirements", "pins.txt", TARGET), "two questions"),
+        (("--requirements", "pins.txt"), "one Python and one architecture"),
+        (("--requirements", "pins.txt", "--python", "3.11"), "one architecture"),
+        (
+            ("--requirements", "pins.txt", "--python", "3.11", "--arch", "arm64"),
+            "pins.txt: cannot be read",
+        ),
+        (("--requirements", "loose.txt", "--python", "3.11", "--arch", "arm64"), "loose.txt:2"),
+        (("--requirements", "loose.txt", "--python", "3", "--arch", "arm64"), "--python 3: "),
+        ((*LOOSE, "--keep"), "--keep: no wheel of --requirements loose.txt is downloaded"),
+        (
+            (*LOOSE, "--check", "elf"),
+            "--check elf: no shared object of --requirements loose.txt is read",
+        ),
+        ((*LOOSE, "--drop"), "--drop: no wheel of --requirements loose.txt is downloaded"),
+        (
+            (*LOOSE[2:], "--requirements", "pins.txt", "--matrix", "no.yaml"),
+            "no.yaml: no such file",
+        ),
+        (("--requirements", "loose.txt", "--python", "abc", "--arch", "arm64"), "--python abc: "),
+    ],
+)
+def test_requirements_are_refused(
+    folder: Path, imgbuild: Command, arguments: tuple[str, ...], words: str
+) -> None:
+    Project(folder, GOOD)
+    (folder / "loose.txt").write_text("torch==2.6.0\ntrl>=0.18\n", encoding="utf-8")
+    done = imgbuild("audit", *arguments)
+    assert done.status == 2
+    assert words in done.stderr
+
+
+def test_the_glibc_of_pins_is_that_of_the_matrix_s_base(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Project(folder, GOOD).edit('glibc: "2.36"', 'glibc: "2.41"')
+    assert glibc_of("3.11", None) == glibc_of("3.12", folder) == "2.41"
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    assert glibc_of("3.11", None) == ANY_GLIBC
+    with pytest.raises(InputError, match="no such file"):
+        glibc_of("3.11", elsewhere)
+
+
+def test_a_target_without_a_lock_is_passed_over_unless_it_is_named(
+    folder: Path, imgbuild: Command
+) -> None:
+    Project(folder, HEALTHY)
+    matrix = folder / "matrix.yaml"
+    matrix.write_text(matrix.read_text(encoding="utf-8") + SECOND.lstrip("\n"), encoding="utf-8")
+    for words in (("--all",), ("cu1*",)):
+        done = imgbuild("audit", *words, *CODE, "--json")
+        assert (done.status, [one["target"] for one in json.loads(done.stdout)]) == (0, [TARGET])
+        assert f"{UNLOCKED} is passed over" in done.stderr
+    named = imgbuild("audit", TARGET, UNLOCKED, *CODE)
+    assert named.status == 5
+    assert f"no lock for target {UNLOCKED}" in " ".join(named.stderr.split())
+    assert imgbuild("audit", "cu13*", *CODE).status == 5

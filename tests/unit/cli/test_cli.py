@@ -1,0 +1,377 @@
+"""The command line as a whole: data on stdout, talk on stderr, a status for each class of error."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imgbuild.cache.store import Store
+from imgbuild.cli import main
+from imgbuild.errors import ImgbuildError
+from imgbuild.oci import layout
+from imgbuild.pipeline import targets
+from imgbuild.values import Arch
+from tests.layers import HEAVY
+from tests.unit import cli_project
+from tests.unit.cli_project import TARGET, UNLOCKED, Command, World
+
+BUILD = ("build", "--offline", "--jobs", "1")
+OTHER = "sha256:" + "0" * 64
+
+
+@pytest.fixture
+def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return cli_project.make(folder)
+
+
+def error(imgbuild: Command, arguments: Sequence[str], status: int, *told: str) -> dict[str, Any]:
+    """Run a command that must fail: all of `told` on stderr, and the same as data under --json."""
+    plain = imgbuild(*arguments)
+    assert (plain.status, plain.stdout) == (status, ""), plain.stderr
+    for text in ("error: ", "hint: ", *told):
+        assert text in plain.stderr, plain.stderr
+    assert "\x1b" not in plain.stderr
+    quiet = imgbuild(*arguments, "-q")
+    assert quiet.status == status
+    assert all(text in quiet.stderr for text in told)
+    as_data = imgbuild(*arguments, "--json")
+    assert as_data.status == status
+    found: dict[str, Any] = json.loads(as_data.stdout)
+    assert found["exit_code"] == status
+    assert found["hint"]
+    everything = json.dumps(found, ensure_ascii=False)
+    assert found["message"].splitlines()[0] in as_data.stderr
+    assert found["error"] in {kind.__name__ for kind in _kinds(ImgbuildError)}
+    found["everything"] = everything
+    return found
+
+
+def _kinds(kind: type[ImgbuildError]) -> list[type[ImgbuildError]]:
+    return [kind, *(each for below in kind.__subclasses__() for each in _kinds(below))]
+
+
+def test_digest_is_the_sealed_one_and_nothing_else(imgbuild: Command, world: World) -> None:
+    done = imgbuild("digest", TARGET)
+    assert (done.status, done.stdout, done.stderr) == (0, world.seal.digest + "\n", "")
+    (answer,) = json.loads(imgbuild("digest", "--all", "--json").stdout)
+    manifest = world.seal.arch[Arch.X86_64].manifest
+    expected = {"target": TARGET, "digest": world.seal.digest, "arch": {"x86_64": manifest}}
+    assert answer == expected
+
+
+def test_plan_is_a_table_on_stdout(imgbuild: Command, world: World) -> None:
+    done = imgbuild("plan", TARGET)
+    assert done.status == 0
+    head, *rows = (line.split() for line in done.stdout.splitlines())
+    assert head == ["target", "arch", "#", "layer", "MB", "unpacked", "contents", "digest"]
+    sealed = world.seal.arch[Arch.X86_64].layers
+    assert [(row[3], row[-1]) for row in rows] == [(layer.name, layer.digest) for layer in sealed]
+    assert done.stdout.isascii()
+    assert f"{len(sealed)} layers" in done.stderr
+    assert "2 packages" in done.stdout
+    assert imgbuild("plan", TARGET, "-q").stderr == ""
+    (planned,) = json.loads(imgbuild("plan", TARGET, "--json").stdout)
+    assert [layer["id"] for layer in planned["layers"]] == [layer.id for layer in sealed]
+
+
+def test_lock_check_of_a_current_lock(imgbuild: Command, world: World) -> None:
+    done = imgbuild("lock", "--check", TARGET)
+    assert (done.status, done.stdout) == (0, f"{TARGET} {world.seal.digest}\n")
+
+
+def test_build_leaves_the_sealed_image(imgbuild: Command, world: World) -> None:
+    done = imgbuild(*BUILD, TARGET)
+    assert done.status == 0, done.stderr
+    out = world.folder / "build" / TARGET
+    assert done.stdout == f"{TARGET} {world.seal.digest} {out}\n"
+    assert "GB in" in done.stderr
+    assert layout.verify(out).digest == world.seal.digest
+    again = imgbuild(*BUILD, TARGET, "--json", "-q")
+    (answer,) = json.loads(again.stdout)
+    assert (answer["unchanged"], answer["made"], again.stderr) == (True, 0, "")
+
+
+def test_build_writes_one_file(imgbuild: Command, world: World) -> None:
+    form = ("--format", "docker-archive", "--output", "one.tar")
+    done = imgbuild(*BUILD, *form, TARGET, "-q")
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout.endswith(" one.tar\n")
+    assert (world.folder / "one.tar").stat().st_size > 10_000
+
+
+def test_a_bad_matrix_tells_every_problem_with_its_place(imgbuild: Command, world: World) -> None:
+    world.edit('    cuda: "12.4"\n', '    cuda: "twelve"\n')
+    world.edit("  groups: 4\n", "  groups: four\n")
+    lines = world.matrix.read_text().splitlines()
+    places = [
+        f"{world.matrix}:{number}:{line.index(value) + 1}: "
+        for value in ('"twelve"', "four")
+        for number, line in enumerate(lines, 1)
+        if line.endswith(f": {value}")
+    ]
+    assert len(places) == 2
+    for verb in (["matrix"], ["lock", "--check", TARGET], [*BUILD, TARGET]):
+        told = imgbuild(*verb)
+        assert told.status == 2
+        assert all(place in told.stderr for place in places), told.stderr
+    answer = json.loads(imgbuild("matrix", "--json").stdout)
+    assert {problem["path"] for problem in answer["problems"]} == {
+        f"targets.{TARGET}.cuda",
+        "layers.groups",
+    }
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("verb", ["matrix", "plan", "digest", "build", "lock", "load", "smoke"])
+def test_an_unknown_target_is_told_with_the_nearest(imgbuild: Command, verb: str) -> None:
+    told = error(imgbuild, [verb, "cu124"], 3, "no target matches cu124", f"did you mean {TARGET}?")
+    assert told["error"] == "NothingSelected"
+    error(imgbuild, [verb, "zzz"], 3, "no target matches zzz", f"{TARGET}, {UNLOCKED}")
+    error(imgbuild, [verb, TARGET, "zzz"], 3, "no target matches zzz")
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("verb", ["plan", "digest", "build", "lock", "load", "smoke"])
+def test_no_target_at_all(imgbuild: Command, verb: str) -> None:
+    error(imgbuild, [verb], 3, "no target was named", TARGET, "--all")
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("verb", ["plan", "digest", "build", "matrix"])
+def test_an_architecture_that_is_excluded_is_refused_with_its_reason(
+    imgbuild: Command, verb: str
+) -> None:
+    told = error(imgbuild, [verb, TARGET, "--arch", "aarch64"], 8, "no wheel for aarch64", UNLOCKED)
+    assert told["reasons"] == [f"{TARGET} on arm64: no wheel for aarch64"]
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize(
+    "words", [["plan"], ["digest"], ["lock", "--check"], list(BUILD), ["smoke"]]
+)
+def test_a_target_without_a_lock(imgbuild: Command, words: list[str]) -> None:
+    if words == ["smoke"]:
+        error(imgbuild, [*words, UNLOCKED], 2, f"{UNLOCKED} is not built", "imgbuild build")
+        return
+    error(imgbuild, [*words, UNLOCKED], 5, "imgbuild lock", UNLOCKED)
+
+
+def test_a_stale_lock_tells_every_reason(imgbuild: Command, world: World) -> None:
+    world.edit("as_of: 2025-06-20", "as_of: 2025-06-21")
+    world.edit('trl: "0.18.2"', 'trl: "0.19.0"')
+    (world.folder / "images" / TARGET / "requirements-x86_64.txt").write_text("nothing\n")
+    for words in (["lock", "--check", TARGET], [*BUILD, TARGET]):
+        told = error(
+            imgbuild,
+            words,
+            5,
+            "out of date",
+            'the matrix says "2025-06-21", the lock "2025-06-20"',
+            "trl 0.18.2 is locked, trl==0.19.0 is wanted",
+            "requirements-x86_64.txt does not follow from the lock",
+            f"imgbuild lock --target {TARGET}",
+        )
+        assert told["error"] == "LockStale"
+    assert not (world.folder / "build").exists()
+
+
+def test_a_seal_of_another_lock(imgbuild: Command, world: World) -> None:
+    path = world.folder / "images" / TARGET / "digests.json"
+    path.write_text(path.read_text().replace(world.seal.digest, OTHER))
+    error(imgbuild, ["digest", TARGET], 5, str(path), f"imgbuild lock --target {TARGET}")
+
+
+def test_offline_with_missing_inputs(imgbuild: Command, world: World) -> None:
+    store = Store.open()
+    store.drop_file(world.wheels["trl"].sha256)
+    store.drop_file(world.wheels["vllm"].sha256)
+    told = error(
+        imgbuild, [*BUILD, TARGET], 7, f"2 inputs of {TARGET}", str(store.root), "--offline"
+    )
+    assert told["error"] == "FetchFailed"
+    assert not (world.folder / "build").exists()
+
+
+def test_a_damaged_wheel_in_the_cache(imgbuild: Command, world: World) -> None:
+    cli_project.damage(world, "trl")
+    done = imgbuild(*BUILD, TARGET)
+    assert done.status == 9, done.stderr
+    assert done.stdout == ""
+    assert "trl" in done.stderr
+    assert "hint: " in done.stderr
+    assert not (world.folder / "build").exists()
+
+
+def test_a_layer_that_is_not_as_it_was_recorded(imgbuild: Command, world: World) -> None:
+    cli_project.reseal(world, OTHER)
+    told = error(imgbuild, [*BUILD, TARGET], 9, "layer trl", OTHER)
+    assert told["error"] == "IntegrityError"
+    assert not (world.folder / "build").exists()
+
+
+def test_an_interrupt_is_said(
+    imgbuild: Command, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(targets, "check_all", interrupted)
+    done = imgbuild("lock", "--check", TARGET, "--json")
+    assert done.status == 130
+    assert "interrupted" in done.stderr
+    assert json.loads(done.stdout)["error"] == "Interrupted"
+    assert world.seal.digest not in done.stdout
+
+
+def test_outside_a_project(
+    imgbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for verb in ("matrix", "digest", "plan", "build"):
+        error(imgbuild, [verb, TARGET], 2, f"no matrix.yaml in {tmp_path}", "--matrix FILE")
+    error(imgbuild, ["matrix", "--matrix", "absent.yaml"], 2, "absent.yaml: no such file")
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["bild"], "Did you mean 'build'?"),
+        (["build", "--jobs", "-1", TARGET], "'-1' is no number of processes"),
+        (["build", "--jobs", "some", TARGET], "'some' is no number of processes"),
+        (["build", "--format", "zip", TARGET], "'zip' is not one of 'oci'"),
+        (["build", "--arch", "mips", TARGET], "'mips' is no architecture"),
+        (["build", "--only", "torch", TARGET], "'torch' is not one of 'base', 'wheels'"),
+        (["build", "--frobnicate", TARGET], "--frobnicate"),
+        (["smoke", "--patience", "nan", TARGET], "'nan' is no factor"),
+        (["load", "--engine", "root", TARGET], "a root folder is no engine"),
+        (["load", "--all", "--layout", "x"], "--layout x is one image"),
+        (["run"], "Missing argument 'TARGET'"),
+        (["run", "cu1*", "true"], "several targets match"),
+        (["run", TARGET, "true"], f"{TARGET} is not built"),
+        (["run", TARGET, "--layout", "elsewhere"], "elsewhere"),
+        (["cache", "prune", "--max-size", "big"], "--max-size 'big' is no size"),
+        (["cache", "nope"], "'nope'"),
+        (["lock", TARGET, "--check", "--again"], "--again is given beside --check"),
+        (["audit", TARGET, "--python", "3.11"], "--python 3.11: a locked target has its own"),
+        (["slurm", TARGET, "train.py", "--check"], "--check runs tests of its own, not"),
+        (["digest", TARGET, "--all"], "were both given"),
+        (["matrix", TARGET, "--into", "README.md"], "its table has all targets, and some were"),
+    ],
+)
+def test_a_wrong_command_line(imgbuild: Command, arguments: list[str], told: str) -> None:
+    found = error(imgbuild, arguments, 2, told)
+    assert found["error"] == "InputError"
+
+
+@pytest.mark.usefixtures("world")
+def test_no_engine_answers(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    error(imgbuild, ["load", TARGET], 6, "no container engine answers", "start Docker or podman")
+    error(imgbuild, ["load", TARGET, "--engine", "podman"], 6, "podman does not answer")
+
+
+def test_a_folder_that_cannot_be_written(imgbuild: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    place = tmp_path / "file" / "schema.json"
+    error(imgbuild, ["schema", "--output", str(place)], 1, f"{place.parent}: File exists")
+
+
+@pytest.mark.usefixtures("world")
+def test_colour_only_where_it_is_wanted(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = (["matrix"], ["plan", TARGET], ["plan", "zzz"], ["--help"], ["build", "--help"])
+    for arguments in commands:
+        done = imgbuild(*arguments)
+        assert "\x1b" not in done.stdout + done.stderr
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" in imgbuild("plan", "zzz").stderr
+    assert "\x1b" not in imgbuild("plan", TARGET).stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[31m" not in imgbuild("plan", "zzz").stderr
+
+
+@pytest.mark.usefixtures("world")
+def test_a_reader_that_leaves_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `imgbuild matrix | head -1`: no complaint, and the work counts as done."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", encoding="utf-8") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        monkeypatch.setattr(sys, "argv", ["imgbuild", "matrix"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+        pipe.write("more")  # and the flush at the end of the process says nothing either
+        pipe.flush()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["lock", "-h"], []])
+def test_a_reader_of_the_help_that_leaves_early(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", encoding="utf-8") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        monkeypatch.setattr(sys, "argv", ["imgbuild", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        monkeypatch.undo()
+    assert ended.value.code == 0
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("world")
+def test_check_and_diff_are_not_asked_at_once(imgbuild: Command) -> None:
+    error(imgbuild, ["lock", "--check", "--diff", "main", TARGET], 2, "--check and --diff")
+    for words in (["--diff", "--all"], ["--diff", ""], ["--diff", "-t", TARGET]):
+        error(imgbuild, ["lock", *words], 2, "--diff needs a git revision", "imgbuild lock --diff")
+
+
+def test_files_that_are_no_text_are_refused(imgbuild: Command, world: World) -> None:
+    folder = world.folder / "images" / TARGET
+    (folder / "requirements-x86_64.txt").write_bytes(b"\xff\xfe")
+    check = ["lock", "--check", TARGET]
+    error(imgbuild, check, 5, "requirements-x86_64.txt does not follow from the lock")
+    for name, what in (("digests.json", "seal"), ("lock.json", "lock")):
+        path = folder / name
+        text = path.read_bytes()
+        path.write_bytes(text.replace(b'"target": "', b'"target": "\xff\xfe', 1))
+        told = error(imgbuild, ["digest", TARGET], 2, f"{name} is not a valid {what}", "from git")
+        assert "not UTF-8" in told["everything"]
+        path.write_bytes(text)
+
+
+@pytest.mark.usefixtures("world")
+def test_digest_loads_little(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    heavy = ("requests", "rich", "yaml", "elftools", "typer.rich_utils", "packaging", *HEAVY)
+    for name in list(sys.modules):
+        if name in heavy or name.startswith(tuple(f"{each}." for each in heavy)):
+            monkeypatch.delitem(sys.modules, name)
+    assert imgbuild("digest", TARGET, "--json").status == 0
+    assert [name for name in heavy if name in sys.modules] == []
+
+
+@pytest.mark.usefixtures("world")
+def test_targets_are_completed(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_IMGBUILD_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "imgbuild plan cu")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    done = imgbuild()
+    assert (done.status, done.stdout.split()) == (0, [TARGET])

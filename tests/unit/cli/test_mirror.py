@@ -1,0 +1,157 @@
+"""`mirror` and `gc` on the command line: settings, answers, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild import project
+from imgbuild.assemble import mirror
+from imgbuild.publish import gc_roots
+from imgbuild.registry.client import Client
+from imgbuild.show import revisions
+from imgbuild.show.revisions import Ever, Past
+from tests import registries
+from tests.registries import Registry
+from tests.registry_words import Fault
+from tests.unit import cli_project
+from tests.unit.cli_project import TARGET, Command, World, json_of
+
+PLACE = "registry.example/team/inputs"
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    registries.alone(monkeypatch, tmp_path)
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv(mirror.VARIABLE, raising=False)
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    return cli_project.make(tmp_path / "project")
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with registries.serve(Registry()) as found:
+        yield found
+
+
+@pytest.fixture
+def past(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A history without revisions: no process is started in unit tests."""
+    monkeypatch.setattr(revisions, "past", lambda *_: Past(commits=(), shallow=False))
+    monkeypatch.setattr(revisions, "named", lambda *_: set())
+    monkeypatch.setattr(revisions, "locks_of", lambda *_: iter(()))
+    monkeypatch.setattr(revisions, "ever", lambda *_: Ever(images={}, targets=frozenset()))
+
+
+def test_use_writes_the_setting_of_the_project_or_of_the_user(world, command):
+    answer = command("mirror", "use", PLACE)
+    assert answer.status == 0
+    assert answer.stdout.strip() == str(world.folder / "mirror.json")
+    assert (world.folder / "mirror.json").read_text() == f'{{"mirror": "{PLACE}"}}\n'
+    command("mirror", "use", PLACE, "--only", "--plain-http", "registry.example", "--user")
+    assert json.loads(mirror.user_file().read_text()) == {
+        "mirror": PLACE, "only": True, "plain_http": True
+    }  # fmt: skip
+    nowhere = command("mirror", "use", "nonsense")
+    assert nowhere.status == 2
+    assert "'nonsense' names no registry's host" in " ".join(nowhere.stderr.split())
+    assert "no mirror is set there" in command("mirror", "use", "--off").stderr
+    assert not (world.folder / "mirror.json").exists()
+    assert mirror.user_file().exists()
+    assert command("mirror", "use", "--off").status == 0  # there is none any more
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["use"], "name a repository, or give --off"),
+        (["use", PLACE, "--off"], "name a repository, or give --off"),
+        (["use", "team/inputs:tag"], "team/inputs:tag"),
+        (["push", TARGET], "which mirror? none is named, and none is set"),
+        (["status", TARGET, "a.example/b", "b.example/c"], "one repository is wanted"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(world, command, words, said):
+    answer = command("mirror", *words)
+    assert answer.status == 2
+    assert said in answer.stderr
+
+
+def test_the_setting_is_the_place_when_none_is_named(world, command, registry):
+    place = f"{registry.host}/team/inputs"
+    command("mirror", "use", place)
+    answer = command("mirror", "status", TARGET, "--json")
+    assert answer.status == 1
+    (held,) = json.loads(answer.stdout)
+    assert held["files"] == len(held["lacking"]) == 7
+    assert f"imgbuild mirror push {TARGET} {place}" in answer.stderr
+    filled = json_of(command("mirror", "push", TARGET, "--dry-run", "--json"))
+    assert (filled["mirror"], filled["sent"], filled["fetched"]) == (place, 7, 2)  # both debs
+
+
+def test_a_build_says_which_inputs_the_mirror_lacks(world, command, registry, tmp_path):
+    place = f"{registry.host}/team/inputs"
+    store = tmp_path / "other"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IMGBUILD_CACHE", str(store))
+        answer = command("build", TARGET, "--mirror", place, "--mirror-only")
+    assert answer.status == 7
+    assert f"the mirror {place} lacks 7 inputs of {TARGET}" in answer.stderr
+    assert "pip-25.0-py3-none-any.whl, " in answer.stderr
+
+
+def test_only_without_a_mirror_is_refused(world, command):
+    answer = command("build", TARGET, "--mirror-only")
+    assert answer.status == 2
+    assert "--mirror-only needs a mirror" in answer.stderr
+
+
+def test_gc_of_a_host_lists_its_repositories_or_says_what_to_name(world, command, registry, past):
+    client = Client()
+    document = {"schemaVersion": 2, "manifests": []}
+    data = json.dumps({"mediaType": registries.INDEX, **document}).encode()
+    for name in ("b/x", "a/y"):
+        client.put_manifest(registry.repository(name), data, registries.INDEX, tag="theirs")
+    found = json_of(command("gc", registry.host, "--json"))
+    assert [sweep["repository"] for sweep in found] == [
+        f"{registry.host}/a/y", f"{registry.host}/b/x"
+    ]  # fmt: skip
+    assert {reason for sweep in found for reason in sweep["kept"]} == {"not this project's"}
+    registry.faults.append(Fault("GET /v2/_catalog", status=404))
+    answer = command("gc", registry.host)
+    assert answer.status == 7
+    assert f"{registry.host} does not list its repositories" in answer.stderr
+    assert f"imgbuild gc {registry.host}/REPOSITORY" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["registry.example", "--delete"], "--delete wants one repository"),
+        ([PLACE, "--ref", "--all"], "--ref needs a git revision"),
+        ([PLACE, "--older-than", "soon"], "is no span of time"),
+        ([PLACE, "--revisions", "0"], "revisions"),
+    ],
+)
+def test_gc_refuses_what_it_does_not_understand(world, command, past, words, said):
+    answer = command("gc", *words)
+    assert answer.status == 2
+    assert said in answer.stderr
+
+
+def test_the_working_tree_names_what_is_not_committed_yet(world, past):
+    found = gc_roots.named(project.find(world.folder), 1, ["HEAD"], strict=True)
+    image = world.seal.arch[next(iter(world.seal.arch))]
+    assert {world.seal.digest, image.config, image.layers[0].digest} <= found.digests
+    assert found.targets == {TARGET}
+    assert {TARGET, f"{TARGET}-x86_64", f"{TARGET}-x86_64-inputs", f"{TARGET}-base"} <= found.tags

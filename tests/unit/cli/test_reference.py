@@ -1,0 +1,107 @@
+"""docs/reference follows from the code, and nothing of the command line goes unexplained."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from imgbuild.cli.app import app
+from imgbuild.errors import ImgbuildError
+from tests.sourcecode import module_of
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "docs/reference"
+REMEDY = "run tools/reference.py"
+
+
+REFERENCE = module_of(ROOT / "tools/reference.py")
+PAGES: dict[str, str] = REFERENCE.pages()
+VERBS: dict[str, Any] = dict(REFERENCE.verbs(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_committed_page_follows_from_the_code(name: str) -> None:
+    assert (FOLDER / name).read_text(encoding="utf-8") == PAGES[name], REMEDY
+
+
+def test_no_page_is_left_over() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == PAGES.keys(), REMEDY
+
+
+def test_the_terminal_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns in ("20", "300"):
+        monkeypatch.setenv("COLUMNS", columns)
+        monkeypatch.setenv("TERM", "dumb")
+        monkeypatch.setenv("HOME", "/elsewhere")
+        assert REFERENCE.pages() == PAGES
+
+
+def test_check_writes_nothing_and_names_what_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(REFERENCE, "FOLDER", tmp_path / "reference")
+    monkeypatch.setattr(REFERENCE, "ROOT", tmp_path)
+    assert REFERENCE.main(["--check"]) == 5
+    assert "stale: cli.md" in capsys.readouterr().err
+    assert not (tmp_path / "reference").exists()
+    assert REFERENCE.main([]) == 0
+    assert REFERENCE.main(["--check"]) == 0
+    (tmp_path / "reference/ci.md").write_text("by hand")
+    (tmp_path / "reference/other.md").write_text("of old")
+    capsys.readouterr()
+    assert REFERENCE.main(["--check"]) == 5
+    assert capsys.readouterr().err == "stale: other.md, ci.md; run tools/reference.py\n"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_and_argument_has_help(verb: str) -> None:
+    command = VERBS[verb]
+    assert command.help
+    assert [item.name for item in command.params if not (item.help or "").strip()] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_its_section_with_every_option(verb: str) -> None:
+    _, _, rest = PAGES["cli.md"].partition(f"\n## {verb}\n")
+    section = rest.partition("\n## ")[0]
+    assert section.strip()
+    own = {flag for item in VERBS[verb].params for flag in (*item.opts, *item.secondary_opts)}
+    missing = {flag for flag in own if flag.startswith("--") and f"`{flag}" not in section}
+    assert missing <= REFERENCE.SHARED
+
+
+def test_every_error_has_its_row() -> None:
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", PAGES["errors.md"], re.MULTILINE)
+    assert sorted(rows) == sorted(
+        (str(kind.exit_code), kind.__name__) for kind in ImgbuildError.__subclasses__()
+    )
+
+
+def test_every_key_of_a_schema_has_its_row() -> None:
+    for name, schema in (("matrix.md", "matrix"), ("extension.md", "extension")):
+        found = json.loads((ROOT / f"{schema}.schema.json").read_text(encoding="utf-8"))
+        for part in (found, *found["$defs"].values()):
+            missing = [
+                key for key in part.get("properties", ()) if f"| `{key}` |" not in PAGES[name]
+            ]
+            assert missing == []
+
+
+@pytest.mark.parametrize("name", ["matrix.md", "extension.md", "ci.md"])
+def test_every_key_is_explained(name: str) -> None:
+    rows = re.findall(r"(?m)^\| `.*\|$", PAGES[name])
+    assert rows
+    assert [row for row in rows if row.endswith("|  |")] == []
+
+
+def test_links_within_a_page_lead_to_its_sections() -> None:
+    for name, text in PAGES.items():
+        heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads}
+        links = set(re.findall(r"\]\(#([^)]+)\)", text))
+        assert links <= anchors, name

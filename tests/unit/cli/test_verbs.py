@@ -1,0 +1,77 @@
+"""What every verb has in common: --json, -q, -v, and help with an example that can be typed."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from imgbuild.cli.app import app
+from tests.unit.cli_project import Command
+
+ROOT = Path(__file__).parents[3]
+SHARED = {"json": ("--json",), "quiet": ("--quiet", "-q"), "verbose": ("--verbose", "-v")}
+EXAMPLE = re.compile(r"^ {4,}(.*\bimgbuild .*)$", re.MULTILINE)
+
+
+def verbs(of: Any, above: str = "") -> dict[str, Any]:
+    """Every verb and sub-verb by its full name, as the command line has them."""
+    found: dict[str, Any] = {}
+    for name, command in of.commands.items():
+        if hasattr(command, "commands"):
+            found |= verbs(command, f"{above}{name} ")
+        else:
+            found[f"{above}{name}"] = command
+    return found
+
+
+VERBS = verbs(typer.main.get_command(app))
+
+
+def test_all_verbs_are_walked() -> None:
+    assert {"build", "lock", "run", "schema", "cache path", "cache verify"} <= set(VERBS)
+    assert len(VERBS) > 14
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_has_the_shared_options(verb: str) -> None:
+    found = {option.name: (tuple(option.opts), option.default) for option in VERBS[verb].params}
+    for name, flags in SHARED.items():
+        assert found.get(name) == (flags, False)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_shows_options_and_an_example(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    done = Command(monkeypatch, capsys)(*verb.split(), "--help")
+    assert (done.status, done.stderr) == (0, "")
+    for flags in SHARED.values():
+        assert all(flag in done.stdout for flag in flags)
+    assert "Example" in done.stdout
+    examples = EXAMPLE.findall(inspect.getdoc(VERBS[verb].callback) or "")
+    assert examples
+    known = {flag for option in VERBS[verb].params for flag in option.opts}
+    for example in examples:
+        words = shlex.split(re.sub(r'^.*\$\(|\)"?$|\|.*$', "", example), comments=True)
+        assert " ".join(words).startswith(f"imgbuild {verb}"), example
+        own = itertools.takewhile(lambda word: word != "--", words)
+        assert {word for word in own if word.startswith("-")} <= known, example
+        given = list(itertools.takewhile(lambda word: word not in (">", ">>", "&&"), words))
+        # As they are typed: what takes a value has one, and one that it takes.
+        assert VERBS[verb].make_context(verb, given[1 + len(verb.split()) :]), example
+
+
+def test_the_readme_names_every_verb_and_no_other() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text.partition("## Verbs")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([a-z]+)`", row)}
+    assert named == {verb.split()[0] for verb in VERBS}

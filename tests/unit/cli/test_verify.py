@@ -1,0 +1,304 @@
+"""`imgbuild sign` and `verify` as a shell runs them: exit statuses, lines, JSON, refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization as forms
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from imgbuild import codec
+from imgbuild.assemble import layout
+from imgbuild.attest import bundle, provenance
+from imgbuild.attest.signing import keys, statements, stored
+from imgbuild.registry import artifacts
+from imgbuild.registry.artifacts import Part
+from imgbuild.values import Arch
+from imgbuild.verify import expected_lock
+from tests.unit import verified
+from tests.unit.cli_project import Command, json_of
+from tests.unit.registry_project import BOTH, NAME, Place
+from tests.unit.verified import World
+
+MARK = "sha256:"
+
+
+@pytest.fixture(name="whole", scope="module")
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    yield from verified.make(tmp_path_factory.mktemp("verifying"))
+
+
+@pytest.fixture(name="world")
+def _world(whole: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    return verified.use(whole, monkeypatch, tmp_path)
+
+
+@pytest.fixture(name="place")
+def _place(world: World) -> Place:
+    """The image as it was pushed, with all that is attached, before anybody signed it."""
+    world.restore(world.unsigned)
+    return world.place
+
+
+@pytest.fixture(name="imgbuild")
+def _imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+@pytest.fixture(name="pair")
+def _pair(tmp_path: Path) -> tuple[str, str]:
+    """A private and a public key file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    private, public = tmp_path / "key.pem", tmp_path / "key.pub"
+    private.write_bytes(
+        key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
+    )
+    spki = forms.PublicFormat.SubjectPublicKeyInfo
+    public.write_bytes(key.public_key().public_bytes(forms.Encoding.PEM, spki))
+    return str(private), str(public)
+
+
+def outcomes(answer) -> dict[str, str]:
+    """Check → outcome, of JSON."""
+    found = json.loads(answer.stdout)
+    return {
+        " ".join(filter(None, (one["name"], one["arch"]))): one["outcome"]
+        for one in found["checks"]
+    }
+
+
+def ref(place: Place) -> str:
+    return str(place.reference(BOTH))
+
+
+def test_what_sign_signs_verify_verifies_anywhere(place, imgbuild, pair, tmp_path, monkeypatch):
+    signed = imgbuild("sign", ref(place), "--target", BOTH, "--key", pair[0], "--json")
+    assert len(json_of(signed)) == 3  # the index and two manifests
+    away = tmp_path / "away"
+    away.mkdir()
+    monkeypatch.chdir(away)
+    found = imgbuild("verify", ref(place), "--key", pair[1], "--blobs", "--json")
+    assert found.status == 0, found.stdout + found.stderr
+    assert json.loads(found.stdout)["ok"] is True
+    assert set(outcomes(found).values()) == {"passed", "not checked"}
+    assert [name for name, how in outcomes(found).items() if how == "not checked"] == ["rebuild"]
+    told = imgbuild("verify", ref(place), "--key", pair[1])
+    assert told.stdout.splitlines()[0].split() == [
+        "check",
+        "arch",
+        "outcome",
+        "what",
+        "was",
+        "found",
+    ]
+    assert ": 16 passed, 2 not checked" in told.stderr
+
+
+def test_signing_again_writes_nothing(place, imgbuild, pair):
+    words = ("sign", ref(place), "--target", BOTH, "--key", pair[0], "--json")
+    first = json_of(imgbuild(*words))
+    written = len(place.writes())
+    held = dict(place.registry.manifests)
+    assert json_of(imgbuild(*words)) == first
+    assert place.registry.manifests == held
+    assert place.writes()[written:] == []
+
+
+def test_what_is_wrong_is_told_and_has_its_status(place, imgbuild, pair):
+    found = imgbuild("verify", ref(place), "--key", pair[1])
+    assert found.status == 9
+    assert "it is not signed" in found.stdout
+    assert "is not what it should be: 7 failed" in found.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("--target", BOTH)])
+def test_an_image_that_is_not_its_locks_is_not_signed(place, imgbuild, pair, words):
+    due = expected_lock.of_project(place.work().project, BOTH).due
+    digest = due.manifest(Arch.ARM64)
+    data, kind = place.registry.manifests[NAME, digest]
+    place.registry.manifests[NAME, digest] = (
+        data.replace(b'"schemaVersion":2', b'"schemaVersion":3'),
+        kind,
+    )
+    held = dict(place.registry.manifests)
+    answer = imgbuild("sign", ref(place), *words, "--key", pair[0])
+    assert answer.status == 9
+    assert digest in answer.stderr
+    assert "is not signed, since it is not what it should be" in answer.stderr
+    assert place.registry.manifests == held
+
+
+@pytest.mark.parametrize("lock", ["attached", "none"])
+def test_without_a_lock_of_ones_own_the_digest_is_signed_alone(world, place, imgbuild, pair, lock):
+    if lock == "none":
+        world.remove(bundle.ARTIFACT_TYPE, world.top)
+    answer = imgbuild("sign", ref(place), "--key", pair[0], "--json")
+    assert "only its digest is signed" in answer.stderr
+    assert "name your own lock with --target" in answer.stderr
+    made = json_of(answer)
+    assert [one["statements"] for one in made] == [[], [], []]
+    found = imgbuild("verify", ref(place), "--key", pair[1], "--json")
+    assert (found.status, outcomes(found)["signature"]) == (9, "passed")
+    assert outcomes(found)["lock"] == "failed"
+
+
+VICTIM = "https://host.example/victim/rl/.github/workflows/release.yml@refs/heads/main"
+
+
+def forge(world: World) -> None:
+    """Attach what a stranger makes up: the same image and lock, another builder and a commit."""
+    for subject in (world.top, world.arm):
+        (one,) = world.artifacts(subject, provenance.MEDIA_TYPE)
+        said = json.loads(one.files["provenance.json"].data)
+        said["predicate"]["runDetails"]["builder"]["id"] = VICTIM
+        commit = {"name": "repository", "digest": {"gitCommit": "f" * 40}}
+        said["predicate"]["buildDefinition"]["resolvedDependencies"].append(commit)
+        part = Part(data=codec.compact(said), media_type=provenance.MEDIA_TYPE)
+        kind = provenance.MEDIA_TYPE
+        files = {"provenance.json": part}
+        artifacts.attach(world.client, world.repository, subject, kind, files)
+
+
+@pytest.mark.parametrize("lock", ["target", "file", "none"])
+def test_a_strangers_provenance_is_never_signed(world, place, imgbuild, pair, tmp_path, lock):
+    forge(world)
+    own = expected_lock.of_project(place.work().project, BOTH)
+    words = {"target": ("--target", BOTH), "file": ("--lock", str(tmp_path / "own")), "none": ()}
+    (tmp_path / "own").mkdir()
+    for name, part in bundle.parts(own.carried).items():
+        (tmp_path / "own" / name).write_bytes(part.data)
+    assert imgbuild("sign", ref(place), *words[lock], "--key", pair[0]).status == 0
+    key = keys.load_public(Path(pair[1]))
+    signed = [
+        each
+        for subject in (world.top, world.arm)
+        for each in stored.read(world.client, world.repository, subject.digest).signatures
+        if each.by(key) and each.kind == statements.PROVENANCE
+    ]
+    found = {provenance.basis(each.payload) for each in signed}
+    ours = {provenance.LOCAL_BUILDER} if words[lock] else set()
+    assert {one.builder for one in found if one} == ours
+    assert not any(b"f" * 40 in each.payload for each in signed)
+    check = ("verify", ref(place), "--key", pair[1], "--json")
+    assert outcomes(imgbuild(*check, "--builder", VICTIM))["provenance"] == "failed"
+    answer = imgbuild(*check, "--builder", provenance.LOCAL_BUILDER)
+    assert answer.status == (0 if words[lock] else 9), answer.stdout
+
+
+def test_ones_own_lock_by_target_or_file(place, imgbuild, tmp_path, monkeypatch):
+    found = imgbuild("verify", ref(place), "--target", BOTH, "--json")
+    assert (found.status, outcomes(found)["lock"]) == (0, "passed")
+    folder = tmp_path / "pulled"
+    folder.mkdir()
+    for name, part in bundle.parts(
+        expected_lock.of_project(place.work().project, BOTH).carried
+    ).items():
+        (folder / name).write_bytes(part.data)
+    monkeypatch.chdir(tmp_path)
+    for path in (folder, folder / "lock.json", place.world.folder / "images" / BOTH / "lock.json"):
+        found = imgbuild("verify", ref(place), "--lock", str(path), "--json")
+        assert (found.status, outcomes(found)["lock"]) == (0, "passed")
+    for path in (folder / "absent.json", folder / "digests.json", tmp_path / "absent"):
+        found = imgbuild("verify", ref(place), "--lock", str(path))
+        assert found.status == 2
+        assert f"{path.name} is no lock.json" in "".join(found.stderr.split("\n"))
+    (folder / "digests.json").unlink()
+    assert imgbuild("verify", ref(place), "--lock", str(folder)).status == 2
+
+
+def test_a_layout_is_verified_by_a_lock(place, imgbuild, tmp_path):
+    plan = place.both()
+    out = tmp_path / "layout"
+    layout.build(
+        plan.lock, plan.sealed, tuple(Arch), out, place.work().inputs, processes=1, verify=False
+    )
+    found = imgbuild("verify", str(out), "--target", BOTH, "--blobs", "--json")
+    assert found.status == 0
+    assert outcomes(found)["layer bytes"] == "passed"
+    assert outcomes(found)["signature"] == "not checked"
+    layer = out / "blobs/sha256" / plan.sealed.arch[Arch.ARM64].layers[1].digest[len(MARK) :]
+    data = layer.read_bytes()
+    layer.unlink()
+    layer.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert imgbuild("verify", str(out), "--target", BOTH, "--blobs").status == 9
+    bare = imgbuild("verify", str(out), "--json")
+    assert (bare.status, set(outcomes(bare).values())) == (9, {"not checked"})
+    assert json.loads(bare.stdout)["ok"] is False
+    assert "nothing of" in bare.stderr
+    assert "--target" in bare.stderr
+
+
+def test_a_tag_that_was_moved_to_another_target_is_told(place, imgbuild, pair):
+    """The image is signed and whole: that it is not the one that was meant, only its name says."""
+    imgbuild("sign", ref(place), "--target", BOTH, "--key", pair[0])
+    tags = place.registry.tags
+    for tag, outcome in (
+        (f"{BOTH}-20261121", "passed"),
+        (f"{BOTH}-extra", "not checked"),
+        ("cu124-vllm", "not checked"),
+    ):
+        tags[NAME, tag] = tags[NAME, BOTH]
+        found = imgbuild("verify", str(place.reference(tag)), "--key", pair[1], "--json")
+        assert (found.status, outcomes(found)["name"]) == (0, outcome)
+    digest = tags[NAME, BOTH]
+    found = imgbuild("verify", f"{place.repository}@{digest}", "--key", pair[1], "--json")
+    assert "name" not in outcomes(found)
+
+
+def test_what_a_layout_cannot_show_fails_where_it_is_asked_for(place, imgbuild, pair, tmp_path):
+    plan = place.both()
+    out = tmp_path / "layout"
+    layout.build(
+        plan.lock, plan.sealed, tuple(Arch), out, place.work().inputs, processes=1, verify=False
+    )
+    words = ("verify", str(out), "--target", BOTH, "--json")
+    assert imgbuild(*words).status == 0
+    found = imgbuild(*words, "--key", pair[1], "--builder", provenance.LOCAL_BUILDER)
+    assert found.status == 9
+    assert {name for name, how in outcomes(found).items() if how == "failed"} >= {
+        "signature", "provenance", "SBOM SPDX arm64",
+    }  # fmt: skip
+
+
+def test_what_was_taken_away_does_not_pass(world, place, imgbuild, pair):
+    """One DELETE by whoever can write to the registry."""
+    signed = imgbuild("sign", ref(place), "--target", BOTH, "--key", pair[0])
+    assert signed.status == 0
+    world.remove(bundle.ARTIFACT_TYPE, world.top)
+    assert imgbuild("verify", ref(place)).status == 9
+    for words in (("--rebuild",), ("--key", pair[1])):
+        found = imgbuild("verify", ref(place), *words, "--json")
+        assert (found.status, json.loads(found.stdout)["ok"]) == (9, False), words
+    assert imgbuild("verify", ref(place), "--blobs").status == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("sign", "REF"), 2, "name a key"),
+        (("sign", "REF", "--key", "PRIVATE", "--keyless"), 2, "not both"),
+        (("sign", "REF", "--key", "PUBLIC"), 2, "no private key"),
+        (("sign", "REF", "--keyless"), 6, "cosign is not installed"),
+        (("verify", "REF", "--key", "PRIVATE"), 2, "is a private key"),
+        (("verify", "REF", "--builder", "https://x"), 2, "--builder without --key"),
+        (("verify", "REF", "--target", BOTH, "--lock", "lock.json"), 2, "name a lock both"),
+        (("verify", "REF", "--target", "cu999"), 5, "no lock for target cu999"),
+        (("verify", "REF-absent"), 7, "absent"),
+        (("verify", "Not a reference"), 2, "Not a reference"),
+        (("verify", "localhost/name"), 2, "names no image"),
+    ],
+)
+def test_what_cannot_be_done_says_why(place, imgbuild, pair, words, status, said):
+    names = {"PRIVATE": pair[0], "PUBLIC": pair[1]}
+    answer = imgbuild(*(names.get(word, word.replace("REF", ref(place))) for word in words))
+    assert answer.status == status, answer.stderr
+    assert said in answer.stderr
+
+
+def test_offline_asks_no_registry(place, imgbuild):
+    before = len(place.registry.requests)
+    assert imgbuild("verify", ref(place), "--offline").status == 7
+    assert len(place.registry.requests) == before

@@ -1,0 +1,95 @@
+"""The GPUs of a machine and its driver's libraries."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.container import driver
+from imgbuild.errors import WorkFailed
+from imgbuild.smoke import run as smoke
+from imgbuild.system import process
+
+LISTED = """\
+3 libs found in cache `/etc/ld.so.cache'
+\tlibcuda.so.1 (libc6,x86-64) => {0}/lib64/libcuda.so.1
+\tlibcuda.so.1 (libc6) => {0}/lib32/libcuda.so.1
+\tlibcudart.so.12 (libc6,x86-64) => /usr/lib/libcudart.so.12
+"""
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path, monkeypatch):
+    """A driver as distributions install it, among other libraries, and the loader's word for it."""
+    folder = tmp_path / "lib64"
+    folder.mkdir()
+    for name in ("libcuda.so.580.1", "libnvidia-ml.so.580.1", "libz.so.1"):
+        (folder / name).write_bytes(b"\x7fELF\x02")
+    (folder / "libcuda.so.1").symlink_to("libcuda.so.580.1")
+    monkeypatch.setattr(driver, "PLACES", ())
+
+    def _answer(*_words, **_more):
+        return process.Result(0, LISTED.format(tmp_path), "")
+
+    monkeypatch.setattr(process, "run", _answer)
+    return folder
+
+
+def test_gpus_are_counted_by_their_files(tmp_path, monkeypatch):
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(driver, "DEVICES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert driver.gpus() == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [("3", 1), ("0,1", 2), ("", 0), ("-1", 0), ("NoDevFiles", 0), ("GPU-1a2b", 1)],
+)
+def test_gpus_that_are_allotted_are_counted(value, count, tmp_path, monkeypatch):
+    """A node's files are there for all of its GPUs; Slurm names those of this job."""
+    for number in range(8):
+        (tmp_path / f"nvidia{number}").touch()
+    monkeypatch.setattr(driver, "DEVICES", tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert driver.gpus() == count
+    assert driver.chosen() == {"CUDA_VISIBLE_DEVICES": value}
+    monkeypatch.setattr(driver, "DEVICES", tmp_path / "none")
+    assert driver.gpus() == 0
+
+
+@pytest.mark.parametrize(
+    ("gpus", "through", "tiers"),
+    [
+        (0, None, ("static", "cpu")),
+        (1, "docker", ("static", "cpu", "gpu")),
+        (2, "root", ("static", "cpu", "gpu", "multi-gpu")),
+        (0, "here", ("cpu",)),
+        (1, "here", ("cpu", "gpu")),
+    ],
+)
+def test_the_machine_chooses_the_tiers(gpus, through, tiers):
+    assert smoke.fitting(gpus, through) == tiers
+
+
+def test_only_the_drivers_own_files_are_shown(folder, tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    shown = driver.shown(scratch)
+    links = {path.name: str(path.readlink()) for path in (scratch / "driver").iterdir()}
+    assert links == {
+        "libcuda.so": "libcuda.so.1",
+        "libcuda.so.1": "/run/imgbuild/host/libcuda.so.1",
+        "libcuda.so.580.1": "/run/imgbuild/host/libcuda.so.580.1",
+        "libnvidia-ml.so.580.1": "/run/imgbuild/host/libnvidia-ml.so.580.1",
+    }
+    assert [(bind.source, bind.target, bind.writable) for bind in shown.binds] == [
+        (folder, "/run/imgbuild/host", False),
+        (scratch / "driver", "/run/imgbuild/driver", False),
+    ]
+
+
+def test_no_driver_is_an_error(folder, tmp_path):
+    (folder / "libcuda.so.1").unlink()
+    with pytest.raises(WorkFailed, match=r"no libcuda\.so\.1"):
+        driver.shown(tmp_path)

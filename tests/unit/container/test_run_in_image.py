@@ -1,0 +1,71 @@
+"""What a command in an image needs to know: its configuration, and how large the image becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild import codec
+from imgbuild.container import run_in_image
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.layout import Layout
+from imgbuild.pipeline import targets
+from imgbuild.plan import seal
+from imgbuild.values import Arch
+from tests.unit import cli_project
+from tests.unit.cli_project import TARGET, World
+
+ARCH = Arch.X86_64
+
+
+@pytest.fixture(name="made")
+def _made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[World, Layout]:
+    """A project and the image of its target, built."""
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    world = cli_project.make(folder)
+    session = targets.open_session(folder, targets.Options(offline=True))
+    targets.build_all(session, session.select([TARGET]), None)
+    return world, targets.built_layout(session, TARGET, None)
+
+
+def test_the_configuration_is_the_locks(made: tuple[World, Layout]) -> None:
+    world, layout = made
+    settings = world.lock.settings
+    found = run_in_image.running(layout, ARCH)
+    assert found.env == tuple(f"{name}={value}" for name, value in sorted(settings.env.items()))
+    assert (found.entrypoint, found.command) == (settings.entrypoint, settings.cmd)
+    assert found.workdir == settings.workdir
+
+
+def test_a_configuration_of_other_types_is_refused(made: tuple[World, Layout]) -> None:
+    _, layout = made
+    broken = msgspec.structs.replace(layout.image(ARCH), settings={"Env": "PATH=/bin"})
+    with pytest.raises(IntegrityError, match="the configuration for x86_64 is none"):
+        run_in_image.running(msgspec.structs.replace(layout, images={ARCH: broken}), ARCH)
+
+
+def test_the_seal_says_how_large_the_image_becomes(made: tuple[World, Layout]) -> None:
+    world, layout = made
+    size = run_in_image.unpacked_size(world.folder / "images", TARGET, layout, ARCH)
+    assert size == sum(layer.unpacked for layer in world.seal.arch[ARCH].layers)
+
+
+def test_nobody_knows_the_size_without_the_seal_of_that_image(made: tuple[World, Layout]) -> None:
+    world, layout = made
+    images = world.folder / "images"
+    assert run_in_image.unpacked_size(images, "another", layout, ARCH) is None
+    sealed = world.seal.arch[ARCH]
+    layers = (msgspec.structs.replace(sealed.layers[0], unpacked=0), *sealed.layers[1:])
+    path = seal.seal_path(images, TARGET)
+    for changed in (
+        msgspec.structs.replace(sealed, manifest="sha256:" + "0" * 64),  # built from another lock
+        msgspec.structs.replace(sealed, layers=layers),  # a registry's layer
+    ):
+        codec.write(path, msgspec.structs.replace(world.seal, arch={ARCH: changed}))
+        assert run_in_image.unpacked_size(images, TARGET, layout, ARCH) is None
+    path.write_text("{")
+    assert run_in_image.unpacked_size(images, TARGET, layout, ARCH) is None

@@ -1,0 +1,363 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from imgbuild.codec import compact
+from imgbuild.deb import root, table
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.lock.resolution import Deb
+from imgbuild.matrix.model import User
+from imgbuild.oci.layer import write_layer
+from imgbuild.oci.tar import Kind, Member, Slice
+from imgbuild.plan import plan
+from imgbuild.plan.plan import DebianRecipe
+from imgbuild.values import Arch, sha256
+from tests import debs
+
+REPOSITORY = Path(__file__).parents[3]
+USER = User(name="imgbuild", uid=1000, gid=1000, home="/home/imgbuild")
+POSTINST = "#!/bin/sh\nexit 0\n"
+# What the table of bookworm says that decides bytes, by DEBIAN_FORMAT. A new hash here needs a new
+# format there, once an image has been published with the old one.
+REVIEWED = {1: "3a72796ace6042be6aa7858eb3bce2b168704086d91b84f1410540b9953256d5"}
+
+TABLE = f"""
+suite: tiny
+exclude:
+  - {{path: "/usr/share/doc/*", why: documentation}}
+include:
+  - {{path: "/usr/share/doc/*/copyright", why: licences}}
+triggers: {{}}
+packages:
+  base:
+    why: the postinst makes everything that this test looks at
+    scripts:
+      postinst: [{sha256(POSTINST.encode())}]
+    effects:
+      - {{do: folder, path: /var/mail, mode: "2775", gid: 8}}
+      - {{do: file, path: /etc/timezone, text: "Etc/UTC\\n"}}
+      - {{do: copy, source: /usr/share/doc/base/examples/list, path: /etc/list, match: "^deb "}}
+      - {{do: copy, source: /usr/share/template, path: /etc/filled, fill: {{$one: "1", $none: ""}}}}
+      - {{do: link, path: /etc/localtime, target: /usr/share/zoneinfo/Etc/UTC}}
+      - {{do: group, name: _late, gid: 102}}
+      - {{do: group, name: _early, gid: 101}}
+      - {{do: owner, path: /bin/agent, gid: 101, mode: "2755"}}
+      - {{do: diversion, path: /bin/sh, to: /bin/sh.distrib, package: base}}
+      - {{do: alternative, name: pager, link: /usr/bin/pager, path: /bin/more, priority: 50}}
+      - do: alternative
+        name: pager
+        link: /usr/bin/pager
+        path: /usr/bin/less
+        priority: 77
+        slaves: [{{name: pager.1, link: /usr/share/man/pager.1, path: /usr/share/man/less.1}}]
+      - {{do: alternative, name: editor, link: /usr/bin/editor, path: /usr/bin/vi, priority: 9}}
+      - {{do: compute, what: accounts}}
+"""
+
+BASE = [
+    debs.folder("./"),
+    debs.folder("./bin/"),
+    debs.file("./bin/agent", b"agent", 0o755),
+    debs.file("./bin/more", b"more", 0o755),
+    debs.file("./usr/bin/less", b"less", 0o755),
+    debs.file("./etc/base.conf", b"configuration"),
+    debs.file("./usr/share/template", b"head\n$one\n$none\ntail\n"),
+    debs.file("./usr/share/base-passwd/passwd.master", b"root:*:0:0:the root:/root:/bin/bash\n"),
+    debs.file("./usr/share/base-passwd/group.master", b"root:*:0:\nshadow:*:42:\n"),
+    debs.folder("./usr/share/doc/base"),
+    debs.file("./usr/share/doc/base/copyright", b"licence"),
+    debs.file("./usr/share/doc/base/examples/list", b"# head\ndeb here\n#deb-src\n"),
+    debs.symlink("./usr/share/doc/base/README", "README.gz"),
+]
+OTHER = [
+    debs.symlink("./usr/share/doc/other", "base"),
+    debs.file("./usr/bin/other", b"other", 0o4755),
+]
+
+
+class Packages(NamedTuple):
+    """Packages, and their files by sha256."""
+
+    debs: tuple[Deb, ...]
+    paths: dict[str, Path]
+
+    def recipe(self, user: User = USER, suite: str = "tiny") -> DebianRecipe:
+        return DebianRecipe(arch=Arch.X86_64, suite=suite, debs=self.debs, user=user)
+
+    def and_one(self, deb: Deb, path: Path) -> Packages:
+        return Packages((*self.debs, deb), {**self.paths, deb.sha256: path})
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
+    """Two packages, and a table for them."""
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "tiny.yaml").write_text(TABLE)
+    monkeypatch.setattr(table, "DATA", tmp_path / "tables")
+    control = {"postinst": POSTINST, "conffiles": "/etc/base.conf\n"}
+    made = {
+        "base": debs.make(tmp_path / "base.deb", "base", BASE, control=control, Multi_Arch="same"),
+        "other": debs.make(tmp_path / "other.deb", "other", OTHER, Description="x\n y"),
+    }
+    paths = {deb.sha256: tmp_path / f"{name}.deb" for name, deb in made.items()}
+    return Packages(tuple(made.values()), paths)
+
+
+def text(member: Member) -> str:
+    if isinstance(member.content, Slice):
+        data = member.content.path.read_bytes()
+        return data[member.content.offset :][: member.content.length].decode()
+    return (member.content or b"").decode()
+
+
+@pytest.fixture
+def made(packages: Packages, tmp_path: Path) -> dict[str, Member]:
+    members = root.members(packages.recipe(), packages.paths, tmp_path / "spool")
+    assert len({member.path for member in members}) == len(members)
+    return {member.path: member for member in members}
+
+
+def test_simple_effects(made: dict[str, Member]) -> None:
+    mail = made["var/mail"]
+    assert (mail.kind, mail.mode, mail.gid) == (Kind.FOLDER, 0o2775, 8)
+    assert text(made["etc/timezone"]) == "Etc/UTC\n"
+    assert made["etc/localtime"].target == "/usr/share/zoneinfo/Etc/UTC"
+    assert text(made["etc/filled"]) == "head\n1\ntail\n"
+    agent = made["usr/bin/agent"]
+    assert (agent.mode, agent.gid, text(agent)) == (0o2755, 101, "agent")
+    assert made["usr/bin/other"].mode == 0o4755
+
+
+def test_a_source_that_is_left_out_is_still_copied(made: dict[str, Member]) -> None:
+    assert text(made["etc/list"]) == "deb here\n"
+    assert "usr/share/doc/base/examples/list" not in made
+
+
+def test_what_is_left_out_and_what_is_taken_back(made: dict[str, Member]) -> None:
+    documents = {path for path in made if path.startswith("usr/share/doc")}
+    # The link of `other` leads to a licence; README leads nowhere any more.
+    assert documents == {
+        "usr/share/doc/base",
+        "usr/share/doc/base/copyright",
+        "usr/share/doc/other",
+    }
+    excludes = text(made["etc/dpkg/dpkg.cfg.d/imgbuild"]).splitlines()[1:]
+    assert excludes == ["path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright"]
+
+
+def test_the_highest_priority_wins(made: dict[str, Member]) -> None:
+    assert made["usr/bin/pager"].target == "/etc/alternatives/pager"
+    assert made["etc/alternatives/pager"].target == "/usr/bin/less"
+    assert "etc/alternatives/pager.1" not in made  # there is no such manual page
+    assert "usr/bin/editor" not in made  # nor such a program
+    assert text(made["var/lib/dpkg/alternatives/pager"]) == (
+        "auto\n/usr/bin/pager\npager.1\n/usr/share/man/pager.1\n\n"
+        "/bin/more\n50\n\n/usr/bin/less\n77\n/usr/share/man/less.1\n\n"
+    )
+
+
+def test_accounts(made: dict[str, Member]) -> None:
+    assert text(made["etc/passwd"]) == (
+        "root:x:0:0:the root:/root:/bin/bash\nimgbuild:x:1000:1000::/home/imgbuild:/bin/bash\n"
+    )
+    assert text(made["etc/group"]) == (
+        "root:x:0:\nshadow:x:42:\n_early:x:101:\n_late:x:102:\nimgbuild:x:1000:\n"
+    )
+    assert text(made["etc/shadow"]) == "root:*:3652:0:99999:7:::\nimgbuild:!:3652:0:99999:7:::\n"
+    assert text(made["etc/gshadow"]).splitlines()[2:] == ["_early:!::", "_late:!::", "imgbuild:!::"]
+    for name in ("shadow", "gshadow"):
+        assert (made[f"etc/{name}"].mode, made[f"etc/{name}"].gid) == (0o640, 42)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "root"}, r"user root \(0\)"),
+        ({"uid": 1000, "gid": 42}, r"group shadow \(42\)"),
+        ({"name": "shadow"}, r"group shadow \(42\)"),
+    ],
+)
+def test_a_user_that_is_taken_is_refused(
+    packages: Packages, tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    user = msgspec.structs.replace(USER, **change)
+    with pytest.raises(InputError, match=message):
+        root.members(packages.recipe(user), packages.paths, tmp_path / "spool")
+
+
+def test_the_database_of_dpkg(made: dict[str, Member]) -> None:
+    digest = hashlib.md5(b"configuration").hexdigest()
+    assert text(made["var/lib/dpkg/status"]) == (
+        "Package: base\nStatus: install ok installed\nArchitecture: amd64\nMulti-Arch: same\n"
+        f"Version: 1.0-1\nConffiles:\n /etc/base.conf {digest}\n\n"
+        "Package: other\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1.0-1\n"
+        "Description: x\n y\n\n"
+    )
+    info = "var/lib/dpkg/info"
+    assert text(made[f"{info}/base:amd64.list"]).startswith("/.\n/bin\n/bin/agent\n")
+    assert "/usr/share/doc/base/examples/list\n" in text(made[f"{info}/base:amd64.list"])
+    assert made[f"{info}/base:amd64.postinst"].mode == 0o755
+    assert made[f"{info}/base:amd64.conffiles"].mode == 0o644
+    assert text(made["var/lib/dpkg/diversions"]) == "/bin/sh\n/bin/sh.distrib\nbase\n"
+
+
+def test_an_unknown_script_is_an_error_with_its_hash(packages: Packages, tmp_path: Path) -> None:
+    script = "#!/bin/sh\nrm -rf /\n"
+    path = tmp_path / "new.deb"
+    deb = debs.make(path, "new", control={"preinst": script}, version="2:3")
+    more = packages.and_one(deb, path)
+    with pytest.raises(IntegrityError) as caught:
+        root.members(more.recipe(), more.paths, tmp_path / "spool")
+    assert f"new 2:3: preinst {sha256(script.encode())}" in caught.value.message
+    assert "data/debian/tiny.yaml" in (caught.value.hint or "")
+
+
+def test_a_changed_script_of_a_known_package_is_an_error(
+    packages: Packages, tmp_path: Path
+) -> None:
+    del packages
+    path = tmp_path / "base2.deb"
+    deb = debs.make(path, "base", BASE, control={"postinst": POSTINST + "# changed\n"})
+    one = DebianRecipe(arch=Arch.X86_64, suite="tiny", debs=(deb,), user=USER)
+    with pytest.raises(IntegrityError, match=r"base 1\.0-1: postinst"):
+        root.members(one, {deb.sha256: path}, tmp_path / "spool")
+
+
+@pytest.mark.parametrize(
+    ("triggers", "message"),
+    [
+        ("activate-noawait ldconfig", "new: activates the trigger ldconfig"),
+        ("interest-noawait /usr/share/fonts", "new 1.0-1: triggers "),
+    ],
+)
+def test_unknown_triggers_are_errors(
+    packages: Packages, tmp_path: Path, triggers: str, message: str
+) -> None:
+    path = tmp_path / "new.deb"
+    deb = debs.make(path, "new", control={"triggers": f"# comment\n{triggers}\n"})
+    more = packages.and_one(deb, path)
+    with pytest.raises(IntegrityError, match=message):
+        root.members(more.recipe(), more.paths, tmp_path / "spool")
+
+
+def test_a_suite_without_a_table_is_refused(packages: Packages, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no table of script effects for Debian trixie") as caught:
+        root.members(packages.recipe(suite="trixie"), packages.paths, tmp_path / "spool")
+    assert caught.value.hint == "suites with a table: tiny"
+
+
+def test_a_package_that_is_not_what_the_lock_says_is_refused(
+    packages: Packages, tmp_path: Path
+) -> None:
+    wrong = msgspec.structs.replace(packages.debs[1], version="9")
+    one = DebianRecipe(arch=Arch.X86_64, suite="tiny", debs=(wrong,), user=USER)
+    with pytest.raises(IntegrityError, match=r"holds other 1\.0-1, but the lock says other 9"):
+        root.members(one, packages.paths, tmp_path / "spool")
+
+
+def test_the_same_layer_whatever_the_order_and_the_folder(
+    packages: Packages, tmp_path: Path
+) -> None:
+    digests = set()
+    for seed in range(3):
+        base = packages.recipe()
+        shuffled = tuple(random.Random(seed).sample(base.debs, len(base.debs)))
+        members = root.members(
+            msgspec.structs.replace(base, debs=shuffled), packages.paths, tmp_path / f"spool{seed}"
+        )
+        digests.add(write_layer(members, None, advance=lambda _: None).digest)
+    assert len(digests) == 1
+
+
+def test_the_table_of_bookworm_is_the_one_of_this_format() -> None:
+    reviewed = table.load("bookworm")
+    # Entries of packages that no target's base has, for users to add, change no byte of a base.
+    based = {
+        deb["package"]
+        for path in sorted((REPOSITORY / "images").glob("*/lock.json"))
+        for found in json.loads(path.read_bytes())["arch"].values()
+        for deb in found["debs"]
+    }
+    decisive = {
+        "exclude": [item.path for item in reviewed.exclude],
+        "include": [item.path for item in reviewed.include],
+        "effects": {
+            name: entry.effects for name, entry in reviewed.packages.items() if name in based
+        },
+    }
+    assert sha256(compact(decisive)) == REVIEWED[plan.DEBIAN_FORMAT]
+
+
+def test_every_entry_of_bookworm_says_why() -> None:
+    reviewed = table.load("bookworm")
+    for name, entry in reviewed.packages.items():
+        assert len(entry.why) >= 20, name
+        assert entry.scripts, name
+        for script, hashes in entry.scripts.items():
+            assert script in (*table.SCRIPTS, "triggers"), name
+            assert hashes, (name, script)
+
+
+def added(packages: Packages, tmp_path: Path, *members: object, **fields: str) -> list[Member]:
+    """What a third package of `members` adds to the two."""
+    deb = debs.make(tmp_path / "third.deb", "third", members, **fields)  # type: ignore[arg-type]
+    recipe = plan.AddedDebsRecipe(base=packages.recipe(), debs=(deb,))
+    paths = {**packages.paths, deb.sha256: tmp_path / "third.deb"}
+    return root.added_members(recipe, paths, tmp_path / "spool-of-both")
+
+
+def test_added_packages_bring_what_differs_only(
+    packages: Packages, made: dict[str, Member], tmp_path: Path
+) -> None:
+    members = added(
+        packages,
+        tmp_path,
+        debs.file("./usr/bin/third", b"third", 0o755),
+        debs.hardlink("./usr/bin/third-too", "./usr/bin/third", 0o755),
+        debs.file("./var/mail/note", b"note"),
+        debs.file("./usr/share/doc/third/copyright", b"licence"),
+        debs.file("./usr/share/doc/third/changelog", b"left out"),
+    )
+    found = {member.path: member for member in members}
+    new = {path for path, member in found.items() if made.get(path) != member}
+    assert new == {
+        "usr/bin/third",
+        "usr/bin/third-too",
+        "usr/share/doc/third/copyright",
+        "var/lib/dpkg/info/third.list",
+        "var/lib/dpkg/status",
+        "var/mail/note",
+    }
+    assert "Package: third" in text(found["var/lib/dpkg/status"])
+    assert "Package: base" in text(found["var/lib/dpkg/status"])
+    # A folder of the base comes along as it is there: a layer would give it the common mode.
+    assert found["var/mail"] == made["var/mail"]
+    assert all(found[path].kind is Kind.FOLDER for path in found.keys() - new)
+
+
+def test_the_layer_of_added_packages_is_the_same_in_any_order(
+    packages: Packages, tmp_path: Path
+) -> None:
+    file = debs.file("./usr/bin/third", b"third", 0o755)
+    first = added(packages, tmp_path, file)
+    mixed = Packages(tuple(reversed(packages.debs)), packages.paths)
+    second = added(mixed, tmp_path, file)
+    digests = [write_layer(one, None, advance=lambda _: None) for one in (first, second)]
+    assert digests[0] == digests[1]
+
+
+def test_an_added_script_that_nobody_has_read_is_refused(
+    packages: Packages, tmp_path: Path
+) -> None:
+    deb = debs.make(tmp_path / "third.deb", "third", control={"postinst": POSTINST})
+    recipe = plan.AddedDebsRecipe(base=packages.recipe(), debs=(deb,))
+    paths = {**packages.paths, deb.sha256: tmp_path / "third.deb"}
+    with pytest.raises(IntegrityError, match=r"third 1\.0-1: postinst"):
+        root.added_members(recipe, paths, tmp_path / "other-spool")

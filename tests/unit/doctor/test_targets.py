@@ -1,0 +1,261 @@
+"""Which targets a machine can run: verdicts from values, and the verb."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild.audit.source.facts import Floors
+from imgbuild.cli import doctor as verb
+from imgbuild.doctor import targets
+from imgbuild.doctor.host import Gpu, Host, Runs, driver_of, parse_gpus
+from imgbuild.doctor.targets import Offer
+from imgbuild.plan.seal import seal_path
+from imgbuild.values import Arch
+from tests.unit.cli_project import TARGET, Command, json_of, make
+
+H200 = Gpu(name="NVIDIA H200", memory=143771 << 20, capability="9.0")
+# Written by nvidia-smi and the driver of an H200, 2026-11-21.
+SMI = "NVIDIA H200, 580.159.04, 143771 MiB, 9.0\n"
+PROC = (
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (nixbld@)"
+    "\nGCC version:  gcc version 15.3.0 (GCC) \n"
+)
+MACHINE = Host(
+    arch=Arch.X86_64,
+    kernel="6.18",
+    glibc="2.36",
+    driver="580.159.04",
+    gpus=(H200,),
+    engines=(Runs(name="docker", version="28.5", gpus=True),),
+    shared_memory=16 << 30,
+)
+CU124 = Offer(
+    target="cu124-vllm",
+    cuda="12.4",
+    as_of="2025-06-20",
+    floors={
+        Arch.X86_64: Floors(
+            cuda="12.4",
+            driver="525.60.13",
+            driver_full="550.54.14",
+            gpu=("8.0", "8.6", "8.9", "9.0"),
+        )
+    },
+)
+CU130 = Offer(
+    target="cu130-vllm",
+    cuda="13.0",
+    as_of="2026-09-27",
+    floors={
+        arch: Floors(
+            cuda="13.0",
+            driver="580.65.06",
+            driver_full="580.65.06",
+            gpu=("8.0", "12.0"),
+            gpu_ptx=("9.0",),
+        )
+        for arch in Arch
+    },
+)
+
+
+def host(**changes: object) -> Host:
+    return msgspec.structs.replace(MACHINE, **changes)
+
+
+def verdict(on: Host, of: Offer) -> tuple[bool, str]:
+    found = targets.judge(on, of)
+    return found.fits, "; ".join((*found.reasons, *found.remarks))
+
+
+def test_a_new_machine_runs_all_and_is_told_the_newest() -> None:
+    found = targets.diagnose(MACHINE, [CU124, CU130])
+    assert [(one.target, one.fits) for one in found.verdicts] == [
+        ("cu130-vllm", True),
+        ("cu124-vllm", True),
+    ]
+    assert (found.best, found.remarks) == ("cu130-vllm", ())
+    assert verdict(MACHINE, CU124) == (True, "")
+
+
+def test_an_old_driver_is_told_what_it_can_run() -> None:
+    old = host(driver="550.54.15")
+    fits, why = verdict(old, CU130)
+    assert not fits
+    assert "needs driver 580.65.06 or newer; this machine has 550.54.15" in why
+    assert "runs CUDA 12.9 and older" in why
+    assert verdict(old, CU124) == (True, "")
+    assert targets.diagnose(old, [CU124, CU130]).best == "cu124-vllm"
+
+
+def test_drivers_are_compared_by_their_numbers() -> None:
+    assert verdict(host(driver="1000.1"), CU130)[0]
+    assert not verdict(host(driver="99.99.99"), CU124)[0]
+
+
+def test_a_driver_between_the_floors_fits_with_a_remark() -> None:
+    fits, why = verdict(host(driver="535.104.05"), CU124)
+    assert fits
+    assert "older than CUDA 12.4's own, 550.54.14" in why
+
+
+def test_an_old_glibc_matters_only_without_the_image() -> None:
+    floors = msgspec.structs.replace(CU124.floors[Arch.X86_64], glibc="2.34")
+    offered = msgspec.structs.replace(CU124, floors={Arch.X86_64: floors})
+    assert verdict(MACHINE, offered) == (True, "")
+    fits, why = verdict(host(glibc="2.31"), offered)
+    assert fits
+    assert "requirements-x86_64.txt) its wheels need glibc 2.34 or newer" in why
+    assert why.endswith("this machine has 2.31")
+    assert verdict(host(glibc=""), offered) == (True, "")
+
+
+def test_a_gpu_without_code_does_not_fit() -> None:
+    card = Gpu(name="RTX 5090", capability="12.0")
+    fits, why = verdict(host(gpus=(card,)), CU124)
+    assert not fits
+    assert "no code for RTX 5090 (12.0), only for 8.0, 8.6, 8.9, 9.0" in why
+    assert verdict(host(gpus=(card,)), CU130) == (True, "")
+
+
+def test_code_of_an_older_gpu_of_the_same_major_runs() -> None:
+    orin = Gpu(name="Orin", capability="8.7")
+    assert verdict(host(gpus=(orin,)), CU124) == (True, "")
+    thor = Gpu(name="Thor", capability="11.0")
+    assert not verdict(host(gpus=(thor,)), CU124)[0]
+    # Floors are exact for what the data knows: sm_120a does not run on 12.1.
+    assert not verdict(host(gpus=(Gpu(name="Spark", capability="12.1"),)), CU130)[0]
+    assert verdict(host(gpus=(Gpu(name="old driver"),)), CU130) == (True, "")
+
+
+def test_one_of_two_gpus_decides() -> None:
+    assert not verdict(host(gpus=(H200, Gpu(name="P100", capability="6.0"))), CU124)[0]
+
+
+def test_a_gpu_that_needs_the_drivers_compiler_is_told() -> None:
+    fits, why = verdict(MACHINE, CU130)
+    assert fits
+    assert "compiled by the driver at their first use" in why
+
+
+def test_another_architecture_has_no_image() -> None:
+    arm = host(arch=Arch.ARM64)
+    assert verdict(arm, CU124) == (False, "its image is for x86_64, this machine is arm64")
+    assert verdict(arm, CU130)[0]
+    assert not verdict(host(arch=None), CU130)[0]
+
+
+def test_without_a_gpu_only_the_architecture_is_judged() -> None:
+    bare = host(driver="", gpus=(), engines=(), shared_memory=64 << 20)
+    found = targets.diagnose(bare, [CU124, CU130])
+    assert all(one.fits for one in found.verdicts)
+    assert all("only the architecture" in one.remarks[0] for one in found.verdicts)
+    assert found.best == ""
+    lines = list(verb._lines(found))
+    assert "cu130-vllm: cannot be told" in lines
+    assert lines[-1] == "which target to use cannot be told without a GPU and its driver"
+    text = "; ".join(found.remarks)
+    assert "no GPU was found" in text
+    assert "no docker, podman or apptainer answers" in text
+    assert "64 MB of shared memory" in text
+
+
+def test_an_engine_that_cannot_hand_gpus_is_told_the_cure() -> None:
+    podman = Runs(name="podman", version="4.3.1", gpus=False)
+    found = targets.diagnose(host(engines=(podman,)), [CU124])
+    (remark,) = found.remarks
+    assert "podman 4.3.1 cannot hand GPUs to containers" in remark
+    assert remark.endswith("nvidia-ctk cdi generate")
+
+
+def test_nothing_fits_an_ancient_driver() -> None:
+    assert targets.diagnose(host(driver="390.48"), [CU124, CU130]).best == ""
+
+
+def test_what_nvidia_smi_says() -> None:
+    assert parse_gpus(SMI * 2) == ("580.159.04", (H200, H200))
+    old = "Tesla V100-SXM2-16GB, 470.57.02, 16160 MiB\n"
+    name = "Tesla V100-SXM2-16GB"
+    assert parse_gpus(old) == ("470.57.02", (Gpu(name=name, memory=16160 << 20),))
+    hidden = "NVIDIA GB10, 580.95.05, [N/A], 12.1\n"
+    assert parse_gpus(hidden) == ("580.95.05", (Gpu(name="NVIDIA GB10", capability="12.1"),))
+    assert parse_gpus("") == ("", ())
+    assert parse_gpus("No devices were found\n") == ("", ())
+
+
+def test_what_the_driver_says_of_itself() -> None:
+    assert driver_of(PROC) == "580.159.04"
+    assert (
+        driver_of("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu") == "550.54.14"
+    )
+    assert driver_of("") == ""
+
+
+# -- from locks and seals
+
+
+def test_a_seal_without_floors_is_judged_by_its_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    world = make(tmp_path)
+    found = targets.offer(tmp_path / "images", world.lock)
+    assert found.floors[Arch.X86_64].driver == "525.60.13"
+    assert found.floors[Arch.X86_64].driver_full == "550.54.14"
+    assert found.floors[Arch.X86_64].gpu == tuple(
+        world.lock.settings.labels[targets.GPU_LABEL].split()
+    )
+
+
+def test_a_seal_with_floors_is_judged_by_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    world = make(tmp_path)
+    path = seal_path(tmp_path / "images", TARGET)
+    document = json.loads(path.read_text())
+    document["arch"]["x86_64"]["floors"] = {"cuda": "12.4", "driver": "999.1"}
+    path.write_text(json.dumps(document))
+    assert targets.offer(tmp_path / "images", world.lock).floors[Arch.X86_64].driver == "999.1"
+
+
+def test_the_verb_answers_and_refuses_by_its_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path)
+    command = Command(monkeypatch, capsys)
+    # The machine is the one thing that a test cannot bring: old and new ones take its place.
+    monkeypatch.setattr(verb, "_read", lambda: MACHINE)
+    answer = json_of(command("doctor", "--json"))
+    assert [(one["target"], one["fits"]) for one in answer["verdicts"]] == [(TARGET, True)]
+    assert answer["best"] == TARGET
+    text = command("doctor", TARGET)
+    assert (text.status, text.stdout.splitlines()[-1]) == (0, f"use: {TARGET}")
+
+    monkeypatch.setattr(verb, "_read", lambda: host(driver="470.57.02"))
+    everything = command("doctor")
+    assert everything.status == 0
+    assert everything.stdout.splitlines()[-1] == "no target fits this machine"
+    named = command("doctor", TARGET)
+    assert named.status == 1
+    assert f"{TARGET} does not fit this machine" in named.stderr
+    assert "needs driver 525.60.13 or newer" in named.stdout
+    machine = command("doctor", TARGET, "--json")
+    assert machine.status == 1
+    assert [one["fits"] for one in json.loads(machine.stdout)["verdicts"]] == [False]
+
+
+@pytest.mark.parametrize("word", ["--gpus", "--shared"])
+def test_what_is_asked_of_an_image_needs_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path)
+    answer = Command(monkeypatch, capsys)("doctor", TARGET, word, "1")
+    assert answer.status == 2
+    assert "go with --through" in answer.stderr

@@ -1,0 +1,239 @@
+"""Pages and parts from a real server on this machine; logins, redirects, and what errors show."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imgbuild.cache.download import Http, Refused
+from imgbuild.errors import FetchFailed, InputError
+from imgbuild.http import credentials, session
+from imgbuild.http.credentials import Credentials, bare, host, origin, redact
+from tests.servers import Site, serve
+
+DATA = bytes(range(256)) * 1000
+
+
+@pytest.fixture(autouse=True)
+def _direct(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    # No keyring: neither the program nor, if it is installed, what the module would ask.
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with serve(Site(files={"x": DATA, "page": "<a>é</a>".encode()})) as site:
+        yield site
+
+
+@pytest.fixture
+def http() -> Http:
+    return Http(attempts=3, first_wait=0.001, timeout=(5, 5))
+
+
+def write_netrc(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o600)
+
+
+def test_a_page(http: Http, site: Site) -> None:
+    site.redirects["/old"] = "/page"
+    page = http.text(site.url("old", "me:secret"), accept="text/html")
+    assert (page.url, page.text, page.status) == (site.url("page"), "<a>é</a>", 200)
+    assert site.asked("old")[0]["Accept"] == "text/html"
+
+
+def test_compression_of_the_way_changes_no_bytes(http: Http, site: Site) -> None:
+    site.compress = True
+    site.files["long"] = "né ".encode() * 100_000
+    assert http.text(site.url("long")).text == "né " * 100_000
+    assert http.bytes(site.url("long")) == site.files["long"]
+    assert http.part(site.url("long"), 4, 5) == site.files["long"][4:9]
+    assert "gzip" in site.asked("long")[0]["Accept-Encoding"]
+
+
+def test_a_page_that_is_missing_tells_its_status(http: Http, site: Site) -> None:
+    with pytest.raises(Refused) as caught:
+        http.text(site.url("none"))
+    assert caught.value.status == 404
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(start=st.integers(0, len(DATA)), length=st.integers(0, 3000), ranges=st.booleans())
+def test_parts(http: Http, site: Site, start: int, length: int, ranges: bool) -> None:
+    site.ranges = ranges
+    if start + length <= len(DATA):
+        assert http.part(site.url("x"), start, length) == DATA[start : start + length]
+    else:
+        with pytest.raises(FetchFailed):
+            http.part(site.url("x"), start, length)
+
+
+@pytest.mark.parametrize("length", [1, 1000, len(DATA), len(DATA) + 5])
+@pytest.mark.parametrize(("ranges", "suffix"), [(True, True), (True, False), (False, False)])
+def test_the_end_of_a_file(http: Http, site: Site, length: int, ranges: bool, suffix: bool) -> None:
+    site.ranges, site.suffix_ranges = ranges, suffix
+    assert http.part_end(site.url("x"), length) == (DATA[-length:], len(DATA))
+
+
+def test_a_broken_line_is_tried_again(http: Http, site: Site) -> None:
+    site.cuts = [1000]
+    assert http.bytes(site.url("x")) == DATA
+
+
+def test_no_server(http: Http) -> None:
+    with pytest.raises(FetchFailed, match="localhost:1/x: no connection") as caught:
+        http.text("http://me:secret@localhost:1/x?signature=secret")
+    assert "secret" not in caught.value.message
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://localhost/x", "localhost/x", "http://", "http://[::1/x", "http://h:p/"]
+)
+def test_what_is_no_address(http: Http, url: str) -> None:
+    with pytest.raises(FetchFailed, match="not an address"):
+        http.text(url)
+
+
+def test_redirects_that_never_end(http: Http, site: Site) -> None:
+    site.redirects["/round"] = "/round"
+    with pytest.raises(FetchFailed, match="too many redirects"):
+        http.text(site.url("round"))
+
+
+def test_a_login_in_the_address_is_remembered_for_its_server(http: Http, site: Site) -> None:
+    site.login = ("me@work", "pä:ss/w")
+    assert http.bytes(site.url("x", "me%40work:p%C3%A4%3Ass%2Fw")) == DATA
+    assert http.bytes(site.url("x")) == DATA
+    assert len(site.requests) == 2
+
+
+def test_a_login_is_not_sent_to_another_server(http: Http, site: Site) -> None:
+    with serve(Site(files={"y": b"other"})) as other:
+        site.redirects["/away"] = other.url("y")
+        assert http.bytes(site.url("away", "me:secret")) == b"other"
+        assert "Authorization" in site.requests[0][2]
+        assert "Authorization" not in other.requests[0][2]
+
+
+def test_a_login_from_netrc(http: Http, site: Site, tmp_path: Path) -> None:
+    site.login = ("me", "secret")
+    write_netrc(tmp_path / "netrc", "machine localhost login me password secret\n")
+    assert http.bytes(site.url("x")) == DATA
+    assert len(site.requests) == 1
+
+
+def test_no_login_says_how_to_give_one(http: Http, site: Site) -> None:
+    site.login = ("me", "secret")
+    with pytest.raises(Refused) as caught:
+        http.bytes(site.url("x", "me:wrong-one"))
+    assert caught.value.status == 401
+    assert "netrc" in str(caught.value.hint)
+    assert "wrong-one" not in caught.value.message + str(caught.value.hint)
+
+
+def test_a_netrc_that_cannot_be_read_does_not_leak(http: Http, site: Site, tmp_path: Path) -> None:
+    write_netrc(tmp_path / "netrc", "machine localhost login me passwort hunter2\n")
+    with pytest.raises(InputError, match="netrc") as caught:
+        http.bytes(site.url("x"))
+    assert "hunter2" not in caught.value.message
+    assert "passwort" not in caught.value.message
+
+
+def test_a_proxy_that_does_not_answer(
+    http: Http, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://me:hunter2@127.0.0.1:1")
+    with pytest.raises(FetchFailed, match="the proxy does not answer") as caught:
+        http.bytes(site.url("x"))
+    assert "hunter2" not in caught.value.message
+    assert site.requests == []
+    monkeypatch.setenv("no_proxy", "localhost")
+    assert http.bytes(site.url("x")) == DATA
+
+
+def test_the_system_is_trusted_when_nothing_is_named() -> None:
+    context = session.trust({})
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    assert context.check_hostname
+    paths = ssl.get_default_verify_paths()
+    assert context.cert_store_stats()["x509_ca"] > 0 or paths.capath
+
+
+@pytest.mark.parametrize("name", session.BUNDLES[:3])
+def test_a_bundle_that_is_missing_is_named(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"{name} names, {tmp_path}/none"):
+        session.trust({name: f"{tmp_path}/none"})
+
+
+def test_a_bundle_without_certificates_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bundle").write_text("nothing")
+    with pytest.raises(InputError, match="SSL_CERT_FILE"):
+        session.trust({"SSL_CERT_FILE": f"{tmp_path}/bundle"})
+
+
+# -- addresses and secrets
+
+WORDS = st.text("abcXYZ019-_.~", min_size=3, max_size=12)
+
+
+@given(name=WORDS, password=WORDS, query=WORDS, path=st.text("mnop/", max_size=9))
+def test_addresses_lose_their_secrets(name: str, password: str, query: str, path: str) -> None:
+    url = f"https://{name}:{password}@host.example:8443/{path}?token={query}#{query}"
+    assert redact(url) == f"https://host.example:8443/{path}"
+    assert bare(url) == f"https://host.example:8443/{path}?token={query}#{query}"
+    assert host(url) == "host.example:8443"
+    assert origin(url) == "https://host.example:8443"
+    found = Credentials()
+    assert found.find(url) == (name, password)
+    assert found.find("https://host.example:8443/else") == (name, password)
+    assert found.find("http://host.example:8443/else") is None
+    assert found.find("https://host.example/else") is None
+    assert "://host" in found.scrub(f"error at {url}")
+    assert "***" in found.scrub(f"it said {password}")
+
+
+def test_default_ports_are_the_same_server() -> None:
+    assert origin("https://Host.Example/x") == origin("https://host.example:443/y")
+
+
+def test_a_name_picks_its_entry_of_netrc(tmp_path: Path) -> None:
+    write_netrc(tmp_path / "netrc", "machine h login me password secret\n")
+    assert Credentials().find("https://h/x") == ("me", "secret")
+    assert Credentials().find("https://me@h/x") == ("me", "secret")
+    assert Credentials().find("https://you@h/x") is None
+
+
+def test_services_that_keyring_is_asked_for() -> None:
+    names = credentials._services("https://me:secret@h:8443/team/simple/torch/torch.whl")
+    assert names[:2] == ["h:8443", "https://h:8443"]
+    assert "https://h:8443/team/simple/" in names
+    assert "h" in names
+    assert not any("secret" in name or "torch.whl" in name for name in names)
+
+
+def test_offline_no_server_is_asked_and_files_of_this_machine_are_read(
+    site: Site, tmp_path: Path
+) -> None:
+    http = Http(attempts=1, offline=True)
+    for ask in (http.text, http.bytes, lambda url: http.part(url, 0, 1)):
+        with pytest.raises(FetchFailed, match="/page is not in the cache") as caught:
+            ask(site.url("page", "me:secret"))
+        assert caught.value.hint == "run once without --offline"
+        assert "secret" not in caught.value.message
+    assert site.requests == []
+    (tmp_path / "here").write_bytes(DATA)
+    assert http.bytes((tmp_path / "here").as_uri()) == DATA

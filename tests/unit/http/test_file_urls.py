@@ -1,0 +1,84 @@
+"""A folder of this machine as an index: its page, its files in whole and part, who may name it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cache.download import Http, Want, fetch_all
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed
+from imgbuild.http.client import Refused
+from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.remote_wheel import lock_wheel, metadata
+from imgbuild.values import sha256
+from tests.localindex import wheel_bytes
+from tests.servers import Site, serve
+
+NAME = "flash_attn-2.8.3+cu12torch2.9-cp311-cp311-linux_x86_64.whl"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "my wheels"
+    made.mkdir()
+    data = wheel_bytes(
+        "flash-attn", "2.8.3+cu12torch2.9", ["einops"], tag="cp311-cp311-linux_x86_64"
+    )
+    (made / NAME).write_bytes(data)
+    (made / "notes.txt").write_text("built by hand", encoding="utf-8")
+    (made / "sub").mkdir()
+    return made
+
+
+def indexes(address: str, http: Http) -> Indexes:
+    place = Place(name="wheels", address=address, flat=True, timed=False)
+    return Indexes({"wheels": place}, {}, "wheels", http)
+
+
+def test_a_wheel_is_found_read_locked_and_fetched(folder: Path, tmp_path: Path) -> None:
+    http, store = Http(attempts=1), Store.open(tmp_path / "cache")
+    data = (folder / NAME).read_bytes()
+    found = indexes(f"{folder.as_uri()}/", http)
+    (file,) = found.files("flash-attn")
+    assert file.name == NAME
+    assert b"Requires-Dist: einops" in metadata(file, http, store)
+    wheel = lock_wheel("flash-attn", "2.8.3+cu12torch2.9", "wheels", file, http)
+    assert (wheel.file, wheel.size, wheel.sha256) == (NAME, len(data), sha256(data))
+    have = fetch_all([Want(locked=wheel, urls=lambda: [file.url])], store, http, title="test")
+    assert have[wheel.sha256].read_bytes() == data
+
+
+@pytest.mark.parametrize(("start", "length"), [(0, 4), (10, 100), (100, 1)])
+def test_a_piece_of_a_file(folder: Path, start: int, length: int) -> None:
+    data = (folder / NAME).read_bytes()
+    assert Http().part((folder / NAME).as_uri(), start, length) == data[start : start + length]
+
+
+def test_the_end_of_a_file(folder: Path) -> None:
+    data = (folder / NAME).read_bytes()
+    assert Http().part_end((folder / NAME).as_uri(), 50) == (data[-50:], len(data))
+    assert Http().part_end((folder / NAME).as_uri(), 10**6) == (data, len(data))
+
+
+def test_a_piece_behind_the_end(folder: Path) -> None:
+    with pytest.raises(Refused) as caught:
+        Http().part((folder / NAME).as_uri(), 10**6, 1)
+    assert caught.value.status == 416
+
+
+def test_a_folder_that_is_not_there_has_no_package(tmp_path: Path) -> None:
+    assert indexes(f"{tmp_path.as_uri()}/none/", Http()).files("flash-attn") == ()
+
+
+def test_a_server_cannot_name_a_file_of_this_machine(folder: Path) -> None:
+    link = f'<a href="{(folder / NAME).as_uri()}">{NAME}</a>'
+    with serve(Site(files={"links.html": link.encode()})) as site:
+        assert indexes(site.url("links.html"), Http(attempts=1)).files("flash-attn") == ()
+
+
+def test_a_server_cannot_redirect_to_a_file_of_this_machine(folder: Path) -> None:
+    site = Site(redirects={"/away": (folder / NAME).as_uri()})
+    with serve(site), pytest.raises(FetchFailed, match="which is no web address"):
+        Http(attempts=1).bytes(site.url("away"))

@@ -1,0 +1,63 @@
+"""What headers say, and that nothing that a server writes into them is an error."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imgbuild.http.headers import content_range, number, retry_after
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("0", 0), (" 12 ", 12), ("007", 7), ("", None), ("²", None), ("٣", None), ("-1", None),
+     ("1e3", None), ("0x1", None), ("9" * 18, 10**18 - 1), ("9" * 19, None), ("9" * 5000, None)],
+)  # fmt: skip
+def test_numbers(text: str, found: int | None) -> None:
+    assert number(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("bytes 5-9/10", (5, 10)),
+        ("bytes 5-9/*", (5, None)),
+        ("bytes */10", (None, 10)),
+        ("", (None, None)),
+        ("bytes ²-9/10", (None, None)),
+        ("bytes 0-0/" + "9" * 5000, (0, None)),
+    ],
+)
+def test_ranges(text: str, found: tuple[int | None, int | None]) -> None:
+    assert content_range({"Content-Range": text}) == found
+
+
+def test_retry_after_as_seconds_and_as_a_date() -> None:
+    assert retry_after({"Retry-After": "7"}) == 7
+    later = datetime.now(UTC) + timedelta(seconds=100)
+    wait = retry_after({"Retry-After": format_datetime(later, usegmt=True)})
+    assert wait is not None
+    assert 90 < wait <= 100
+    earlier = datetime.now(UTC) - timedelta(days=1)
+    assert retry_after({"Retry-After": format_datetime(earlier, usegmt=True)}) == 0
+    assert retry_after({}) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["soon", "²", "-1", "1.5", "9" * 5000, "Mon, 99 Jan 2026", "Mon, 01 Jan 0001 00:00:00 +2359"],
+)
+def test_a_time_to_wait_that_is_none(text: str) -> None:
+    assert retry_after({"Retry-After": text}) in (None, 0)
+
+
+@given(st.text())
+def test_no_header_is_an_error(text: str) -> None:
+    for name in ("Content-Range", "Retry-After"):
+        content_range({name: text})
+        retry_after({name: text})
+    content_range({"Content-Range": f"bytes {text}-{text}/{text}"})

@@ -1,0 +1,129 @@
+"""What a target may use, and in which words it may not; tags against those of this Python."""
+
+import datetime
+import platform
+import sys
+
+import pytest
+from packaging import tags as oracle
+from packaging.version import Version
+
+from imgbuild.index.candidates import (
+    Rules,
+    best,
+    described,
+    is_sdist,
+    objection,
+    same_version,
+    usable,
+)
+from imgbuild.index.pages import File
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+
+TAGS = Tags(python="3.11.2", glibc="2.36", arch=Arch.X86_64)
+RULES = Rules(as_of=datetime.date(2025, 6, 20), tags=TAGS, pins={"demo": "2.0"})
+BEFORE = datetime.datetime(2025, 6, 19, 23, 59, 59, tzinfo=datetime.UTC)
+MIDNIGHT = datetime.datetime(2025, 6, 20, tzinfo=datetime.UTC)
+
+
+def file(name="demo-1.0-py3-none-any.whl", **fields):
+    return File(name=name, url=f"https://x.example/{name}", **{"uploaded": BEFORE, **fields})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (file(), None),
+        (file(uploaded=MIDNIGHT), "not before the cut-off 2025-06-20"),
+        (file(uploaded=None), "has no upload time"),
+        (file(yanked=True), "was yanked"),
+        (file("demo-2.0-py3-none-any.whl", yanked=True), None),
+        (file("demo-1.0.tar.gz"), "is no wheel"),
+        (file("demo-1.0-cp312-cp312-manylinux_2_17_x86_64.whl"), "Linux x86_64, Python cp312"),
+        (file("demo-1.0-cp311-cp311-manylinux_2_17_aarch64.whl"), "Linux aarch64"),
+        (file("demo-1.0-cp311-cp311-manylinux_2_39_x86_64.whl"), "is for"),
+        (file("demo-1.0-cp311-cp311-musllinux_1_2_x86_64.whl"), "musl Linux"),
+        (file("demo-1.0-cp311-cp311-manylinux_2_36_x86_64.whl"), None),
+        (file("demo-1.0-cp39-abi3-manylinux2014_x86_64.whl"), None),
+        (file("demo-1.0-cp311-cp311-linux_x86_64.whl"), None),
+        (file(requires_python=">=3.12"), "wants Python >=3.12"),
+        (file(requires_python=">=3.11.1"), None),
+        (file(requires_python="not a specifier"), None),
+    ],
+)
+def test_objections(given, words):
+    found = objection(given, "demo", RULES, timed=True)
+    assert found is None if words is None else words in (found or "")
+
+
+def test_an_index_without_times_is_not_judged_by_the_cut_off():
+    assert objection(file(uploaded=None), "demo", RULES, timed=False) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "pin", "same"),
+    [
+        ("2.6.0", "2.6.0", True),
+        ("2.6.0", "2.6", True),
+        ("2.6.0+cu124", "2.6.0", True),
+        ("2.6.0+cpu", "2.6.0+cu124", False),
+        ("2.6.1", "2.6.0", False),
+        ("2.6.0", None, False),
+    ],
+)
+def test_pins_and_local_versions(version, pin, same):
+    assert same_version(Version(version), pin) is same
+
+
+def test_the_best_wheel_is_the_most_specific_then_the_highest_build():
+    names = [
+        "demo-1.0-py3-none-any.whl",
+        "demo-1.0-cp39-abi3-manylinux_2_28_x86_64.whl",
+        "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl",
+        "demo-1.0-2-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "demo-1.0-10-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "demo-1.1-cp311-cp311-manylinux_2_36_x86_64.whl",
+    ]
+    files = usable([file(name) for name in names], "demo", RULES, timed=True)
+    chosen = best(files, Version("1.0"), TAGS)
+    assert chosen is not None
+    assert chosen.name == "demo-1.0-10-cp311-cp311-manylinux_2_28_x86_64.whl"
+    assert best(files, Version("3.0"), TAGS) is None
+
+
+def test_sdists_by_name():
+    assert is_sdist(file("demo-1.0.tar.gz"))
+    assert not is_sdist(file("demo.tar.gz"))
+    assert not is_sdist(file())
+
+
+@pytest.mark.skipif(
+    sys.implementation.name != "cpython" or platform.libc_ver()[0] != "glibc",
+    reason="the oracle is packaging's own list for a CPython on glibc",
+)
+def test_tags_are_those_of_a_python_on_this_machine():
+    python = ".".join(map(str, sys.version_info[:2]))
+    own = Tags(python=python, glibc=platform.libc_ver()[1], arch=Arch.parse(platform.machine()))
+    expected = list(oracle.sys_tags())
+    ranks = [own.rank(f"x-1-{tag.interpreter}-{tag.abi}-{tag.platform}.whl") for tag in expected]
+    assert None not in ranks
+    assert [rank[0] for rank in ranks if rank] == list(range(len(expected)))
+
+
+@pytest.mark.parametrize(
+    ("glibc", "arch", "name"),
+    [
+        ("2.36", Arch.X86_64, "x86_64-manylinux_2_36"),
+        ("2.30", Arch.X86_64, "x86_64-manylinux_2_28"),
+        ("2.41", Arch.ARM64, "aarch64-manylinux_2_40"),
+    ],
+)
+def test_platform_names_of_uv(glibc, arch, name):
+    assert Tags(python="3.11", glibc=glibc, arch=arch).uv_platform == name
+
+
+def test_wheels_in_words():
+    name = "demo-1.0-cp310-cp310-macosx_11_0_arm64.whl"
+    assert described(name) == "macOS arm64, Python cp310"
+    assert described("nonsense.whl") == "nothing that its name tells"

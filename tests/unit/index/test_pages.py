@@ -1,0 +1,165 @@
+"""Pages of indexes, in every dialect, and which index may answer for which package."""
+
+import datetime
+import json
+
+import pytest
+
+from imgbuild.cache.download import Http, Page
+from imgbuild.errors import FetchFailed, InputError
+from imgbuild.index.pages import Indexes, Place, fill, places, read_json_api, read_page, when
+from imgbuild.matrix.model import Index
+from tests import samples
+from tests.localindex import LocalIndex
+from tests.servers import Site, serve
+
+SHA = "a" * 64
+
+
+def page(text, url="https://index.example/simple/demo/", kind="text/html"):
+    return Page(url, text, kind, 200)
+
+
+def test_html_links_are_joined_unescaped_and_read():
+    text = (
+        '<a href="../../f/demo-1.0%2Bcu124-py3-none-any.whl#sha256=' + SHA + '"'
+        ' data-requires-python="&gt;=3.9" data-yanked="" data-core-metadata="sha256='
+        + SHA
+        + '">x</a>'
+        '<a href="other.html">no file</a>'
+    )
+    (file,) = read_page(page(text))
+    assert file.name == "demo-1.0+cu124-py3-none-any.whl"
+    assert file.url == "https://index.example/f/demo-1.0%2Bcu124-py3-none-any.whl"
+    assert (file.sha256, file.requires_python, file.yanked) == (SHA, ">=3.9", True)
+    assert (file.metadata, file.metadata_sha256) == (True, SHA)
+    assert str(file.version) == "1.0+cu124"
+
+
+def test_html_base_and_plain_metadata_attribute():
+    text = (
+        '<base href="https://files.example/x/">'
+        '<a href="demo-1.0.tar.gz" data-dist-info-metadata="true">x</a>'
+    )
+    (file,) = read_page(page(text))
+    assert file.url == "https://files.example/x/demo-1.0.tar.gz"
+    assert (file.sha256, file.metadata, file.metadata_sha256) == (None, True, None)
+
+
+def test_json_page_with_pep_700_fields():
+    document = {
+        "files": [
+            {
+                "filename": "demo-1.0-py3-none-any.whl",
+                "url": "demo-1.0-py3-none-any.whl",
+                "hashes": {"sha256": SHA},
+                "size": 12,
+                "upload-time": "2025-06-19T23:59:59.5Z",
+                "yanked": "because",
+                "core-metadata": {"sha256": SHA},
+            }
+        ]
+    }
+    (file,) = read_page(page(json.dumps(document), kind="application/vnd.pypi.simple.v1+json"))
+    assert (file.size, file.yanked, file.metadata_sha256) == (12, True, SHA)
+    assert file.url == "https://index.example/simple/demo/demo-1.0-py3-none-any.whl"
+    assert file.uploaded == datetime.datetime(2025, 6, 19, 23, 59, 59, 500000, datetime.UTC)
+
+
+def test_json_api_addresses_may_be_relative():
+    document = {"releases": {"1.0": [{"filename": "demo-1.0.zip", "url": "../../p/demo-1.0.zip"}]}}
+    found = read_json_api(page(json.dumps(document), url="https://index.example/pypi/demo/json"))
+    assert found["demo-1.0.zip"].url == "https://index.example/p/demo-1.0.zip"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2025-06-20T00:00:00", datetime.datetime(2025, 6, 20, tzinfo=datetime.UTC)),
+        ("2025-06-20T02:00:00+02:00", datetime.datetime(2025, 6, 20, tzinfo=datetime.UTC)),
+        ("yesterday", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_upload_times(text, expected):
+    assert when(text) == expected
+
+
+def test_templates_are_filled():
+    index = Index(url="https://x.example/{cuda_tag}/torch{torch}/", upload_times="none")
+    assert fill(index, cuda="12.4", torch="2.6.0+cu124") == "https://x.example/cu124/torch2.6/"
+    with pytest.raises(InputError, match="pins no torch"):
+        fill(index, cuda="12.4", torch=None)
+
+
+def test_only_indexes_that_the_target_uses_are_located():
+    matrix = samples.matrix()
+    found = places(matrix, matrix.targets["small"], lambda: "https://default.example/simple")
+    assert found == {"pypi": Place(name="pypi", address="https://default.example/simple")}
+
+
+def test_times_and_sizes_come_from_the_json_api():
+    index = LocalIndex()
+    index.wheel("demo", "1.0", uploaded="2025-06-19T10:00:00Z")
+    with serve(Site(files=index.site_files())) as site:
+        place = Place(name="pypi", address=site.url("simple/"))
+        (file,) = Indexes({"pypi": place}, {}, "pypi", Http(attempts=1)).files("Demo")
+    assert file.uploaded == datetime.datetime(2025, 6, 19, 10, tzinfo=datetime.UTC)
+    assert file.size == len(index.published[0].data)
+
+
+def test_an_entry_of_other_bytes_is_not_believed():
+    index, forged = LocalIndex(), LocalIndex()
+    index.wheel("demo", "1.0")
+    forged.wheel("demo", "1.0", files={"demo/other.py": b""}, uploaded="2020-01-01T00:00:00Z")
+    files = index.site_files() | {"pypi/demo/json": forged.site_files()["pypi/demo/json"]}
+    with serve(Site(files=files)) as site:
+        place = Place(name="pypi", address=site.url("simple/"))
+        (file,) = Indexes({"pypi": place}, {}, "pypi", Http(attempts=1)).files("demo")
+    assert file.uploaded is None
+
+
+def test_a_page_is_asked_for_once_and_absence_is_no_error():
+    index = LocalIndex()
+    index.wheel("demo", "1.0")
+    with serve(Site(files=index.site_files(api=False))) as site:
+        place = Place(name="pypi", address=site.url("simple"))
+        indexes = Indexes({"pypi": place}, {}, "pypi", Http(attempts=1))
+        assert len(indexes.files("demo")) == len(indexes.files("demo")) == 1
+        assert indexes.files("absent") == ()
+    assert len(site.asked("simple/demo/")) == 1
+
+
+def test_a_server_that_refuses_is_an_error_not_absence():
+    with serve(Site(refusals=[(403, {})])) as site:
+        place = Place(name="pypi", address=site.url("simple"))
+        with pytest.raises(FetchFailed, match="403"):
+            Indexes({"pypi": place}, {}, "pypi", Http(attempts=1)).files("demo")
+
+
+def test_a_flat_page_serves_many_packages():
+    links = (
+        '<a href="f/demo-1.0-py3-none-any.whl">a</a><a href="f/other-2.0-py3-none-any.whl">b</a>'
+    )
+    with serve(Site(files={"links": links.encode()})) as site:
+        place = Place(name="own", address=site.url("links"), flat=True, timed=False)
+        indexes = Indexes({"own": place}, {}, "own", Http(attempts=1))
+        assert [file.name for file in indexes.files("other")] == ["other-2.0-py3-none-any.whl"]
+
+
+def test_an_assigned_package_is_asked_of_its_index_only():
+    own, default = LocalIndex(), LocalIndex()
+    own.wheel("demo", "1.0")
+    default.wheel("demo", "99.0")
+    with (
+        serve(Site(files=own.site_files(api=False))) as first,
+        serve(Site(files=default.site_files(api=False))) as second,
+    ):
+        located = {
+            "own": Place(name="own", address=first.url("simple"), timed=False),
+            "pypi": Place(name="pypi", address=second.url("simple")),
+        }
+        indexes = Indexes(located, {"demo": "own"}, "pypi", Http(attempts=1))
+        assert [str(file.version) for file in indexes.files("demo")] == ["1.0"]
+        assert second.requests == []

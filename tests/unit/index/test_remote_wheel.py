@@ -1,0 +1,92 @@
+"""METADATA beside a wheel and out of it, and files as a lock names them."""
+
+import hashlib
+
+import pytest
+
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import IntegrityError
+from imgbuild.index.pages import File
+from imgbuild.index.remote_wheel import Blocks, lock_file, lock_wheel, metadata
+from tests.localindex import wheel_bytes
+from tests.servers import Site, serve
+
+NAME = "demo-1.0-py3-none-any.whl"
+DATA = wheel_bytes("demo", "1.0", ["numpy"])
+SHA = hashlib.sha256(DATA).hexdigest()
+
+
+@pytest.fixture
+def site():
+    with serve(Site(files={NAME: DATA})) as found:
+        yield found
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store.open(tmp_path / "cache")
+
+
+def test_the_file_beside_the_wheel_is_enough(site, store):
+    beside = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
+    site.files[f"{NAME}.metadata"] = beside
+    file = File(
+        name=NAME,
+        url=site.url(NAME),
+        metadata=True,
+        metadata_sha256=hashlib.sha256(beside).hexdigest(),
+    )
+    assert metadata(file, Http(attempts=1), store) == beside
+    assert site.asked(NAME) == []
+
+
+def test_the_file_beside_the_wheel_must_be_what_the_index_says(site, store):
+    site.files[f"{NAME}.metadata"] = b"Name: demo\n"
+    file = File(name=NAME, url=site.url(NAME), metadata=True, metadata_sha256="0" * 64)
+    with pytest.raises(IntegrityError, match="is not what its index says"):
+        metadata(file, Http(attempts=1), store)
+
+
+def test_a_promised_file_that_is_not_there_falls_back_on_the_wheel(site, store):
+    file = File(name=NAME, url=site.url(NAME), metadata=True, sha256=SHA)
+    assert b"Requires-Dist: numpy" in metadata(file, Http(attempts=1), store)
+
+
+def test_metadata_is_remembered_by_hash(site, store):
+    file = File(name=NAME, url=site.url(NAME), sha256=SHA)
+    first = metadata(file, Http(attempts=1), store)
+    site.files.clear()
+    assert metadata(file, Http(attempts=1), store) == first
+
+
+@pytest.mark.parametrize("suffix", [True, False])
+def test_what_the_index_does_not_say_is_found_out(site, suffix):
+    site.suffix_ranges = suffix
+    unknown = File(name=NAME, url=site.url(NAME))
+    locked = lock_file(unknown, Http(attempts=1))
+    assert (locked.size, locked.sha256) == (len(DATA), SHA)
+    sized = lock_wheel(
+        "demo", "1.0", "own", File(name=NAME, url=site.url(NAME), sha256=SHA), Http()
+    )
+    assert (sized.size, sized.sha256, sized.index) == (len(DATA), SHA, "own")
+
+
+@pytest.mark.parametrize("limit", [2, 100])
+def test_neighbours_travel_together(site, limit):
+    blob = bytes(range(256)) * 40
+    site.files["blob"] = blob
+    ranges = Blocks(Http(attempts=1), block=1000, limit=limit)
+    address = site.url("blob")
+    assert ranges.part_end(address, 10) == (blob[-10:], len(blob))
+    pieces = [(0, 10), (10, 500), (990, 20), (995, 5), (0, len(blob)), (10_000, 240), (3, 3000)]
+    for start, length in pieces:
+        assert ranges.part(address, start, length) == blob[start : start + length]
+    if limit == 100:
+        assert len(site.asked("blob")) == 4  # the end, block 0, block 1, all the others
+
+
+def test_blocks_read_a_file_of_which_they_know_no_size(site):
+    site.files["blob"] = b"0123456789"
+    assert Blocks(Http(attempts=1)).part(site.url("blob"), 2, 3) == b"234"
+    assert Blocks(Http(attempts=1)).bytes(site.url("blob")) == b"0123456789"

@@ -1,0 +1,183 @@
+"""The gateway over HTTP: what uv would see of real indexes on this machine."""
+
+import datetime
+import json
+from contextlib import ExitStack
+
+import pytest
+
+from imgbuild.audit.packages.reading import parse_metadata
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.index.candidates import Rules
+from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.server import Catalogue, amended, serve
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+from tests.localindex import LocalIndex, sdist_bytes
+from tests.servers import Site
+from tests.servers import serve as serve_site
+
+AS_OF = datetime.date(2025, 6, 20)
+
+
+@pytest.fixture
+def stack():
+    with ExitStack() as opened:
+        yield opened
+
+
+def catalogue(stack, tmp_path, index, *, pins=None, api=True, sdists=None, site=None):
+    site = site or Site()
+    site.files.update(index.site_files(api=api))
+    stack.enter_context(serve_site(site))
+    place = Place(name="pypi", address=site.url("simple"))
+    http = Http(attempts=1)
+    rules = Rules(
+        as_of=AS_OF, tags=Tags(python="3.11.2", glibc="2.36", arch=Arch.X86_64), pins=pins or {}
+    )
+    indexes = Indexes({"pypi": place}, {}, "pypi", http)
+    return Catalogue(indexes, rules, http, Store.open(tmp_path / "cache"), sdists=sdists)
+
+
+def served(stack, found, package):
+    address = stack.enter_context(serve(found))
+    page = Http(attempts=1).text(f"{address}{package}/")
+    assert page.content_type == "application/vnd.pypi.simple.v1+json"
+    return json.loads(page.text)["files"]
+
+
+def test_a_page_has_what_may_be_used_and_no_more(stack, tmp_path):
+    index = LocalIndex()
+    index.wheel("demo", "1.0", uploaded="2025-06-19T23:59:59Z")
+    index.wheel("demo", "1.1", uploaded="2025-06-20T00:00:00Z")
+    index.wheel("demo", "0.9", yanked=True)
+    index.wheel("demo", "0.8", tag="cp311-cp311-win_amd64")
+    index.add("demo", "demo-0.7.tar.gz", sdist_bytes("demo", "0.7", {}))
+    (file,) = served(stack, catalogue(stack, tmp_path, index), "demo")
+    assert file["filename"] == "demo-1.0-py3-none-any.whl"
+    assert file["core-metadata"] is True
+    assert file["size"] == len(index.published[0].data)
+    assert file["upload-time"] == "2025-06-19T23:59:59.000000Z"
+    assert file["hashes"].keys() == {"sha256"}
+
+
+def test_the_cut_off_is_judged_file_by_file(stack, tmp_path):
+    index = LocalIndex()
+    index.wheel("demo", "1.0", tag="cp311-cp311-manylinux_2_17_x86_64")
+    index.wheel("demo", "1.0", tag="cp311-cp311-manylinux_2_28_x86_64", uploaded="2025-07-01")
+    names = [file["filename"] for file in served(stack, catalogue(stack, tmp_path, index), "demo")]
+    assert names == ["demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"]
+
+
+def test_metadata_is_read_out_of_the_remote_wheel_by_ranges(stack, tmp_path):
+    index = LocalIndex()
+    blob = bytes(range(256)) * 4000
+    index.wheel("demo", "1.0", ["numpy<2"], files={"demo/a.bin": blob, "demo/b.bin": blob})
+    site = Site()
+    found = catalogue(stack, tmp_path, index, site=site)
+    (file,) = served(stack, found, "demo")
+    text = Http(attempts=1).text(file["url"] + ".metadata").text
+    assert "Requires-Dist: numpy<2" in text
+    asked = site.asked("packages/demo-1.0-py3-none-any.whl")
+    assert asked
+    assert all("Range" in headers for headers in asked)
+    Http(attempts=1).text(file["url"] + ".metadata")
+    assert len(site.asked("packages/demo-1.0-py3-none-any.whl")) == len(asked)  # remembered
+
+
+def test_a_server_without_ranges_serves_metadata_too(stack, tmp_path):
+    index = LocalIndex()
+    index.wheel("demo", "1.0", ["numpy<2"])
+    found = catalogue(stack, tmp_path, index, site=Site(ranges=False))
+    assert b"numpy<2" in (found.metadata("demo", "demo-1.0-py3-none-any.whl") or b"")
+    assert found.metadata("demo", "demo-2.0-py3-none-any.whl") is None
+
+
+def test_what_is_no_wheel_is_an_error_that_is_kept(stack, tmp_path):
+    index = LocalIndex()
+    index.add("demo", "demo-1.0-py3-none-any.whl", b"not a zip at all")
+    found = catalogue(stack, tmp_path, index)
+    (file,) = served(stack, found, "demo")
+    with pytest.raises(FetchFailed, match="400"):
+        Http(attempts=1).text(file["url"] + ".metadata")
+    assert [type(failure) for failure in found.failures] == [IntegrityError]
+    assert "demo-1.0-py3-none-any.whl is not a readable wheel" in found.failures[0].message
+
+
+def test_an_unknown_package_is_absent_and_a_wheel_is_not_served(stack, tmp_path):
+    index = LocalIndex()
+    index.wheel("demo", "1.0")
+    address = stack.enter_context(serve(catalogue(stack, tmp_path, index)))
+    for url in (f"{address}absent/", f"{address[:-7]}files/demo/demo-1.0-py3-none-any.whl"):
+        with pytest.raises(FetchFailed, match="404"):
+            Http(attempts=1).text(url)
+
+
+def test_a_listed_sdist_is_offered_where_its_version_has_no_wheel(stack, tmp_path):
+    index = LocalIndex()
+    for version in ("1.0", "1.1"):
+        index.add("demo-pkg", f"demo_pkg-{version}.tar.gz", sdist_bytes("demo_pkg", version, {}))
+    index.wheel("demo-pkg", "1.1")
+    asked = []
+
+    def build(package, sdist):
+        asked.append((package, sdist.name))
+        return b"Metadata-Version: 2.1\nName: demo-pkg\nVersion: 1.0\n"
+
+    found = catalogue(stack, tmp_path, index, sdists={"demo-pkg": build})
+    files = {file["filename"]: file for file in served(stack, found, "demo-pkg")}
+    assert sorted(files) == ["demo_pkg-1.0-py3-none-any.whl", "demo_pkg-1.1-py3-none-any.whl"]
+    promised = files["demo_pkg-1.0-py3-none-any.whl"]
+    assert promised["hashes"] == {}
+    assert asked == []  # a page builds nothing
+    assert "Version: 1.0" in Http(attempts=1).text(promised["url"] + ".metadata").text
+    assert asked == [("demo-pkg", "demo_pkg-1.0.tar.gz")]
+
+
+def test_an_index_that_fails_is_told(stack, tmp_path):
+    found = catalogue(stack, tmp_path, LocalIndex(), site=Site(refusals=[(403, {})]))
+    address = stack.enter_context(serve(found))
+    with pytest.raises(FetchFailed, match="400"):
+        Http(attempts=1).text(f"{address}demo/")
+    assert "403" in found.failures[0].message
+
+
+def test_what_was_learned_is_added_to_metadata_and_to_nothing_else(stack, tmp_path):
+    index = LocalIndex()
+    index.wheel("Demo_Pkg", "1.0", ["numpy<2"])
+    index.wheel("Demo_Pkg", "1.1", ["numpy<2"])
+    found = catalogue(stack, tmp_path, index)
+
+    def amend(package, version):
+        return (
+            ["vllm>=0.11.1", "setuptools"] if (package, str(version)) == ("demo-pkg", "1.1") else []
+        )
+
+    address = stack.enter_context(serve(found, amend))
+    page = json.loads(Http(attempts=1).text(f"{address}demo-pkg/").text)
+    texts = {
+        file["filename"]: Http(attempts=1).text(file["url"] + ".metadata").text
+        for file in page["files"]
+    }
+    old, new = (parse_metadata(texts[name]) for name in sorted(texts))
+    assert old.requires == ("numpy<2",)
+    assert new.requires == ("vllm>=0.11.1", "setuptools", "numpy<2")
+    assert (new.name, new.version) == ("Demo_Pkg", "1.1")
+    real = found.metadata("demo-pkg", "Demo_Pkg-1.1-py3-none-any.whl")
+    assert parse_metadata((real or b"").decode()).requires == ("numpy<2",)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"Metadata-Version: 2.1\nName: a\nVersion: 1\n\nText.\n\nRequires-Dist: no\n",
+        b"Metadata-Version: 1.0\r\nName: a\r\nDescription: x\r\n        \r\n        y\r\n",
+        b"Name: a",
+    ],
+)
+def test_amended_metadata_stays_metadata(data):
+    found = parse_metadata(amended(data, ["b<2"]).decode())
+    assert (found.name, found.requires) == ("a", ("b<2",))
+    assert amended(data, []) == data

@@ -1,0 +1,195 @@
+"""Boundaries of a clash: found with few questions, in wheels that stay where they are."""
+
+import datetime
+
+import pytest
+
+from imgbuild.audit.packages.library import Library
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed
+from imgbuild.index.candidates import Rules
+from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.server import Catalogue
+from imgbuild.learn import boundaries
+from imgbuild.learn.boundaries import Shelf, asks, at_time, boundary, lacks
+from imgbuild.report import Evidence, Relation
+from imgbuild.values import Arch, sha256
+from imgbuild.wheel.tags import Tags
+from tests import shelves
+from tests.localindex import LocalIndex, wheel_bytes
+
+NUMBERS = list(range(40))
+
+
+@pytest.mark.parametrize("edge", [1, 2, 3, 7, 8, 20, 38, 39])
+def test_the_boundary_is_exact_on_both_sides(edge):
+    asked = []
+
+    def persists(number):
+        asked.append(number)
+        return number < edge
+
+    assert boundary(NUMBERS, 0, persists, 1) == (edge - 1, edge)
+    assert len(asked) == len(set(asked)) <= 11
+    assert boundary(NUMBERS, 39, lambda number: number >= edge, -1) == (edge, edge - 1)
+
+
+def test_a_clash_without_end_has_no_good_side():
+    assert boundary(NUMBERS, 20, lambda _: True, 1) == (39, None)
+    assert boundary(NUMBERS, 20, lambda _: True, -1) == (0, None)
+    assert boundary([7], 0, lambda _: True, 1) == (7, None)
+
+
+def test_a_clash_that_comes_and_goes_ends_between_neighbours():
+    bad, good = boundary(NUMBERS, 0, lambda number: number % 10 < 5, 1)
+    assert good == bad + 1
+    assert bad % 10 < 5 <= good % 10
+
+
+def index():
+    made = LocalIndex()
+    old = {"lib/__init__.py": "VERSION = 1\n", "lib/params.py": "class Old:\n    x: int = 0\n"}
+    new = {
+        "lib/__init__.py": "VERSION = 1\n",
+        "lib/params.py": "def make(*, size):\n    pass\nclass New: pass\n",
+    }
+    more = {**new, "lib/net/__init__.py": "", "lib/net/ports.py": "def port(): pass\n"}
+    shelves.publish(made, "lib", {"1.0": old, "1.1": old, "2.0rc1": old, "2.0": new, "3.0": more})
+    made.wheel("lib", "2.5", yanked=True)
+    made.wheel("lib", "2.6", tag="cp311-cp311-win_amd64")
+    user = {"app/__init__.py": "", "app/use.py": "from lib.params import Old\nOld(x=1)\n"}
+    moved = {
+        "app/__init__.py": "",
+        "app/deep/__init__.py": "",
+        "app/deep/use.py": user["app/use.py"],
+    }
+    other = {"app/__init__.py": "", "app/use.py": "from lib.params import New\n"}
+    shelves.publish(made, "app", {"1.0": user, "1.1": moved, "2.0": other}, year=2023)
+    return made
+
+
+def test_releases_are_final_fit_the_machine_and_are_not_yanked(tmp_path):
+    with shelves.shelf(tmp_path, index()) as (shelf, _):
+        assert [str(item.version) for item in shelf.releases("lib")] == ["1.0", "1.1", "2.0", "3.0"]
+    with shelves.shelf(tmp_path, index(), pins={"lib": "2.0rc1"}) as (shelf, _):
+        assert [str(item.version) for item in shelf.releases("lib")][2] == "2.0rc1"
+        assert shelf.release("lib", "2.0rc1") is not None
+        assert shelf.release("lib", "9") is None
+
+
+def test_a_release_without_a_hash_is_refused_where_nothing_may_be_fetched(tmp_path):
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    (folder / "lib-1.0-py3-none-any.whl").write_bytes(wheel_bytes("lib", "1.0"))
+    store = Store.open(tmp_path / "cache")
+    http = Http(attempts=1, offline=True)
+    place = Place(name="own", address=f"{folder.as_uri()}/", flat=True, timed=False)
+    tags = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+    rules = Rules(as_of=datetime.date(2025, 1, 1), tags=tags, pins={})
+    catalogue = Catalogue(Indexes({"own": place}, {}, "own", http), rules, http, store)
+    release = Shelf(catalogue, Library(store), store).release("lib", "1.0")
+    assert release is not None
+    with pytest.raises(FetchFailed, match="the index own gives no hash of it") as caught:
+        Shelf(catalogue, Library(store), store).wheel("lib", release)
+    assert caught.value.hint == "run once without --offline"
+    # A folder needs no network: its files are hashed offline too.
+    wheel = Shelf(catalogue, Library(store, http), store).wheel("lib", release)
+    assert wheel.sha256 == sha256(wheel_bytes("lib", "1.0"))
+
+
+def test_the_release_of_a_day_is_the_newest_before_it(tmp_path):
+    with shelves.shelf(tmp_path, index()) as (shelf, _):
+        releases = shelf.releases("lib")
+        day = datetime.datetime(2024, 2, 15, tzinfo=datetime.UTC)
+        found = at_time(releases, day)
+        assert found is not None
+        assert str(found.version) == "1.1"
+        assert at_time(releases, None) is None
+        assert at_time(releases, day.replace(year=2000)) is None
+
+
+def evidence(relation, subject, *, file="app/use.py"):
+    return Evidence(
+        relation=relation, package="app", version="1.0", other="lib", subject=subject, file=file
+    )
+
+
+@pytest.mark.parametrize(
+    ("relation", "subject", "expected"),
+    [
+        (Relation.NAME, "lib.params:Old", [False, True, True]),
+        (Relation.NAME, "lib.params:New", [True, False, False]),
+        (Relation.MODULE, "lib.net.ports", [True, True, False]),
+        (Relation.MODULE, "lib.net", [True, True, False]),
+        (Relation.MODULE, "lib", [False, False, False]),
+        (Relation.ATTRIBUTE, "lib.params.Old.x", [False, True, True]),
+        (Relation.KEYWORD, "lib.params.make(size)", [None, False, False]),
+        (Relation.KEYWORD, "lib.params.make(width)", [None, True, True]),
+        (Relation.SYMBOL, "_Z1fv", [None, None, None]),
+    ],
+)
+def test_what_a_version_lacks(tmp_path, relation, subject, expected):
+    with shelves.shelf(tmp_path, index()) as (shelf, _):
+        releases = [shelf.release("lib", version) for version in ("1.0", "2.0", "3.0")]
+        wanted = evidence(relation, subject)
+        assert [lacks(shelf, wanted, item) for item in releases if item] == expected
+
+
+def test_an_answer_is_remembered_by_the_wheel(tmp_path):
+    wanted = evidence(Relation.NAME, "lib.params:New")
+    for first in (True, False):
+        with shelves.shelf(tmp_path, index()) as (shelf, site):
+            release = shelf.release("lib", "1.0")
+            assert release is not None
+            assert lacks(shelf, wanted, release) is True
+            assert bool(site.asked("packages/lib-1.0-py3-none-any.whl")) is first
+
+
+def test_an_answer_is_of_the_code_that_gave_it(tmp_path, monkeypatch):
+    wanted = evidence(Relation.NAME, "lib.params:New")
+    with shelves.shelf(tmp_path, index()) as (shelf, _):
+        release = shelf.release("lib", "1.0")
+        assert release is not None
+        assert lacks(shelf, wanted, release) is True
+        monkeypatch.setitem(boundaries._ASKS, Relation.NAME, lambda world, subject: False)
+        assert lacks(shelf, wanted, release) is True  # as it was answered before
+        monkeypatch.setattr(boundaries, "code_digest", lambda module: f"another {module}")
+        assert lacks(shelf, wanted, release) is False
+
+
+@pytest.mark.parametrize(
+    ("relation", "subject", "expected"),
+    [
+        (Relation.NAME, "lib.params:Old", [True, True, False]),
+        (Relation.KEYWORD, "lib.params.Old(x)", [True, True, False]),
+        (Relation.KEYWORD, "lib.params.Old(y)", [False, False, False]),
+        (Relation.MODULE, "lib.params", [True, True, True]),
+        (Relation.PACKAGE, "lib", [True, True, True]),
+        (Relation.SYMBOL, "_Z1fv", [False, False, False]),
+    ],
+)
+def test_who_asks_for_it_and_in_which_versions(tmp_path, relation, subject, expected):
+    with shelves.shelf(tmp_path, index()) as (shelf, _):
+        wanted = evidence(relation, subject)
+        assert [asks(shelf, wanted, item) for item in shelf.releases("app")] == expected
+
+
+def test_a_registered_name_is_looked_for_in_the_registry_of_the_other(tmp_path):
+    made = LocalIndex()
+    place = "transformers/models/auto/configuration_auto.py"
+    base = {"transformers/__init__.py": "", "transformers/models/__init__.py": ""}
+    base["transformers/models/auto/__init__.py"] = ""
+    free = {**base, place: 'CONFIG_MAPPING_NAMES = OrderedDict([("bert", "BertConfig")])\n'}
+    taken = {**base, place: 'CONFIG_MAPPING_NAMES = OrderedDict([("aimv2", "Aimv2Config")])\n'}
+    shelves.publish(made, "transformers", {"4.53.3": free, "4.54.0": taken})
+    wanted = Evidence(
+        relation=Relation.REGISTERED,
+        package="vllm",
+        version="0.9.2",
+        other="transformers",
+        subject="transformers.AutoConfig.register(aimv2)",
+    )
+    with shelves.shelf(tmp_path, made) as (shelf, _):
+        found = [lacks(shelf, wanted, item) for item in shelf.releases("transformers")]
+    assert found == [False, True]

@@ -1,0 +1,90 @@
+"""Attributes that were there when their reader was written, behind a class that answers for any."""
+
+import pytest
+
+from imgbuild.audit.main_path.closure import main_path
+from imgbuild.learn.removed_attributes import check, parts
+from imgbuild.report import Relation, Severity
+from tests import shelves
+from tests.localindex import LocalIndex
+
+HEAD = {"transformers/__init__.py": "from transformers.base import Base, Fast\n"}
+BASE = "class Base:\n{body}\n    def __getattr__(self, key):\n        return self.table[key]\n"
+FAST = "class Fast(Base):\n    pass\n"
+OLD = BASE.format(body="    @property\n    def extended(self):\n        return []\n") + FAST
+GONE = BASE.format(body="    kept = 1\n") + FAST
+TABLED = BASE.format(body="    NAMES = ['extended']\n") + FAST
+READER = (
+    "from typing import Union\n"
+    "from transformers import Base, Fast\n"
+    "Tokenizer = Union[Base, Fast]\n"
+    "class LLM:\n"
+    "    def __init__(self, tokenizer: Tokenizer):\n"
+    "        self.words = {expression}\n"
+)
+
+
+def findings(folder, new, expression="tokenizer.extended", first="4.0.0"):
+    index = LocalIndex()
+    shelves.publish(
+        index,
+        "transformers",
+        {
+            first: {**HEAD, "transformers/base.py": OLD},
+            "5.0.0": {**HEAD, "transformers/base.py": new},
+        },
+        year=2024 if first == "4.0.0" else 2026,
+    )
+    vllm = {"vllm/__init__.py": READER.format(expression=expression)}
+    index.wheel(
+        "vllm",
+        "0.8.5",
+        files={path: text.encode() for path, text in vllm.items()},
+        uploaded="2024-01-20T00:00:00Z",
+    )
+    with shelves.shelf(folder, index) as (shelf, _):
+        releases = {name: shelf.releases(name)[-1] for name in ("vllm", "transformers")}
+        world = shelf.world(releases)
+        return check(world, main_path(world), lambda: shelf)
+
+
+def test_what_the_reader_knew_and_nobody_answers_for_now_is_an_error(tmp_path):
+    (found,) = findings(tmp_path, GONE)
+    assert found.severity is Severity.ERROR
+    assert found.evidence is not None
+    assert found.evidence.relation is Relation.ATTRIBUTE
+    assert (found.evidence.file, found.evidence.line) == ("vllm/__init__.py", 6)
+    assert found.evidence.subject == "transformers.Base.extended"
+    assert (found.evidence.other, found.evidence.other_version) == ("transformers", "5.0.0")
+
+
+@pytest.mark.parametrize(
+    ("new", "expression"),
+    [
+        (TABLED, "tokenizer.extended"),  # the word is there: `__getattr__` may know it
+        (OLD, "tokenizer.extended"),
+        (GONE, "tokenizer.never"),  # it never was there: set by somebody else
+        (GONE, "getattr(tokenizer, 'extended', None)"),
+    ],
+)
+def test_what_somebody_may_answer_for_is_none(tmp_path, new, expression):
+    assert findings(tmp_path, new, expression) == []
+
+
+def test_nothing_is_said_where_the_reader_is_older_than_all_releases(tmp_path):
+    assert findings(tmp_path, GONE, first="4.9.0") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Union[A, b.B[C, D]]", ["A", "b.B[C, D]"]),
+        ("typing.Optional['A']", ["A"]),
+        ("A | B | None", ["A", "B"]),
+        ('"A | B"', ["A", "B"]),
+        ("list[A]", ["list[A]"]),
+        ("", []),
+    ],
+)
+def test_the_members_of_a_union(text, expected):
+    assert parts(text) == expected

@@ -1,0 +1,49 @@
+"""What differs is told by its key, shortly, and never as two texts that look the same."""
+
+from __future__ import annotations
+
+from imgbuild.lock import drift
+from imgbuild.matrix.model import User
+from tests import samples
+
+
+def test_nothing_differs():
+    assert drift.lines("settings", samples.lock().settings, samples.lock().settings) == []
+
+
+def test_keys_of_mappings_and_fields_of_structs_are_named():
+    assert drift.lines("m", {"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3, "d": 4}}) == [
+        "m.a.c: the matrix says 2, the lock 3",
+        "m.a.d: only the lock has it",
+    ]
+    other = User(name="imgbuild", uid=1001, gid=1000, home="/home/imgbuild")
+    found = drift.lines("user", samples.USER, other)
+    assert found == ["user.uid: the matrix says 1000, the lock 1001"]
+
+
+def test_many_differences_are_counted():
+    found = drift.lines("m", {}, {f"key{number:02}": 1 for number in range(20)})
+    assert len(found) == 8
+    assert found[-1] == "m: 13 more differences"
+    assert len(drift.lines("m", {}, {str(number): 1 for number in range(8)})) == 8
+
+
+def test_long_texts_are_cut_where_they_differ():
+    (line,) = drift.lines("m", "a" * 500 + "b" + "c" * 500, "a" * 500 + "d" + "c" * 500)
+    assert "aaabccc" in line
+    assert "aaadccc" in line
+    assert len(line) < 250
+    (line,) = drift.lines("m", "a" * 500, "a" * 501)
+    ours, theirs = line.split(", the lock ")
+    assert ours.count("a") != theirs.count("a")
+
+
+def test_long_lists_tell_their_items():
+    shared = [{"package": "p", "paths": [str(number)]} for number in range(20)]
+    gone = {"package": "q", "paths": []}
+    found = drift.lines("drop", shared, [*shared, gone])
+    assert found == ['drop: only the lock has {"package":"q","paths":[]}']
+    assert drift.lines("drop", shared, shared[::-1]) == [
+        "drop: the same items, in another order or number"
+    ]
+    assert drift.lines("cmd", ["a"], ["b"]) == ['cmd: the matrix says ["a"], the lock ["b"]']

@@ -1,0 +1,271 @@
+"""The lock of an extension: the sum, nothing published changed; when it is out of date."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild import codec
+from imgbuild.cache.store import Store
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.lock import extension, published
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import AddedFolder, Lock
+from imgbuild.lock.resolution import Wheel
+from imgbuild.plan.plan import (
+    AddedDebsRecipe,
+    AddedFilesRecipe,
+    FilesRecipe,
+    WheelsRecipe,
+    base_of,
+    plan,
+)
+from imgbuild.values import Arch, sha256
+from tests import extended, renderworld, samples
+
+REPOSITORY = Path(__file__).parents[3]
+GOLDEN = """\
+{
+  "target": "small",
+  "lock": "LOCK",
+  "digest": "DIGEST",
+  "packages": ["rsync"],
+  "files": {
+    "/opt/team/train.sh": {"file": "train.sh", "size": 24, "sha256": "SCRIPT", "mode": "0755"}
+  },
+  "links": {"/opt/team/start": "train.sh"},
+  "arch": {
+    "x86_64": {
+      "manifest": "DIGEST",
+      "wheels": ["einops", "wandb"],
+      "debs": ["libpopt0", "rsync"]
+    }
+  }
+}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return extended.repository(tmp_path)
+
+
+def made(path: Path, *more: Wheel) -> Lock:
+    matrix = extended.read(path)
+    return extension.make_lock(matrix, extended.OWN, extended.resolved(matrix, *more))
+
+
+def test_what_is_added_stands_at_the_end_of_the_lock(path: Path) -> None:
+    text = codec.encode(made(path)).decode()
+    folder = path.parent / "published/small"
+    due = GOLDEN.replace("LOCK", sha256((folder / published.LOCK).read_bytes()))
+    due = due.replace("SCRIPT", sha256(extended.SCRIPT))
+    due = due.replace("DIGEST", extended.read(path).below["small"].digest)
+    found = json.loads(text)
+    assert list(found)[-1] == "extends"
+    assert found["extends"] == json.loads(due)
+    assert codec.decode(text.encode(), Lock, file="lock.json") == made(path)
+
+
+def test_settings_are_the_published_ones_changed_by_the_row(path: Path) -> None:
+    lock, old = made(path), extended.published()
+    assert lock.settings.env == {**old.settings.env, "WANDB_MODE": "offline"}
+    changed = {
+        key: value
+        for key, value in lock.settings.labels.items()
+        if old.settings.labels.get(key) != value
+    }
+    assert changed == {
+        "dev.imgbuild.as-of": "2025-07-01",
+        "dev.imgbuild.extends": "small",
+        "dev.imgbuild.target": "ours",
+        "dev.imgbuild.version.wandb": "0.20.1",
+        "org.example.team": "rl",
+        "org.opencontainers.image.base.digest": extended.read(path).below["small"].digest,
+        "org.opencontainers.image.title": "ours",
+    }
+    assert lock.requirements == {**old.requirements, "einops": ">=0.8", "wandb": "==0.20.1"}
+    assert (lock.settings.entrypoint, lock.settings.cmd) == (
+        old.settings.entrypoint,
+        old.settings.cmd,
+    )
+
+
+def test_a_row_may_say_another_command(path: Path) -> None:
+    text = path.read_text(encoding="utf-8") + "    cmd: [/opt/team/train.sh]\n    entrypoint: []\n"
+    path.write_text(text, encoding="utf-8")
+    settings = made(path).settings
+    assert (settings.entrypoint, settings.cmd) == ((), ("/opt/team/train.sh",))
+
+
+def test_the_published_layers_come_first_and_are_the_same(path: Path) -> None:
+    below = plan(extended.published(), Arch.X86_64).layers
+    layers = plan(made(path), Arch.X86_64).layers
+    assert layers[: len(below)] == below, "a drop beside an added package touches none of them"
+    added = layers[len(below) :]
+    assert [layer.name for layer in added] == ["added-debs", "added-wandb", "added-group-1",
+                                               "added-files"]  # fmt: skip
+    debs, big, group, files = (layer.recipe for layer in added)
+    assert isinstance(debs, AddedDebsRecipe)
+    assert [deb.package for deb in debs.debs] == ["libpopt0", "rsync"]
+    assert debs.base == below[0].recipe
+    assert isinstance(big, WheelsRecipe)
+    assert isinstance(group, WheelsRecipe)
+    assert isinstance(files, AddedFilesRecipe)
+    assert [wheel.package for wheel in (*big.wheels, *group.wheels)] == ["wandb", "einops"]
+    assert isinstance(files.below, FilesRecipe)
+
+
+def test_a_base_has_its_added_system_packages(path: Path) -> None:
+    names = [layer.name for layer in base_of(plan(made(path), Arch.X86_64)).layers]
+    assert names == ["debian-12", "added-debs"]
+
+
+def test_added_layers_may_go_over_the_published_limit(path: Path) -> None:
+    matrix = extended.read(path)
+    more = [samples.wheel(f"big-{number}", size=5000) for number in range(60)]
+    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix, *more))
+    layers = plan(lock, Arch.X86_64).layers
+    assert lock.layers.limit < len(layers) <= 120
+    below = plan(extended.published(), Arch.X86_64).layers
+    assert layers[: len(below)] == below
+
+
+@pytest.mark.parametrize(
+    ("change", "moved"),
+    [
+        (lambda folder: (folder / "train.sh").write_bytes(b"other"), "added-files"),
+        (
+            lambda folder: (folder / "matrix.yaml").write_text(
+                extended.MATRIX.replace('"0755"', '"0700"'), encoding="utf-8"
+            ),
+            "added-files",
+        ),
+    ],
+)
+def test_a_change_moves_its_own_layer_only(path: Path, change, moved: str) -> None:
+    before = {layer.name: layer.id for layer in plan(made(path), Arch.X86_64).layers}
+    change(path.parent)
+    after = {layer.name: layer.id for layer in plan(made(path), Arch.X86_64).layers}
+    assert {name for name in before if before[name] != after[name]} == {moved}
+
+
+def test_nothing_of_an_ordinary_lock_changes() -> None:
+    assert b"extends" not in codec.encode(samples.lock())
+    for file in sorted((REPOSITORY / "images").glob("*/lock.json")):
+        lock = locks.read_lock(REPOSITORY / "images", file.parent.name)
+        assert codec.encode(lock) == file.read_bytes()
+        assert locks.published_part(lock, next(iter(lock.arch))) is lock
+
+
+# -- out of date
+
+
+def test_a_fresh_lock_is_current(path: Path) -> None:
+    assert extension.stale(made(path), extended.read(path)) == ()
+
+
+def test_folders_of_the_base_do_not_make_a_lock_stale(path: Path) -> None:
+    lock = made(path)
+    assert lock.extends is not None
+    added = lock.extends.arch[Arch.X86_64]
+    folders = {"/opt": AddedFolder(mode="0700")}
+    arch = {Arch.X86_64: msgspec.structs.replace(added, folders=folders)}
+    extends = msgspec.structs.replace(lock.extends, arch=arch)
+    lock = msgspec.structs.replace(lock, extends=extends)
+    assert extension.stale(lock, extended.read(path)) == ()
+
+
+def test_a_changed_file_is_told(path: Path) -> None:
+    lock = made(path)
+    (path.parent / "train.sh").write_bytes(b"other")
+    (told,) = extension.stale(lock, extended.read(path))
+    assert told == (
+        f"train.sh has changed: sha256 {sha256(b'other')}, the lock says {sha256(extended.SCRIPT)}"
+    )
+    (path.parent / "train.sh").unlink()
+    (told,) = extension.stale(lock, extended.read(path))
+    assert "train.sh: No such file or directory, and matrix.yaml adds it" in told
+
+
+def test_another_published_target_is_told(path: Path) -> None:
+    lock = made(path)
+    extended.publish(path.parent / "published/small", extended.published(samples.wheel("new")))
+    (told,) = extension.stale(lock, extended.read(path))
+    assert told.startswith("it stands on small sha256:")
+    assert str(path.parent / "published/small/lock.json") in told
+
+
+def test_a_published_package_that_is_gone_is_told(path: Path) -> None:
+    lock = made(path)
+    resolution = lock.arch[Arch.X86_64]
+    less = tuple(wheel for wheel in resolution.wheels if wheel.package != "numpy")
+    changed = msgspec.structs.replace(resolution, wheels=less)
+    broken = msgspec.structs.replace(lock, arch={Arch.X86_64: changed})
+    assert "x86_64: numpy 2.2.6 of small is not locked" in extension.stale(
+        broken, extended.read(path)
+    )
+
+
+def test_a_published_package_that_was_built_stays_what_it_is(tmp_path: Path) -> None:
+    lock = extended.published()
+    old = msgspec.structs.replace(lock.arch[Arch.X86_64], built=(renderworld.BUILT,))
+    lock = msgspec.structs.replace(lock, arch={Arch.X86_64: old})
+    path = extended.repository(tmp_path, lock=lock)
+    own = made(path)
+    assert own.arch[Arch.X86_64].built == (renderworld.BUILT,)
+    assert extension.stale(own, extended.read(path)) == ()
+    other = msgspec.structs.replace(renderworld.BUILT, env={})
+    changed = msgspec.structs.replace(own.arch[Arch.X86_64], built=(other,))
+    own = msgspec.structs.replace(own, arch={Arch.X86_64: changed})
+    (told,) = extension.stale(own, extended.read(path))
+    assert told == "x86_64: antlr4-python3-runtime 4.9.3 of small is not locked"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("[rsync]", "[rsync, jq]", "x86_64: Debian package jq is not locked"),
+        ('"0.20.1"', '"0.21.0"', "x86_64: wandb 0.20.1 is locked, wandb==0.21.0 is wanted"),
+        ('"0755"', '"0700"', "extends.files./opt/team/train.sh.mode: the matrix says"),
+        ("value: offline", "value: online", "settings.env.WANDB_MODE: the matrix says"),
+    ],
+)
+def test_a_changed_row_is_told(path: Path, old: str, new: str, told: str) -> None:
+    lock = made(path)
+    path.write_text(extended.MATRIX.replace(old, new), encoding="utf-8")
+    reasons = extension.stale(lock, extended.read(path))
+    assert any(reason.startswith(told) for reason in reasons), reasons
+
+
+def test_a_lock_of_an_extension_is_stale_in_an_ordinary_matrix(path: Path) -> None:
+    lock = made(path)
+    reasons = extension.stale(lock, samples.matrix())
+    assert reasons == ("the matrix has no target ours",)
+
+
+# -- files
+
+
+def test_added_files_come_into_the_store_as_they_were_locked(path: Path, tmp_path: Path) -> None:
+    lock, matrix = made(path), extended.read(path)
+    store = Store.open(tmp_path / "cache")
+    due = {sha256(extended.SCRIPT), "0" * 64}
+    assert extension.bring(lock, due, matrix, store) == {sha256(extended.SCRIPT)}
+    kept = store.file(sha256(extended.SCRIPT))
+    assert kept is not None
+    assert kept.read_bytes() == extended.SCRIPT
+    (path.parent / "train.sh").write_bytes(b"other")
+    with pytest.raises(IntegrityError, match=r"train\.sh has sha256") as caught:
+        extension.bring(lock, due, matrix, store)
+    assert caught.value.hint == "imgbuild lock --target ours"
+
+
+def test_a_file_that_is_not_there_is_refused(path: Path) -> None:
+    (path.parent / "train.sh").unlink()
+    with pytest.raises(InputError, match=r"train\.sh: No such file or directory") as caught:
+        made(path)
+    assert caught.value.hint == "add the file, or take it out of `files`"

@@ -1,0 +1,119 @@
+"""The lock says what the matrix says, is read back as written, and knows when it is out of date."""
+
+from __future__ import annotations
+
+import datetime
+
+import msgspec
+import pytest
+
+from imgbuild import codec
+from imgbuild.errors import InputError, LockStale
+from imgbuild.lock import lock
+from imgbuild.matrix.model import Variable, Wanted
+from imgbuild.values import Arch
+from tests import samples
+
+
+def test_a_lock_is_read_back_as_written(tmp_path):
+    made = samples.lock(samples.wheel("trl"))
+    path = lock.lock_path(tmp_path, "small")
+    codec.write(path, made)
+    assert lock.read_lock(tmp_path, "small") == made
+    assert codec.encode(lock.read_lock(tmp_path, "small")) == path.read_bytes()
+
+
+def test_each_wheel_stands_on_a_line_of_its_own():
+    lines = codec.encode(samples.lock(samples.wheel("trl"))).decode().splitlines()
+    assert sum('"package": "trl"' in line and '"sha256"' in line for line in lines) == 1
+
+
+def test_a_lock_holds_no_address():
+    assert b"://" not in codec.encode(samples.lock())
+
+
+def test_an_absent_lock_says_how_to_make_it(tmp_path):
+    with pytest.raises(LockStale) as caught:
+        lock.read_lock(tmp_path, "small")
+    assert caught.value.hint == "make it with: imgbuild lock --target small"
+
+
+def test_another_format_is_refused_before_it_is_read(tmp_path):
+    path = lock.lock_path(tmp_path, "small")
+    codec.write(path, {"format": 99, "unheard": "of"})
+    with pytest.raises(LockStale, match="lock format 99"):
+        lock.read_lock(tmp_path, "small")
+
+
+def test_the_lock_of_another_target_is_refused(tmp_path):
+    path = lock.lock_path(tmp_path, "large")
+    codec.write(path, samples.lock())
+    with pytest.raises(InputError, match="is the lock of another target") as caught:
+        lock.read_lock(tmp_path, "large")
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.value, problem.expected) == (str(path), "small", "large")
+
+
+def test_a_broken_lock_names_the_file(tmp_path):
+    path = lock.lock_path(tmp_path, "small")
+    damages: tuple[object, ...] = ({"format": 1, "target": 5}, {"format": "one"}, [])
+    for damage in damages:
+        codec.write(path, damage)
+        with pytest.raises(InputError, match=r"lock\.json is not a valid lock$") as caught:
+            lock.read_lock(tmp_path, "small")
+        assert "_Versioned" not in str(caught.value.problems[0])
+        remedy = "restore it from git, or make it anew with: imgbuild lock --target small"
+        assert caught.value.hint == remedy
+
+
+def test_a_fresh_lock_is_current():
+    assert lock.stale(samples.lock(), samples.matrix()) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"pins": {"torch": "2.7.0"}}, "torch 2.6.0 is locked, torch==2.7.0 is wanted"),
+        ({"pins": {"torch": "2.6.0", "trl": "1.0"}}, "trl==1.0 is not locked"),
+        ({"as_of": datetime.date(2025, 7, 1)}, "as_of"),
+        ({"cuda": "12.6"}, "cuda"),
+        ({"arch": (Arch.X86_64, Arch.ARM64)}, "arch: the matrix says arm64, x86_64"),
+        ({"env": {"A": Variable(value="b", reason=samples.REASON)}}, "settings"),
+        ({"requires": {"pip": Wanted(spec=">=25", reason=samples.REASON)}}, "pip 1.0 is locked"),
+    ],
+)
+def test_a_change_of_the_matrix_is_seen_without_solving(changes, word):
+    reasons = lock.stale(samples.lock(), samples.matrix(**changes))
+    assert any(word in reason for reason in reasons), reasons
+
+
+def test_a_reason_names_the_keys_that_differ():
+    made = samples.lock(of=samples.matrix(labels={"x": "1", "y": "1"}))
+    due = samples.matrix(env={"FOO": Variable(value="a", reason=samples.REASON)}, labels={"y": "2"})
+    assert set(lock.stale(made, due)) == {
+        "settings.env.FOO: only the matrix has it",
+        "settings.labels.x: only the lock has it",
+        'settings.labels.y: the matrix says "2", the lock "1"',
+    }
+
+
+def test_a_missing_debian_package_is_seen():
+    made = samples.lock()
+    less = msgspec.structs.replace(made.arch[Arch.X86_64], debs=(samples.deb("bash"),))
+    reasons = lock.stale(msgspec.structs.replace(made, arch={Arch.X86_64: less}), samples.matrix())
+    assert reasons == ("x86_64: Debian package python3 is not locked",)
+
+
+def test_a_target_that_left_the_matrix_is_seen():
+    made = msgspec.structs.replace(samples.lock(), target="gone")
+    assert lock.stale(made, samples.matrix()) == ("the matrix has no target gone",)
+
+
+def test_the_targets_words_win_over_the_images():
+    target = samples.matrix(
+        env={"PATH": Variable(value="/own", reason=samples.REASON)}, labels={"own": "1"}
+    )
+    settings = samples.lock(of=target).settings
+    assert settings.env["PATH"] == "/own"
+    assert settings.labels["own"] == "1"
+    assert settings.labels["dev.imgbuild.gpu"] == "9.0"

@@ -1,0 +1,378 @@
+"""A matrix that extends: what it leaves out is the published lock's, and what is wrong is told."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+import yaml
+
+from imgbuild.assemble import sources
+from imgbuild.deb import apt
+from imgbuild.errors import InputError
+from imgbuild.lock import extension, published
+from imgbuild.matrix.load import load
+from imgbuild.matrix.schema import EXTENSION_FILE, extension_schema, published_extension
+from imgbuild.matrix.select import select
+from imgbuild.values import Arch
+from tests import extended, samples
+from tests.unit.matrix_text import RIGHT
+
+REPOSITORY = Path(__file__).parents[3]
+MARK = "§"
+
+
+def test_what_a_row_leaves_out_is_the_published_locks(tmp_path: Path) -> None:
+    matrix = extended.read(extended.repository(tmp_path))
+    target, lock = matrix.targets[extended.OWN], extended.published()
+    assert (target.cuda, target.base, target.arch) == ("12.4", "debian-12", (Arch.X86_64,))
+    assert target.gpu == ("9.0",)
+    assert target.flashinfer.mode == "off"
+    assert target.as_of == datetime.date(2025, 7, 1)
+    versions = lock.arch[Arch.X86_64].versions
+    assert target.pins == {**versions, "wandb": "0.20.1"}
+    assert set(target.requires) == {"einops"}
+    assert matrix.image.prefix == lock.settings.prefix
+    assert matrix.layers.named == lock.layers.named
+    assert matrix.bases["debian-12"].glibc == lock.base.glibc
+    assert matrix.default_index == "pypi"
+    assert published.kept(matrix, extended.OWN, Arch.X86_64) == lock.arch[Arch.X86_64]
+    assert published.added_packages(matrix, extended.OWN) == ("rsync",)
+
+
+def test_a_row_that_says_least(tmp_path: Path) -> None:
+    text = extended.MATRIX.partition("    as_of")[0]
+    target = extended.read(extended.repository(tmp_path, text)).targets[extended.OWN]
+    assert target.as_of == datetime.date(2025, 6, 20)
+    assert target.requires == {}
+
+
+def test_a_table_shows_what_publishers_and_users_pinned(tmp_path: Path) -> None:
+    matrix = extended.read(extended.repository(tmp_path))
+    (found,) = published.shown(matrix, select(matrix, [extended.OWN], everything=False, arches=[]))
+    assert found.target.pins == {"torch": "2.6.0", "wandb": "0.20.1"}
+
+
+def test_an_ordinary_matrix_is_read_as_ever(tmp_path: Path) -> None:
+    (tmp_path / "matrix.yaml").write_text(RIGHT, encoding="utf-8")
+    found = published.load(tmp_path / "matrix.yaml")
+    assert found == load(tmp_path / "matrix.yaml")
+    assert published.below(found, "cu124-vllm") is None
+    assert published.kept(found, "cu124-vllm", Arch.X86_64) is None
+    assert published.added_packages(found, "cu124-vllm") == ()
+    with pytest.raises(InputError, match="extends no published target"):
+        published.published(tmp_path / "matrix.yaml")
+
+
+PROBLEMS = {
+    "another target": ("extends: small", "extends: §smal", "extends", "unknown published target"),
+    "the same name": ("  ours:", "  §small:", "small", "two images of one name"),
+    "an older day": ("2025-07-01", "§2025-06-01", "as_of", "were uploaded until 2025-06-20"),
+    "another torch": (
+        'wandb: "0.20.1"',
+        'torch: §"2.7.0"',
+        "pins.torch",
+        "small has torch 2.6.0, and what it has stays as it is",
+    ),
+    "another range": (
+        'einops: {spec: ">=0.8"',
+        'numpy: §{spec: ">=3"',
+        "requires.numpy",
+        "small has numpy 2.2.6, and what it has stays as it is",
+    ),
+    "a folder that is a link": (
+        "/opt/team/train.sh: {",
+        "§/bin/train: {",
+        "files./bin/train",
+        "/bin is no plain folder",
+    ),
+    "a temporary folder": (
+        "/opt/team/start: {",
+        "§/tmp/start: {",
+        "links./tmp/start",
+        "/tmp is no plain folder",
+    ),
+    "a path of packages": (
+        "/opt/team/train.sh: {",
+        "§/opt/venv/bin/train: {",
+        "files./opt/venv/bin/train",
+        "comes from packages",
+    ),
+    "the place of the environment": (
+        "/opt/team/train.sh: {",
+        "§/opt/venv: {",
+        "files./opt/venv",
+        "has this, or something it needs below it",
+    ),
+    "the interpreter's folder": (
+        "/opt/team/start: {",
+        "§/usr/bin: {",
+        "links./usr/bin",
+        "has this, or something it needs below it",
+    ),
+    "no absolute path": (
+        "/opt/team/train.sh: {",
+        "§train.sh: {",
+        "files.train.sh",
+        "the text has another form",
+    ),
+    "a file and a link": (
+        "/opt/team/start: {to",
+        "§/opt/team/train.sh: {to",
+        "files./opt/team/train.sh",
+        "a link stands at this path too",
+    ),
+    "a file used as a folder": (
+        "/opt/team/start: {",
+        "§/opt/team/train.sh/start: {",
+        "links./opt/team/train.sh/start",
+        "/opt/team/train.sh is an added file, and nothing can lie below it",
+    ),
+    "a link used as a folder": (
+        "/opt/team/train.sh: {",
+        "§/opt/team/start/train.sh: {",
+        "files./opt/team/start/train.sh",
+        "/opt/team/start is an added link, and nothing can lie below it",
+    ),
+    "a file of another folder": (
+        "from: train.sh",
+        "from: §a/../../train.sh",
+        "files./opt/team/train.sh.from",
+        "the file lies outside the repository",
+    ),
+    "a file of this machine": (
+        "from: train.sh",
+        "from: §/etc/passwd",
+        "files./opt/team/train.sh.from",
+        "the path is absolute, and on another machine it leads elsewhere",
+    ),
+    "no permissions": ('"0755"', "§rwxr-xr-x", "files./opt/team/train.sh.mode", "another form"),
+    "no package of Debian's": ("[rsync]", "[§Rsync_]", "packages[0]", "another form"),
+    "a package twice": ("[rsync]", "[rsync, §rsync]", "packages[1]", "rsync stands here twice"),
+    "an index without address": (
+        "    labels:",
+        "    indexes: {wandb: §other}\n    labels:",
+        "indexes.wandb",
+        "unknown index",
+    ),
+    "a variable of imgbuild's": (
+        "WANDB_MODE",
+        "§LD_LIBRARY_PATH",
+        "env.LD_LIBRARY_PATH",
+        "would hide the driver's libraries",
+    ),
+    "another PATH": (
+        "WANDB_MODE: {",
+        "PATH: §{",
+        "env.PATH",
+        "the environment's commands do not come first",
+    ),
+    "a label of imgbuild's": (
+        "org.example.team",
+        "§dev.imgbuild.target",
+        "labels.dev.imgbuild.target",
+        "imgbuild sets this label itself",
+    ),
+    "files of published packages": (
+        "    labels:",
+        "    drop:\n      - §{package: torch, paths: [bin/x], reason: not needed}\n    labels:",
+        "drop[0]",
+        "torch is in layers of small",
+    ),
+    "another architecture": (
+        "    summary:",
+        "    arch: [§arm64]\n    summary:",
+        "arch[0]",
+        "unknown architecture of small",
+    ),
+    "an unknown key": ("    extends: small", "    extends: small\n    §base: x", "base", "unknown"),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_is_wrong_is_told_with_its_place(name: str, tmp_path: Path) -> None:
+    old, new, path, message = PROBLEMS[name]
+    assert extended.MATRIX.count(old) == 1
+    text = extended.MATRIX.replace(old, new)
+    before = text[: text.index(MARK)]
+    with pytest.raises(InputError) as caught:
+        published.load(extended.repository(tmp_path, text.replace(MARK, "")))
+    problems = caught.value.problems
+    told = [problem for problem in problems if message in problem.message]
+    assert told, [str(problem) for problem in problems]
+    assert told[0].path in (f"targets.{extended.OWN}.{path}", f"targets.{path}")
+    if name != "a file and a link":  # told where the file stands
+        assert told[0].line == before.count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        ("registry.example.org/team/small:v1", "a tag says nothing"),
+        ("Registry", "another form"),
+        (f"registry.example.org/small@sha256:{'0' * 64}", "digests.json says sha256:"),
+    ],
+)
+def test_an_image_that_is_not_the_published_one(image: str, message: str, tmp_path: Path) -> None:
+    text = extended.MATRIX.replace("    from: ../project", f"    image: {image}")
+    with pytest.raises(InputError) as caught:
+        published.load(extended.repository(tmp_path, text))
+    assert message in caught.value.problems[0].message
+    assert caught.value.problems[0].line == 5
+
+
+@pytest.mark.parametrize("image", ["registry.example.org:5000/a/b", "oci:../image", "localhost/x"])
+def test_places_of_an_image(image: str, tmp_path: Path) -> None:
+    text = extended.MATRIX.replace("    from: ../project", f"    image: {image}")
+    assert extended.read(extended.repository(tmp_path, text)).below["small"].image == image
+
+
+def test_a_link_that_leads_out_of_the_repository(tmp_path: Path) -> None:
+    path = extended.repository(tmp_path / "ours")
+    (path.parent / "train.sh").rename(path.parent / "other.sh")
+    (path.parent / "train.sh").symlink_to("other.sh")
+    extended.read(path)  # one that stays inside is as good as the file
+    (path.parent / "other.sh").rename(tmp_path / "other.sh")
+    (path.parent / "train.sh").unlink()
+    (path.parent / "train.sh").symlink_to("../other.sh")
+    with pytest.raises(InputError) as caught:
+        published.load(path)
+    (problem,) = caught.value.problems
+    assert f"a link leads to {tmp_path}/other.sh, outside the repository" in problem.message
+    assert problem.path == "targets.ours.files./opt/team/train.sh.from"
+    assert (problem.line, problem.value) == (16, "train.sh")
+    assert problem.expected == "a file of the repository itself: copy it there"
+
+
+@pytest.mark.parametrize("source", ["train.sh", "folder/train.sh"])
+def test_links_in_a_circle(source: str, tmp_path: Path) -> None:
+    path = extended.repository(
+        tmp_path, extended.MATRIX.replace("from: train", f"from: {source[:-3]}")
+    )
+    (tmp_path / "train.sh").unlink()
+    loop = tmp_path / Path(source).parts[0]
+    loop.symlink_to(loop.name)
+    matrix = extended.read(path)
+    with pytest.raises(InputError, match=f"{source}: Too many levels of symbolic links"):
+        extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
+
+
+def test_two_published_targets_keep_their_own_bases(tmp_path: Path) -> None:
+    """Two publishers call their bases alike, and their default indexes not."""
+    lock = extended.published()
+    base = msgspec.structs.replace(lock.base, suite="trixie", python="3.13", glibc="2.41")
+    wheels = tuple(
+        msgspec.structs.replace(wheel, index="mirror") for wheel in lock.arch[Arch.X86_64].wheels
+    )
+    other = msgspec.structs.replace(
+        lock,
+        target="other",
+        base=base,
+        indexes={"torch": "mirror"},
+        arch={Arch.X86_64: msgspec.structs.replace(lock.arch[Arch.X86_64], wheels=wheels)},
+    )
+    extended.publish(tmp_path / "published/other", other)
+    text = extended.MATRIX.replace("targets:\n", "  other: {lock: published/other}\ntargets:\n")
+    text += "  theirs: {extends: other, summary: on the other one}\n"
+    matrix = extended.read(extended.repository(tmp_path, text))
+    found = {name: matrix.bases[target.base] for name, target in matrix.targets.items()}
+    assert (found["ours"].glibc, found["theirs"].glibc) == ("2.36", "2.41")
+    assert matrix.indexes.keys() >= set(matrix.targets["theirs"].indexes.values())
+
+
+def test_system_packages_come_from_the_mirrors_of_the_targets_own_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other target's base, which is called the same, is an image of a registry."""
+    monkeypatch.setattr(apt, "mirrors", lambda base: base.mirrors)  # not this machine's own
+    lock = extended.published()
+    image = f"quay.example/base:1@sha256:{'c' * 64}"
+    base = msgspec.structs.replace(lock.base, kind="registry", image=image, packages=())
+    other = msgspec.structs.replace(lock, target="another", base=base)
+    extended.publish(tmp_path / "published/another", other)
+    text = extended.MATRIX.replace(
+        "published:\n", "mirrors: ['https://mirror.example/debian']\npublished:\n"
+        "  another: {lock: published/another}\n",
+    )  # fmt: skip
+    matrix = extended.read(extended.repository(tmp_path, text))
+    own = msgspec.structs.replace(lock, target=extended.OWN)
+    urls = sources.debian_urls(own, matrix)(samples.deb("rsync"))
+    assert [url.partition("pool/")[0] for url in urls] == ["https://mirror.example/debian/"]
+
+
+def test_a_registry_of_ones_own(tmp_path: Path) -> None:
+    text = extended.MATRIX + "registry: registry.example.org/team/images\n"
+    path = extended.repository(tmp_path, text)
+    assert extended.read(path).registry == "registry.example.org/team/images"
+    path.write_text(text.replace("/team/images", ""), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        published.load(path)
+    assert caught.value.problems[0].path == "registry"
+
+
+@pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ("indexes: {special: {url: 'https://me:hunter2@x.org/simple'}}\n", "indexes.special.url"),
+        ("mirrors: ['https://a.org/debian', 'https://me:hunter2@x.org/debian']\n", "mirrors[1]"),
+    ],
+)
+def test_an_address_with_a_login_is_refused_and_not_repeated(
+    tmp_path: Path, more: str, place: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        extended.read(extended.repository(tmp_path, extended.MATRIX + more))
+    [problem] = caught.value.problems
+    assert (problem.path, problem.message) == (place, "the url holds a user name or password")
+    assert "hunter2" not in str(problem)
+
+
+def test_an_index_whose_address_the_lock_does_not_tell(tmp_path: Path) -> None:
+    wheel = msgspec.structs.replace(samples.wheel("flash", "1.0"), index="special")
+    lock = msgspec.structs.replace(extended.published(wheel), indexes={"flash": "special"})
+    path = extended.repository(tmp_path, lock=lock)
+    with pytest.raises(InputError) as caught:
+        published.load(path)
+    (problem,) = caught.value.problems
+    assert "its flash comes from the index special" in problem.message
+    assert problem.path == "published.small.lock"
+    text = extended.MATRIX + "indexes: {special: {url: 'https://example.org/simple'}}\n"
+    path.write_text(text, encoding="utf-8")
+    assert extended.read(path).targets[extended.OWN].indexes == {"flash": "special"}
+
+
+def test_a_published_target_that_is_another_one(tmp_path: Path) -> None:
+    text = extended.MATRIX.replace("  small:\n", "  tiny:\n").replace(
+        "extends: small", "extends: tiny"
+    )
+    with pytest.raises(InputError, match="is the lock of small in format 1, not of tiny") as caught:
+        published.load(extended.repository(tmp_path, text))
+    assert "imgbuild init --refresh" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("file", [published.LOCK, published.SEAL])
+def test_a_copy_that_is_not_there(file: str, tmp_path: Path) -> None:
+    path = extended.repository(tmp_path)
+    (tmp_path / "published/small" / file).unlink()
+    with pytest.raises(InputError, match=f"{file}: no such file, and matrix.yaml extends small"):
+        published.load(path)
+
+
+# -- the schema
+
+
+def test_the_published_schema_is_current() -> None:
+    remedy = "make it anew with: imgbuild schema --extension --output extension.schema.json"
+    assert (REPOSITORY / EXTENSION_FILE).read_bytes() == published_extension(), remedy
+
+
+def test_the_schema_accepts_what_is_right_and_refuses_unknown_keys() -> None:
+    validator = jsonschema.Draft202012Validator(extension_schema())
+    document = json.loads(json.dumps(yaml.safe_load(extended.MATRIX), default=str))
+    assert [error.message for error in validator.iter_errors(document)] == []
+    document["targets"]["ours"]["base"] = "debian-12"
+    assert not validator.is_valid(document)

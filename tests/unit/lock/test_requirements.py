@@ -1,0 +1,46 @@
+"""Requirements files: pinned, hashed, without an address."""
+
+from __future__ import annotations
+
+import msgspec
+
+from imgbuild.lock import requirements
+from imgbuild.lock.resolution import Built, Locked
+from imgbuild.values import Arch
+from tests import samples
+
+
+def test_each_package_has_one_line_with_its_hash():
+    lock = samples.lock(samples.wheel("trl"))
+    text = requirements.text(lock, Arch.X86_64)
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert lines == [
+        f"{wheel.package}=={wheel.version} --hash=sha256:{wheel.sha256}"
+        for wheel in lock.arch[Arch.X86_64].wheels
+    ]
+    assert "://" not in text
+
+
+def test_the_head_gives_the_command():
+    text = requirements.text(samples.lock(), Arch.X86_64)
+    assert "pip install --no-deps --require-hashes -r requirements-x86_64.txt" in text
+
+
+def test_what_is_built_has_the_hashes_of_its_sdist_and_of_its_wheel():
+    built = Built(
+        package="antlr4-python3-runtime",
+        version="4.9.3",
+        index="pypi",
+        sdist=Locked(file="antlr4-python3-runtime-4.9.3.tar.gz", size=1, sha256="a" * 64),
+        env={},
+        requires=(),
+        wheel=Locked(file="antlr4_python3_runtime-4.9.3-py3-none-any.whl", size=1, sha256="b" * 64),
+    )
+    lock = samples.lock()
+    resolution = msgspec.structs.replace(lock.arch[Arch.X86_64], built=(built,))
+    text = requirements.text(
+        msgspec.structs.replace(lock, arch={Arch.X86_64: resolution}), Arch.X86_64
+    )
+    hashes = f"--hash=sha256:{'a' * 64} --hash=sha256:{'b' * 64}"
+    assert f"antlr4-python3-runtime==4.9.3 {hashes}\n" in text
+    assert "Built from its sdist" in text

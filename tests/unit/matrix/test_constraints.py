@@ -1,0 +1,174 @@
+"""Learned constraints: what they say of a world, how they come together, how they are written."""
+
+import threading
+
+import pytest
+
+from imgbuild.cache.store import Store
+from imgbuild.errors import InputError
+from imgbuild.matrix import constraints
+from imgbuild.matrix.constraints import Constraint
+
+
+def entry(versions=">=0.27,<=1.16.0", needs="vllm>=0.11.1", package="trl", **more):
+    return Constraint(package=package, versions=versions, needs=needs, **more)
+
+
+TRITON = entry("==3.2.0", "setuptools", "triton", missing=True, check="imports")
+
+
+def test_an_entry_is_violated_in_its_range_and_by_the_other_package_only():
+    assert entry().violated({"trl": "1.16.0", "vllm": "0.8.5.post1"})
+    assert not entry().violated({"trl": "0.26.2", "vllm": "0.8.5.post1"})
+    assert not entry().violated({"trl": "1.16.0", "vllm": "0.11.1"})
+    assert not entry().violated({"trl": "1.16.0"})  # optional, and not there
+    assert not entry().violated({"vllm": "0.8.5.post1"})
+
+
+def test_what_is_missing_must_be_there():
+    assert TRITON.violated({"triton": "3.2.0"})
+    assert not TRITON.violated({"triton": "3.2.0", "setuptools": "80.9.0"})
+    assert constraints.violations([TRITON, entry()], {"triton": "3.2.0"}) == (TRITON,)
+
+
+def test_a_prerelease_below_the_bound_is_judged_as_packaging_orders_it():
+    five = entry("==0.8.5.post1", "transformers<5", "vllm")
+    assert five.violated({"vllm": "0.8.5.post1", "transformers": "5.0.0rc1"})
+    assert not five.violated({"vllm": "0.8.5.post1", "transformers": "4.57.6"})
+
+
+def test_only_what_is_present_is_required():
+    known = [entry(), TRITON, entry(needs="transformers<5")]
+    assert constraints.required(known, "trl", "1.0.0", ()) == ()
+    assert constraints.required(known, "trl", "1.0.0", {"vllm"}) == ("vllm>=0.11.1",)
+    assert constraints.required(known, "trl", "0.26.2", {"vllm"}) == ()
+    assert constraints.required(known, "triton", "3.2.0", ()) == ("setuptools",)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "ranges"),
+    [
+        (">=0.27,<=1.9.2", ">=0.27,<=1.16.0", [">=0.27,<=1.16.0"]),
+        (">=0.27,<=1.9.2", ">=1.0,<=1.16.0", [">=0.27,<=1.16.0"]),
+        ("==1.9.2", ">=1.9.2,<=1.16.0", [">=1.9.2,<=1.16.0"]),
+        (">=0.27", "==1.16.0", [">=0.27"]),
+        ("==0.8.5.post1", "==0.8.5.post1", ["==0.8.5.post1"]),
+        ("<0.5", ">=0.5,<1", ["<0.5", "<1,>=0.5"]),  # they do not meet: no version is in both
+        ("==1.0", "==1.2", ["==1.0", "==1.2"]),
+        ("!=1.0", "==1.2", ["!=1.0"]),
+        ("!=1.0", "==1.0", ["!=1.0", "==1.0"]),
+        ("!=1.*", "==1.2", ["!=1.*", "==1.2"]),
+    ],
+)
+def test_ranges_that_meet_become_one(one, two, ranges):
+    for pair in ((one, two), (two, one)):
+        merged = constraints.merge([entry(pair[0])], [entry(pair[1])])
+        assert sorted(item.versions for item in merged) in (sorted(ranges), sorted({one, two}))
+        assert len(merged) == len(ranges)
+
+
+def test_what_asks_more_of_the_same_versions_takes_the_place_of_the_other():
+    loose, tight = entry(needs="transformers<5"), entry(needs="transformers<4.54")
+    assert constraints.merge([loose], [tight]) == (tight,)
+    assert constraints.merge([tight], [loose]) == (tight,)
+    one, bound = entry(needs="transformers!=5.1"), entry(needs="transformers<5")
+    assert constraints.merge([one], [bound]) == constraints.merge([bound], [one]) == (bound,)
+    other = entry(needs="transformers!=4.1")
+    assert set(constraints.merge([other], [bound])) == {other, bound}
+    below = entry("==0.10.0", "transformers<4.40")
+    assert set(constraints.merge([tight], [below])) == {tight, below}
+
+
+def test_two_entries_that_leave_no_version_out_stay_two():
+    assert len(constraints.merge([entry("<3")], [entry(">2")])) == 2
+
+
+def test_a_widened_entry_swallows_what_it_then_covers():
+    known = [entry("==0.28.0"), entry("==1.0.0"), entry("==1.9.2")]
+    (one,) = constraints.merge(known, [entry(">=0.27,<=1.16.0", file="trl/a.py", line=4)])
+    assert (one.versions, one.file) == (">=0.27,<=1.16.0", "trl/a.py")
+
+
+def test_bounds_on_both_sides_and_other_packages_stay_apart():
+    known = constraints.merge(
+        [entry(needs="vllm>=0.11.1")],
+        [entry(needs="vllm<0.20"), entry(needs="torch<2.9"), entry(package="verl")],
+    )
+    assert len(known) == 4
+
+
+def test_the_file_is_one_entry_a_line_and_reads_back(tmp_path):
+    full = entry(
+        check="imports",
+        file="trl/generation/vllm_client.py",
+        line=47,
+        name="vllm.utils.network_utils",
+        came="0.11.1",
+        read_in="1.16.0",
+        against="0.8.5.post1",
+    )
+    text = constraints.encode([full, TRITON]).decode()
+    assert [line for line in text.splitlines() if not line.startswith("#")] == [
+        "version: 1",
+        "constraints:",
+        (
+            '  - {package: triton, versions: "==3.2.0", needs: setuptools, missing: true, '
+            "check: imports}"
+        ),
+        (
+            '  - {package: trl, versions: ">=0.27,<=1.16.0", needs: "vllm>=0.11.1", '
+            "check: imports, file: trl/generation/vllm_client.py, line: 47, "
+            'name: vllm.utils.network_utils, came: "0.11.1", read_in: "1.16.0", '
+            'against: "0.8.5.post1"}'
+        ),
+    ]
+    assert constraints.loads(text.encode(), "x") == (TRITON, full)
+    assert constraints.encode(constraints.loads(text.encode(), "x")).decode() == text
+
+
+def test_no_file_and_an_empty_one_hold_nothing(tmp_path):
+    assert constraints.read(tmp_path) == ()
+    constraints.add(tmp_path, [], Store.open(tmp_path / "cache"))
+    assert constraints.read(tmp_path) == ()
+
+
+def test_words_that_yaml_would_take_for_something_else_survive():
+    odd = entry(name="on", file="a b.py", check="null", needs="yes-no>=1")
+    assert constraints.loads(constraints.encode([odd]), "x") == (odd,)
+
+
+@pytest.mark.parametrize(
+    ("row", "path", "words"),
+    [
+        ("{package: trl, versions: '>>1', needs: vllm<1}", "versions", "no version specifier"),
+        ("{package: trl, versions: '', needs: vllm<1}", "versions", "says no version"),
+        ("{package: trl, versions: '==1', needs: 'vllm =< 1'}", "needs", "no requirement"),
+        ("{package: trl, versions: '==1', needs: vllm}", "needs", "asks nothing"),
+        ("{package: trl, versions: '==1', needs: 'v[x]<1'}", "needs", "specifier only"),
+        ("{package: My_Pkg, versions: '==1', needs: v<1}", "package", "normalized"),
+        ("{package: trl, versions: '==1', needs: v<1, lin: 4}", "lin", "unknown"),
+        ("{package: trl, needs: v<1}", "versions", ""),
+    ],
+)
+def test_a_wrong_entry_is_named_with_file_and_line(row, path, words):
+    data = f"version: 1\nconstraints:\n  - {{package: a, versions: ==1, needs: b<1}}\n  - {row}\n"
+    with pytest.raises(InputError) as caught:
+        constraints.loads(data.encode(), "images/constraints.yaml")
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line) == ("images/constraints.yaml", 4)
+    assert path in f"{problem.path} {problem.message}"
+    assert words in problem.message
+
+
+def test_several_that_learn_at_once_lose_nothing(tmp_path):
+    def learn(number):
+        learned = Constraint(package="a", versions=f"=={number}", needs="b<1")
+        constraints.add(tmp_path / "images", [learned], Store.open(tmp_path / "cache"))
+
+    threads = [threading.Thread(target=learn, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = constraints.read(tmp_path / "images")
+    assert {item.versions for item in found} == {f"=={number}" for number in range(6)}

@@ -1,0 +1,142 @@
+"""FlashInfer's three modes: what each adds to a lock, and what contradicts it in a row."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Resolution
+from imgbuild.matrix import flashinfer
+from imgbuild.matrix.load import loads
+from imgbuild.matrix.model import Flashinfer, Variable, Wanted
+from imgbuild.values import Arch
+from tests import samples
+from tests.unit.matrix_text import FILE, RIGHT, broken, only
+
+OFF = '    flashinfer: {mode: "off", reason: there is no wheel}'
+TOOLKIT = "/opt/venv/lib/python3.11/site-packages/nvidia/cu13"
+
+
+def locked(mode: str, **changes: object) -> Lock:
+    """The lock of a target of CUDA 13.0 with `mode`."""
+    own = Flashinfer(mode=mode, reason=samples.REASON)  # type: ignore[arg-type]
+    matrix = samples.matrix(cuda="13.0", flashinfer=own, **changes)
+    return locks.make_lock(matrix, "small", {Arch.X86_64: Resolution(wheels=())})
+
+
+@pytest.mark.parametrize("mode", ["prebuilt", "jit", "off"])
+def test_every_mode_shows_in_label_and_environment(mode: str) -> None:
+    settings = locked(mode).settings
+    assert settings.labels["dev.imgbuild.flashinfer"] == mode
+    assert settings.env["IMGBUILD_FLASHINFER"] == mode
+    assert settings.env["FLASHINFER_WORKSPACE_BASE"] == "/var/cache/imgbuild"
+
+
+def test_jit_brings_the_compiler_of_the_cuda_release() -> None:
+    lock = locked("jit")
+    assert lock.requirements["nvidia-cuda-nvcc"] == "==13.0.*"
+    assert lock.requirements["nvidia-cuda-cccl"] == "==13.0.*"
+    assert lock.settings.env["CUDA_HOME"] == TOOLKIT
+    assert lock.settings.links == {
+        f"{TOOLKIT}/lib64": "lib",
+        f"{TOOLKIT}/lib/libcudart.so": "libcudart.so.13",
+    }
+    assert flashinfer.SAMPLER not in lock.settings.env
+    assert lock.settings.env["PATH"] == f"/opt/venv/bin:/usr/bin:/bin:{TOOLKIT}/bin"
+    assert lock.drop == ()
+
+
+@pytest.mark.parametrize("mode", ["prebuilt", "jit", "off"])
+def test_every_variable_of_a_mode_has_a_source(mode: str) -> None:
+    own = Flashinfer(mode=mode, reason=samples.REASON)  # type: ignore[arg-type]
+    matrix = samples.matrix(cuda="13.0", flashinfer=own)
+    target, base = matrix.targets["small"], matrix.bases[matrix.targets["small"].base]
+    found = flashinfer.environment(target, matrix.image, base)
+    assert found
+    assert [name for name, variable in found.items() if not variable.source] == []
+
+
+@pytest.mark.parametrize("mode", ["prebuilt", "off"])
+def test_other_modes_bring_no_compiler(mode: str) -> None:
+    lock = locked(mode)
+    assert not {"nvidia-cuda-nvcc", "nvidia-cuda-cccl"} & lock.requirements.keys()
+    assert "CUDA_HOME" not in lock.settings.env
+    assert lock.settings.links == {}
+    assert lock.settings.env["PATH"] == "/opt/venv/bin:/usr/bin:/bin"
+
+
+def test_off_keeps_vllm_from_sampling_with_it() -> None:
+    assert locked("off").settings.env[flashinfer.SAMPLER] == "0"
+    assert flashinfer.SAMPLER not in locked("prebuilt").settings.env
+
+
+def test_off_leaves_out_the_cubins_that_make_vllm_use_it() -> None:
+    (dropped,) = locked("off").drop
+    assert dropped.package == "flashinfer-cubin"
+    assert dropped.paths == ("lib/python3.11/site-packages/flashinfer_cubin/*",)
+    assert locked("prebuilt").drop == ()
+
+
+def test_a_rows_own_words_win() -> None:
+    nvcc = {"nvidia-cuda-nvcc": Wanted(spec="==13.0.88", reason=samples.REASON)}
+    env = {"CUDA_HOME": Variable(value="/usr/local/cuda", reason=samples.REASON)}
+    lock = locked("jit", requires=nvcc, env=env)
+    assert lock.requirements["nvidia-cuda-nvcc"] == "==13.0.88"
+    assert lock.settings.env["CUDA_HOME"] == "/usr/local/cuda"
+
+
+def test_flashinfer_off_and_asked_for() -> None:
+    text, line, column = broken('flashinfer: {mode: "off"', 'flashinfer: {mode: §"off"')
+    text = text.replace('trl: "0.18.2"', 'trl: "0.18.2"\n      flashinfer-python: "0.2.2"')
+    found = only(text)
+    assert (found.line, found.column) == (line + 1, column)
+    assert found.message == "FlashInfer is off, and the target asks for flashinfer-python"
+
+
+def test_jit_takes_its_compiler_and_its_place_from_the_mode() -> None:
+    mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
+    text = RIGHT.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"')
+    assert loads(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
+
+
+def test_jit_with_a_wheel_that_is_compiled_already() -> None:
+    text, line, column = broken(OFF, "    flashinfer: {mode: §jit, reason: compiled at first use}")
+    text = text.replace('cuda: "12.4"', 'cuda: "13.0"')
+    text = text.replace("indexes: {torch: torch}", "indexes: {flashinfer-python: torch}")
+    found = only(text)
+    assert (found.line, found.column) == (line, column)
+    assert "whose kernels are compiled already" in found.message
+
+
+def test_jit_may_have_a_cache_of_kernels_beside_it() -> None:
+    mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
+    text = RIGHT.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"')
+    text = text.replace("indexes: {torch: torch}", "indexes: {flashinfer-jit-cache: torch}")
+    assert loads(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
+
+
+def test_off_cannot_be_turned_on_by_a_variable() -> None:
+    text, line, column = broken(
+        "      VLLM_USE_V1: {", "      VLLM_USE_FLASHINFER_SAMPLER: §{value: '1', reason: faster}\n"
+        "      VLLM_USE_V1: {",
+    )  # fmt: skip
+    found = only(text.replace("faster", "it is faster"))
+    assert (found.line, found.column) == (line, column)
+    assert "FlashInfer is off" in found.message
+
+
+def test_flashinfer_in_two_versions() -> None:
+    mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
+    pins = 'flashinfer-python: §"0.6.12"\n      flashinfer-cubin: "0.6.11"'
+    text, line, column = broken('trl: "0.18.2"', f'trl: "0.18.2"\n      {pins}')
+    found = only(text.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"'))
+    assert (found.line, found.column) == (line, column)
+    assert found.value == "0.6.11 and 0.6.12"
+
+
+def test_the_mode_is_not_to_be_set_by_hand() -> None:
+    text, line, column = broken("      VLLM_USE_V1: {", "      §IMGBUILD_FLASHINFER: {")
+    found = only(text)
+    assert (found.line, found.column) == (line, column)
+    assert "imgbuild sets this variable itself" in found.message

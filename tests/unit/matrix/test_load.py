@@ -1,0 +1,323 @@
+"""Every class of error in a matrix: each test makes the bad input and checks place and words."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imgbuild.errors import InputError
+from imgbuild.matrix.load import load, loads
+from imgbuild.matrix.model import Matrix
+from tests.unit.matrix_text import FILE, RIGHT, broken, check, only, problems
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+# Each row: what is replaced, by what (§ is where the problem must be reported), and what the
+# problem must say: path, part of the message, value found, part of what is expected, nearest name.
+STRUCTURE = {
+    "unknown key at the top": (
+        "default_index:",
+        "§default_indx: main\ndefault_index:",
+        ("default_indx", "unknown key", "default_indx", "one of version", "default_index"),
+    ),
+    "unknown key in a target": (
+        "    cuda:",
+        "    §cudda: x\n    cuda:",
+        ("targets.cu124-vllm.cudda", "unknown key", "cudda", "one of summary", "cuda"),
+    ),
+    "unknown key far from all": (
+        "    cuda:",
+        "    §qqq: x\n    cuda:",
+        ("targets.cu124-vllm.qqq", "unknown key", "qqq", "one of summary", None),
+    ),
+    "missing key": (
+        "  cu124-vllm:\n    summary: an old world\n",
+        "  §cu124-vllm:\n",
+        ("targets.cu124-vllm", "key summary is missing", None, "summary: one line", None),
+    ),
+    "missing cut-off": (
+        (
+            '  cu124-vllm:\n    summary: an old world\n    base: debian-12\n    cuda: "12.4"\n'
+            "    arch: [x86_64]\n    as_of: 2025-06-20\n"
+        ),
+        (
+            '  §cu124-vllm:\n    summary: an old world\n    base: debian-12\n    cuda: "12.4"\n'
+            "    arch: [x86_64]\n"
+        ),
+        (
+            "targets.cu124-vllm",
+            "as_of is missing: without a cut-off day the newest",
+            None,
+            "as_of: only files uploaded before this day",
+            None,
+        ),
+    ),
+    "missing reason": (
+        "pip: {reason: people add packages}",
+        "§pip: {}",
+        ("requires.pip", "key reason is missing", None, "reason: why", None),
+    ),
+    "reason too short": (
+        "pip: {reason: people add packages}",
+        "pip: {reason: §yes}",
+        ("requires.pip.reason", "shorter than 8", "yes", "why", None),
+    ),
+    "a list where a mapping is due": (
+        "  pip: {reason: people add packages}",
+        "  §- pip",
+        ("requires", "a mapping is due", "a list", "key: value", None),
+    ),
+    "text where a list is due": (
+        "arch: [x86_64]",
+        "arch: §x86_64",
+        ("targets.cu124-vllm.arch", "a list is due", "x86_64", "[x86_64]", None),
+    ),
+    "a mapping where text is due": (
+        "summary: an old world",
+        "summary: §{a: b}",
+        ("targets.cu124-vllm.summary", "text is due", "a mapping", "one line", None),
+    ),
+    "nothing where text is due": (
+        "suite: bookworm",
+        "suite:§",
+        ("bases.debian-12.suite", "text is due", "nothing", "code name", None),
+    ),
+    "an empty list": (
+        "arch: [x86_64]",
+        "arch: §[]",
+        ("targets.cu124-vllm.arch", "too short", "a list", "at least 1 item", None),
+    ),
+    "unknown kind of base": (
+        "kind: debian",
+        "kind: §debain",
+        ("bases.debian-12.kind", "unknown kind", "debain", "one of debian, registry", "debian"),
+    ),
+    "no kind of base": (
+        "    kind: debian\n    suite",
+        "    §suite",
+        ("bases.debian-12", "key kind is missing", None, "one of debian, registry", None),
+    ),
+}
+SCALARS = {
+    "unknown architecture": (
+        "arch: [x86_64]",
+        "arch: [x86_64, §amr64]",
+        ("targets.cu124-vllm.arch[1]", "unknown value", "amr64", "x86_64, arm64", "arm64"),
+    ),
+    "another spelling of an architecture": (
+        "arch: [x86_64]",
+        "arch: [§amd64]",
+        ("targets.cu124-vllm.arch[0]", "unknown value", "amd64", "x86_64, arm64", "x86_64"),
+    ),
+    "unknown architecture in exclude": (
+        "exclude: {arm64:",
+        "exclude: {§aarch64:",
+        (
+            "targets.cu124-vllm.exclude.aarch64",
+            "unknown value",
+            "aarch64",
+            "x86_64, arm64",
+            "arm64",
+        ),
+    ),
+    "unknown mode": (
+        'mode: "off"',
+        "mode: §jitt",
+        ("targets.cu124-vllm.flashinfer.mode", "unknown value", "jitt", "one of", "jit"),
+    ),
+    "a source that is neither address nor file": (
+        "reason: the newer engine}",
+        "reason: the newer engine, source: [docs/x.md, §see the manual]}",
+        (
+            "targets.cu124-vllm.env.VLLM_USE_V1.source[1]",
+            "the text has another form",
+            "see the manual",
+            "PACKAGE==VERSION PATH:LINE",
+            None,
+        ),
+    ),
+    "a source in a wheel without its line": (
+        "reason: the newer engine}",
+        "reason: the newer engine, source: [§vllm==0.8.5 vllm/envs.py]}",
+        (
+            "targets.cu124-vllm.env.VLLM_USE_V1.source[0]",
+            "the text has another form",
+            "vllm==0.8.5 vllm/envs.py",
+            "PACKAGE==VERSION PATH:LINE",
+            None,
+        ),
+    ),
+    "unknown version of the format": (
+        "version: 1",
+        "version: §2",
+        ("version", "unknown value", "2", "1", None),
+    ),
+    "a number in quotes": (
+        "groups: 4",
+        'groups: §"4"',
+        ("layers.groups", "not a whole number", '"4"', "from 1 to 16", None),
+    ),
+    "a number in another base": (
+        "own_from: 5000000",
+        "own_from: §0x10",
+        ("layers.own_from", "not a whole number", "0x10", "a wheel of at least", None),
+    ),
+    "a number too small": (
+        "own_from: 5000000",
+        "own_from: §-1",
+        ("layers.own_from", "below 0", "-1", "of at least 0", None),
+    ),
+    "a number too big": (
+        "groups: 4",
+        "groups: §17",
+        ("layers.groups", "above 16", "17", "from 1 to 16", None),
+    ),
+    "no truth value": (
+        "main: {}",
+        "main: {flat: §yes}",
+        ("indexes.main.flat", "not a truth value", "yes", "true or false", None),
+    ),
+    "no date": (
+        "as_of: 2025-06-20",
+        "as_of: §20 June",
+        ("targets.cu124-vllm.as_of", "not a date", "20 June", "year-month-day", None),
+    ),
+    "no such day": (
+        "as_of: 2025-06-20",
+        "as_of: §2025-06-31",
+        ("targets.cu124-vllm.as_of", "no such day", "2025-06-31", "year-month-day", None),
+    ),
+    "a target that is no tag": (
+        "  cu124-vllm:",
+        "  §CU124_:",
+        ("targets.CU124_", "another form", "CU124_", "valid as an image tag", None),
+    ),
+    "a package that is not normalized": (
+        "setuptools: {reason",
+        "§Setup_Tools: {reason",
+        ("targets.cu124-vllm.requires.Setup_Tools", "another form", "Setup_Tools", "PEP 503", None),
+    ),
+    "a version that is a range": (
+        'torch: "2.6.0"',
+        'torch: §">=2.6"',
+        ("targets.cu124-vllm.pins.torch", "another form", '">=2.6"', "one exact version", None),
+    ),
+    "text with a newline behind it": (
+        'torch: "2.6.0"',
+        'torch: §"2.6.0\\n"',
+        ("targets.cu124-vllm.pins.torch", "another form", '"2.6.0\n"', "one exact version", None),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*STRUCTURE])
+def test_structure(name: str) -> None:
+    check(*STRUCTURE[name])
+
+
+@pytest.mark.parametrize("name", [*SCALARS])
+def test_scalar(name: str) -> None:
+    check(*SCALARS[name])
+
+
+def test_the_right_matrix_is_right() -> None:
+    matrix = loads(RIGHT.encode(), FILE)
+    assert matrix.targets["cu124-vllm"].as_of == datetime.date(2025, 6, 20)
+    assert matrix.indexes["main"].url is None
+
+
+def test_text_is_taken_as_written_where_text_is_due() -> None:
+    plain = RIGHT.replace('torch: "2.6.0"', "torch: 2.10").replace('cuda: "12.4"', "cuda: 12.4")
+    plain = plain.replace('mode: "off"', "mode: off").replace('value: "1"', "value: 0x10")
+    plain = plain.replace("summary: an old world", "summary: 1e3")
+    target = loads(plain.encode(), FILE).targets["cu124-vllm"]
+    assert target.pins["torch"] == "2.10"
+    assert (target.cuda, target.flashinfer.mode, target.summary) == ("12.4", "off", "1e3")
+    assert target.env["VLLM_USE_V1"].value == "0x10"
+
+
+def test_all_problems_come_at_once_in_the_order_of_the_file() -> None:
+    text = (
+        RIGHT.replace("default_index: main", "default_index: mian")
+        .replace("suite: bookworm", "suit: bookworm")
+        .replace("uid: 1000", "uid: zero")
+        .replace("base: debian-12", "base: debian-13")
+        .replace("arch: [x86_64]", "arch: [x86]")
+    )
+    found = problems(text)
+    assert [(problem.path, problem.nearest) for problem in found] == [
+        ("default_index", "main"),
+        ("bases.debian-12", None),  # suite is missing
+        ("bases.debian-12.suit", "suite"),
+        ("image.user.uid", None),
+        ("targets.cu124-vllm.base", "debian-12"),
+        ("targets.cu124-vllm.arch[0]", "x86_64"),
+    ]
+    places = [(problem.line, problem.column) for problem in found]
+    assert places == sorted(places, key=lambda place: (place[0] or 0, place[1] or 0))
+
+
+def test_a_problem_reads_as_one_line() -> None:
+    text, line, column = broken("base: debian-12", "base: §debain-12")
+    assert str(only(text)) == (
+        f"bad.yaml:{line}:{column}: targets.cu124-vllm.base: unknown base (found debain-12);"
+        " expected one of debian-12; did you mean debian-12?"
+    )
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file") as caught:
+        load(tmp_path / "none.yaml")
+    assert caught.value.hint is not None
+    assert "--matrix" in caught.value.hint
+
+
+def test_the_project_matrix_is_what_two_other_readers_read() -> None:
+    path = REPOSITORY / "matrix.yaml"
+    plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert loads(path.read_bytes(), str(path)) == msgspec.convert(plain, Matrix)
+
+
+def test_a_folder_of_wheels_is_looked_for_beside_the_matrix(tmp_path: Path) -> None:
+    text = RIGHT.replace("  main: {}\n", "  main: {}\n  own: {url: 'file:a b/{cuda_tag}'}\n")
+    (tmp_path / "matrix.yaml").write_text(text, encoding="utf-8")
+    found = load(tmp_path / "matrix.yaml").indexes
+    assert found["own"].url == f"file://{tmp_path}/a%20b/{{cuda_tag}}/"
+    assert found["main"].url is None
+
+
+LINES = RIGHT.splitlines()
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.integers(0, len(LINES) - 1),
+    st.sampled_from(["drop", "twice", "indent", "outdent", "comma", "value"]),
+    st.text(max_size=8),
+)
+def test_any_other_text_is_read_or_refused_with_a_place(number: int, change: str, new: str) -> None:
+    line = LINES[number]
+    changed = {
+        "drop": [],
+        "twice": [line, line],
+        "indent": ["  " + line],
+        "outdent": [line[1:]],
+        "comma": [line.replace(",", new)],
+        "value": [line.split(":", maxsplit=1)[0] + ": " + new],
+    }[change]
+    text = "\n".join([*LINES[:number], *changed, *LINES[number + 1 :]])
+    refusal = None
+    try:
+        assert isinstance(loads(text.encode("utf-8", "surrogatepass"), FILE), Matrix)
+    except InputError as error:
+        refusal = error
+    if refusal is not None:
+        assert refusal.problems
+        assert all(problem.line for problem in refusal.problems), refusal.problems

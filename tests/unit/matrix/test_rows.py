@@ -1,0 +1,113 @@
+"""The rows of the project's matrix: axes alone, every world of the facts, nothing said twice."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from imgbuild.lock.lock import make_lock
+from imgbuild.lock.resolution import Resolution
+from imgbuild.matrix import flashinfer
+from imgbuild.matrix.load import load
+from imgbuild.matrix.model import Matrix
+from imgbuild.show import status
+from imgbuild.values import Arch
+from tests.sourcecode import ROOT
+
+# What a world is chosen by. All else follows: from METADATA, from the cut-off, from what the audit
+# taught (images/constraints.yaml).
+AXES = {
+    "torch", "vllm", "sglang", "trl", "verl", "tensordict", "ray", "deepspeed", "unsloth",
+    "unsloth-zoo", "flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache",
+}  # fmt: skip
+BESIDE = {"flash-attn", "pyairports", "peft", "nvidia-cuda-cccl", "nvidia-cuda-nvcc"}
+# Worlds that were seen to run or to import: torch, the engine, verl where it has one.
+SEEN = {
+    "cu121-vllm0.6.3-verl0.2": ("2.4.0", "0.6.3", "0.2.0.post2"),
+    "cu124-vllm0.7.2": ("2.5.1", "0.7.2", None),
+    "cu124-vllm": ("2.6.0", "0.8.5.post1", None),
+    "cu124-verl0.4": ("2.6.0", "0.8.5.post1", "0.4.1"),
+    "cu126-vllm": ("2.7.0", "0.9.2", None),
+    "cu128-vllm0.10.2": ("2.8.0", "0.10.2", None),
+    "cu128-verl0.6": ("2.8.0", "0.11.0", "0.6.1"),
+    "cu128-verl0.7": ("2.9.0", "0.12.0", "0.7.1"),
+    "cu128-vllm0.17.1": ("2.10.0", "0.17.1", None),
+    "cu128-vllm": ("2.10.0", "0.19.1", None),
+    "cu130-vllm0.20.2": ("2.11.0", "0.20.2", None),
+    "cu130-vllm": ("2.11.0", "0.24.0", "0.9.1"),
+    "cu130-vllm0.25.1": ("2.11.0", "0.25.1", None),
+    "cu130-vllm0.26.0": ("2.11.0", "0.26.0", None),
+    "cu130-vllm0.31.0": ("2.13.0", "0.31.0", None),
+}
+FLASH_ATTN = {"cu121-vllm0.6.3-verl0.2", "cu124-verl0.4", "cu128-verl0.7"}
+
+
+@functools.cache
+def matrix() -> Matrix:
+    """The project's own matrix."""
+    return load(ROOT / "matrix.yaml")
+
+
+NAMES = list(matrix().targets)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_pins_axes_alone(name: str) -> None:
+    target = matrix().targets[name]
+    assert set(target.pins) <= AXES
+    assert set(target.requires) <= BESIDE
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_repeats_nothing_that_follows_from_its_mode(name: str) -> None:
+    target, image = matrix().targets[name], matrix().image
+    base = matrix().bases[target.base]
+    assert not flashinfer.requires(target).keys() & target.requires.keys()
+    assert not flashinfer.environment(target, image, base).keys() & target.env.keys()
+    assert not flashinfer.links(target, image, base).keys() & target.links.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_says_what_it_is_for_and_what_is_known_of_it(name: str) -> None:
+    target = matrix().targets[name]
+    assert target.gpu
+    assert target.proof
+    assert set(target.arch) | set(target.exclude) == set(Arch)
+    assert f"CUDA {target.cuda}" in target.summary or name.endswith(("-arm64", "-flashinfer"))
+    assert name.startswith("cu" + target.cuda.replace(".", ""))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mode_is_in_the_image(name: str) -> None:
+    lock = make_lock(matrix(), name, {Arch.X86_64: Resolution(wheels=())})
+    mode = matrix().targets[name].flashinfer.mode
+    assert lock.settings.env["IMGBUILD_FLASHINFER"] == mode
+    assert lock.settings.labels["dev.imgbuild.flashinfer"] == mode
+    compiles = mode == "jit" or "nvidia-cuda-nvcc" in matrix().targets[name].requires
+    assert ("CUDA_HOME" in lock.settings.env) == compiles
+    if matrix().targets[name].cuda.startswith("12"):
+        assert mode != "jit"
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_every_world_that_was_seen_is_a_row(name: str) -> None:
+    pins = matrix().targets[name].pins
+    assert (pins["torch"], pins["vllm"], pins.get("verl")) == SEEN[name]
+
+
+def test_ray_deepspeed_unsloth_and_sglang_have_worlds() -> None:
+    pinned = {package for target in matrix().targets.values() for package in target.pins}
+    assert {"ray", "deepspeed", "unsloth", "sglang", "verl"} <= pinned
+
+
+def test_targets_in_need_are_marked_so() -> None:
+    lacking = {name: status.needs(matrix(), name) for name in NAMES}
+    wheels = {name for name, reasons in lacking.items() if any("a wheel" in r for r in reasons)}
+    pages = {name for name, reasons in lacking.items() if any("the index" in r for r in reasons)}
+    assert wheels >= FLASH_ATTN
+    assert pages == {
+        "cu124-flashinfer", "cu126-trl-arm64", "cu128-vllm-arm64", "cu129-vllm-arm64",
+        "cu130-flashinfer",
+    }  # fmt: skip
+    assert all("flash-attn" in matrix().targets[name].requires for name in FLASH_ATTN)

@@ -1,0 +1,84 @@
+"""The published JSON Schema: current, valid, and of one mind with the reader about shapes."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from imgbuild.errors import InputError
+from imgbuild.matrix.load import loads
+from imgbuild.matrix.schema import DIALECT, FILE, published, schema
+from tests.unit.matrix.test_load import SCALARS, STRUCTURE
+from tests.unit.matrix_text import RIGHT, broken
+
+REPOSITORY = Path(__file__).parents[3]
+# What JSON Schema cannot see: how a number or truth value was spelled, mistakes in dates (`format`
+# is an annotation), and a newline behind the last character, which `$` lets through in Python.
+UNSEEN = {
+    "no date",
+    "no such day",
+    "a number in another base",
+    "no truth value",
+    "text with a newline behind it",
+}
+
+
+def validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(schema())
+
+
+def as_json(text: str) -> Any:
+    """A YAML file as an editor's YAML 1.2 reader hands it to a schema: dates are text."""
+    return json.loads(json.dumps(yaml.safe_load(text), default=datetime.date.isoformat))
+
+
+def test_the_published_file_is_current() -> None:
+    remedy = "make it anew with: imgbuild schema --output matrix.schema.json"
+    assert (REPOSITORY / FILE).read_bytes() == published(), remedy
+
+
+def test_the_matrix_names_the_published_file() -> None:
+    first = (REPOSITORY / "matrix.yaml").read_text(encoding="utf-8").splitlines()[0]
+    assert first == f"# yaml-language-server: $schema=./{FILE}"
+
+
+def test_the_schema_is_a_valid_one_of_its_dialect() -> None:
+    made = schema()
+    jsonschema.Draft202012Validator.check_schema(made)
+    assert made["$schema"] == DIALECT
+
+
+def test_every_mapping_of_fixed_keys_refuses_others_and_says_what_it_is() -> None:
+    for name, definition in schema()["$defs"].items():
+        assert definition["title"] == name
+        assert definition["description"]
+        if definition.get("type") == "object":
+            assert definition["additionalProperties"] is False, name
+
+
+def test_bases_are_told_apart_by_their_kind() -> None:
+    definitions = schema()["$defs"]
+    for name, kind in (("DebianBase", "debian"), ("RegistryBase", "registry")):
+        assert definitions[name]["properties"]["kind"] == {"const": kind}
+        assert "kind" in definitions[name]["required"]
+
+
+def test_the_matrix_of_the_project_is_valid() -> None:
+    text = (REPOSITORY / "matrix.yaml").read_text(encoding="utf-8")
+    assert [error.message for error in validator().iter_errors(as_json(text))] == []
+
+
+@pytest.mark.parametrize("name", sorted({*STRUCTURE, *SCALARS} - UNSEEN))
+def test_the_schema_refuses_what_the_reader_refuses(name: str) -> None:
+    old, new, _ = (STRUCTURE | SCALARS)[name]
+    text, _, _ = broken(old, new)
+    with pytest.raises(InputError):
+        loads(text.encode(), "bad.yaml")
+    assert not validator().is_valid(as_json(text))
+    assert validator().is_valid(as_json(RIGHT))

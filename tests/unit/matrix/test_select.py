@@ -1,0 +1,156 @@
+"""Which targets a command line means, and how refusals explain themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.errors import InputError, NothingSelected, WorldImpossible
+from imgbuild.matrix.load import load, loads
+from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.select import select
+from imgbuild.show.table import markdown, rows, text
+from imgbuild.values import Arch
+from tests.sourcecode import ROOT
+from tests.unit.matrix_text import FILE, RIGHT
+
+X86, ARM = Arch.X86_64, Arch.ARM64
+
+
+@pytest.fixture
+def matrix() -> Matrix:
+    """Targets, in order: cu124-vllm (x86_64), cu130-vllm (both), gh200 (arm64, no reason given)."""
+    head, old = RIGHT.split("  cu124-vllm:\n")
+    new = old.replace("arch: [x86_64]", "arch: [x86_64, arm64]").replace("12.4", "13.0")
+    new = new.replace("    exclude: {arm64: no wheel for aarch64}\n", "")
+    arm = new.replace("[x86_64, arm64]", "[arm64]").replace("0.8.5.post1", "0.31.0")
+    source = f"{head}  cu124-vllm:\n{old}  cu130-vllm:\n{new}  gh200:\n{arm}"
+    return loads(source.encode(), FILE)
+
+
+def chosen(
+    matrix: Matrix, *patterns: str, everything: bool = False, arches: tuple[Arch, ...] = ()
+) -> list[tuple[str, tuple[Arch, ...]]]:
+    found = select(matrix, patterns, everything=everything, arches=arches)
+    assert all(matrix.targets[item.name] is item.target for item in found)
+    return [(item.name, item.arches) for item in found]
+
+
+def test_a_name(matrix: Matrix) -> None:
+    assert chosen(matrix, "cu130-vllm") == [("cu130-vllm", (X86, ARM))]
+
+
+def test_the_order_is_that_of_the_matrix_and_each_comes_once(matrix: Matrix) -> None:
+    found = chosen(matrix, "gh200", "cu1*", "cu124-vllm")
+    assert [name for name, _ in found] == ["cu124-vllm", "cu130-vllm", "gh200"]
+
+
+@pytest.mark.parametrize("pattern", ["*-vllm", "cu1[23]?-vllm", "cu1*"])
+def test_a_pattern(matrix: Matrix, pattern: str) -> None:
+    assert [name for name, _ in chosen(matrix, pattern)] == ["cu124-vllm", "cu130-vllm"]
+
+
+def test_patterns_heed_case(matrix: Matrix) -> None:
+    with pytest.raises(NothingSelected):
+        chosen(matrix, "CU1*")
+
+
+def test_all(matrix: Matrix) -> None:
+    assert len(chosen(matrix, everything=True)) == 3
+
+
+def test_an_architecture_narrows(matrix: Matrix) -> None:
+    assert chosen(matrix, "cu130-vllm", arches=(ARM,)) == [("cu130-vllm", (ARM,))]
+
+
+def test_the_order_of_architectures_is_that_of_the_target(matrix: Matrix) -> None:
+    assert chosen(matrix, "cu130-vllm", arches=(ARM, X86)) == [("cu130-vllm", (X86, ARM))]
+
+
+def test_a_name_that_matches_nothing(matrix: Matrix) -> None:
+    with pytest.raises(NothingSelected, match="no target matches cu124vllm") as caught:
+        chosen(matrix, "cu130-vllm", "cu124vllm")
+    hint = "did you mean cu124-vllm? targets are: cu124-vllm, cu130-vllm, gh200"
+    assert (caught.value.hint, caught.value.exit_code) == (hint, 3)
+
+
+def test_no_name_at_all(matrix: Matrix) -> None:
+    with pytest.raises(NothingSelected, match="no target was named") as caught:
+        chosen(matrix)
+    assert caught.value.hint == "name one of cu124-vllm, cu130-vllm, gh200, or give --all"
+
+
+def test_all_and_a_name_contradict(matrix: Matrix) -> None:
+    with pytest.raises(InputError, match="both given"):
+        chosen(matrix, "gh200", everything=True)
+
+
+def test_an_excluded_architecture_asked_for_by_name(matrix: Matrix) -> None:
+    with pytest.raises(WorldImpossible, match="cu124-vllm cannot be had on arm64") as caught:
+        chosen(matrix, "cu124-vllm", arches=(X86, ARM))
+    assert caught.value.reasons == ("cu124-vllm on arm64: no wheel for aarch64",)
+    assert caught.value.nearest == (
+        "the target cu130-vllm on arm64: CUDA 13.0, torch 2.6.0, vllm 0.8.5.post1, trl 0.18.2",
+    )
+    assert caught.value.hint == "targets on arm64: cu130-vllm, gh200"
+    assert caught.value.exit_code == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "arch", "near"),
+    [
+        ("cu124-vllm", ARM, "cu130-vllm"),
+        ("cu128-vllm", ARM, "cu128-vllm-arm64"),
+        ("cu126-trl-arm64", X86, "cu126-vllm"),
+    ],
+)
+def test_the_nearest_target_of_the_real_matrix(name: str, arch: Arch, near: str) -> None:
+    with pytest.raises(WorldImpossible) as caught:
+        select(load(ROOT / "matrix.yaml"), [name], everything=False, arches=[arch])
+    (told,) = caught.value.nearest
+    assert told.startswith(f"the target {near} on {arch}: CUDA ")
+
+
+def test_an_absent_architecture_asked_for_by_name(matrix: Matrix) -> None:
+    with pytest.raises(WorldImpossible) as caught:
+        chosen(matrix, "*", "gh200", arches=(X86,))
+    assert caught.value.reasons == ("gh200 on x86_64: the matrix lists only arm64 for it",)
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_wildcard_passes_over_and_says_so(
+    matrix: Matrix, monkeypatch: pytest.MonkeyPatch, *, everything: bool
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("imgbuild.matrix.select.console.info", said.append)
+    patterns = () if everything else ("*",)
+    found = chosen(matrix, *patterns, everything=everything, arches=(ARM,))
+    assert found == [("cu130-vllm", (ARM,)), ("gh200", (ARM,))]
+    assert said == ["cu124-vllm on arm64 is left out: no wheel for aarch64"]
+
+
+def test_a_wildcard_of_which_nothing_is_left(matrix: Matrix) -> None:
+    with pytest.raises(WorldImpossible) as caught:
+        chosen(matrix, "cu124*", arches=(ARM,))
+    assert caught.value.reasons == ("cu124-vllm on arm64: no wheel for aarch64",)
+
+
+def test_the_table_has_a_column_for_what_some_target_pins(matrix: Matrix) -> None:
+    found = rows(matrix, select(matrix, ["cu1*"], everything=False, arches=()))
+    assert [" ".join(line.split()) for line in text(found)] == [
+        "target CUDA Python torch vllm trl flashinfer arch as of",
+        "cu124-vllm 12.4 3.11 2.6.0 0.8.5.post1 0.18.2 off x86_64 2025-06-20",
+        "cu130-vllm 13.0 3.11 2.6.0 0.8.5.post1 0.18.2 off x86_64, arm64 2025-06-20",
+    ]
+    starts = {
+        line.index(word) for line, word in zip(text(found), ("as of", "2025", "2025"), strict=True)
+    }
+    assert len(starts) == 1
+
+
+def test_the_table_as_markdown(matrix: Matrix) -> None:
+    found = rows(matrix, select(matrix, ["gh200"], everything=False, arches=()))
+    assert markdown(found) == [
+        "| target | CUDA | Python | torch | vllm | trl | flashinfer | arch | as of |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| gh200 | 13.0 | 3.11 | 2.6.0 | 0.31.0 | 0.18.2 | off | arm64 | 2025-06-20 |",
+    ]

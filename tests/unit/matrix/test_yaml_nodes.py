@@ -1,0 +1,127 @@
+"""What YAML itself can have wrong: each test makes the bad file and checks place and words."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.matrix.yaml_nodes import MAX_BYTES
+from tests.unit.matrix_text import FILE, RIGHT, broken, check, only, problems
+
+YAML = {
+    "duplicate key": (
+        "default_index: main",
+        "default_index: main\n§default_index: torch",
+        (None, "default_index stands here twice: first in line 5", None, "each key once", None),
+    ),
+    "a key that is a number": (
+        "labels: {org.example.team: rl}",
+        "labels: {§12: rl}",
+        (None, "YAML takes this for a number", "12", 'in quotes: "12"', None),
+    ),
+    "a key that is a truth value": (
+        "labels: {org.example.team: rl}",
+        "labels: {§on: rl}",
+        (None, "YAML takes this for a truth value", "on", 'in quotes: "on"', None),
+    ),
+    "a key that is a list": (
+        "labels: {org.example.team: rl}",
+        "labels: {§[a]: rl}",
+        (None, "a key must be text", "a list", "text", None),
+    ),
+    "an alias": (
+        "default_index: main",
+        "default_index: §*here",
+        (None, "aliases are not read", "*here", "written out", None),
+    ),
+    "a merge key": (
+        "labels: {org.example.team: rl}",
+        "labels: {§<<: {a: b}}",
+        (None, "merge keys are not read", "<<", "written out", None),
+    ),
+    "a tag": (
+        "summary: an old world",
+        "summary: §!!python/name:os.system x",
+        (None, "tags are not read", "!!python/name:os.system", "no tag", None),
+    ),
+    "a tab": (
+        "    base: debian-12",
+        "§\tbase: debian-12",
+        (None, "a tab cannot indent", "base: debian-12", "spaces", None),
+    ),
+    "a second document": (
+        "targets:\n",
+        "§---\ntargets:\n",
+        (None, "a second document begins", "---", "one document", None),
+    ),
+    "a control character": (
+        "summary: an old world",
+        "summary: an §\x07old world",
+        (None, "not allowed in YAML", "U+0007", None, None),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*YAML])
+def test_yaml(name: str) -> None:
+    check(*YAML[name])
+
+
+def test_the_second_of_two_targets_of_one_name_is_the_problem() -> None:
+    text, line, column = broken(
+        "targets:\n  cu124-vllm:", "targets:\n  cu124-vllm: {}\n  §cu124-vllm:"
+    )
+    found = [problem for problem in problems(text) if "twice" in problem.message]
+    assert [(problem.line, problem.column) for problem in found] == [(line, column)]
+
+
+def test_a_bracket_that_is_not_closed() -> None:
+    text = RIGHT.replace("cmd: [bash]", "cmd: [bash")
+    found = only(text)
+    place = text.index("env:")
+    assert found.line == text[:place].count("\n") + 1
+    assert "flow sequence" in found.message
+    assert found.value == "env:"
+
+
+def test_a_byte_that_is_not_utf8() -> None:
+    found = only(b"version: 1\n# caf\xe9\n")
+    assert (found.line, found.column, found.value) == (2, 6, "0xe9")
+    assert found.expected == "a file in UTF-8"
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# only words\n"])
+def test_an_empty_file(text: str) -> None:
+    found = only(text)
+    assert (found.line, found.column, found.message) == (1, 1, "the file is empty")
+    assert found.expected is not None
+    assert "version: 1" in found.expected
+
+
+def test_a_file_that_is_a_list() -> None:
+    found = only("- a\n- b\n")
+    assert (found.line, found.column, found.value) == (1, 1, "a list")
+
+
+def test_a_byte_order_mark_is_no_problem() -> None:
+    from imgbuild.matrix.load import loads
+
+    assert loads(b"\xef\xbb\xbf" + RIGHT.encode(), FILE) == loads(RIGHT.encode(), FILE)
+
+
+def test_a_bomb_of_aliases_is_refused_alias_by_alias() -> None:
+    lines = ["a0: &a0 [x, x]"]
+    lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 30)]
+    aliases = [problem for problem in problems("\n".join(lines)) if problem.value == "*a7"]
+    assert [(problem.line, problem.column) for problem in aliases] == [(9, 10), (9, 15)]
+
+
+def test_deep_nesting_is_refused() -> None:
+    found = only("a: " + "[" * 5000)
+    assert found.line == 1
+    assert "deep" in found.message
+
+
+def test_a_file_that_is_too_big() -> None:
+    found = only(b"#" * (MAX_BYTES + 1))
+    assert found.message == "the file is too big"
+    assert found.expected == f"at most {MAX_BYTES} bytes"

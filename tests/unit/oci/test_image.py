@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.oci import archive, image, layout
+from imgbuild.oci.layout import Layout
+from imgbuild.oci.merged import Merged
+from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.values import Arch, sha256
+from tests import images
+
+
+def made(folder: Path, *arches: Arch) -> Layout:
+    blobs = folder / "blobs"
+    stack = [images.layer(blobs, [images.text(name, name * 3000)]) for name in ("one", "two")]
+    pictures = {arch: images.picture(stack, arch) for arch in arches or (Arch.X86_64,)}
+    layout.write(folder / "layout", pictures, "tiny")
+    return layout.read(folder / "layout")
+
+
+def paths(found: image.Picture) -> list[str]:
+    """What the layers really hold."""
+    tree = Merged()
+    for blob in found.layers:
+        with inflated(blob.path, blob.part) as stream:
+            tree.add(Reader(stream, "test"))
+    return [path for path, _ in tree.walk()]
+
+
+def tar(path: Path, files: dict[str, bytes], links: dict[str, str] | None = None) -> Path:
+    with tarfile.open(path, "w") as out:
+        for name, to in (links or {}).items():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, to
+            out.addfile(info)
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            out.addfile(info, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize("form", ["folder", "oci-archive", "docker-archive"])
+def test_one_image_in_every_form(tmp_path, form):
+    folder = made(tmp_path)
+    place = folder.path
+    if form != "folder":
+        place = tmp_path / "image.tar"
+        archive.write(folder.path, place, form, "tiny")
+    found = image.read(place)
+    assert found.digest == folder.digest
+    assert found.configuration.architecture == "amd64"
+    assert found.configuration.config == folder.image(Arch.X86_64).settings
+    assert paths(found) == ["/one", "/two"]
+
+
+def test_one_architecture_of_several(tmp_path):
+    folder = made(tmp_path, Arch.X86_64, Arch.ARM64)
+    found = image.read(folder.path, Arch.ARM64)
+    assert found.digest == folder.image(Arch.ARM64).manifest.digest
+    with pytest.raises(InputError, match="holds 2 images: amd64, arm64"):
+        image.read(folder.path)
+    with pytest.raises(InputError, match="no image for arm64"):
+        image.read(made(tmp_path / "one").path, Arch.ARM64)
+
+
+def test_what_docker_saved_before_it_wrote_layouts(tmp_path):
+    config = json.dumps({"architecture": "amd64", "os": "linux", "config": None}).encode()
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as out:
+        out.addfile(tarfile.TarInfo("file"))
+    listing = [{"Config": "c.json", "RepoTags": None, "Layers": ["a/layer.tar", "b/layer.tar"]}]
+    files = {
+        "c.json": config, "a/layer.tar": layer.getvalue(),
+        "manifest.json": json.dumps(listing).encode(),
+    }  # fmt: skip
+    found = image.read(tar(tmp_path / "old.tar", files, {"b/layer.tar": "../a/layer.tar"}))
+    assert found.digest == f"sha256:{sha256(config)}"
+    assert paths(found) == ["/file"]
+    assert len(found.layers) == 2
+
+
+def test_what_buildkit_attaches_is_no_image(tmp_path):
+    folder = made(tmp_path).path
+    entry = json.loads((folder / "index.json").read_bytes())["manifests"][0]
+    note = {**entry, "annotations": {"vnd.docker.reference.type": "attestation-manifest"}}
+    note["digest"] = "sha256:" + "0" * 64
+    inner = json.dumps({"schemaVersion": 2, "manifests": [entry, note]}).encode()
+    (folder / "blobs/sha256" / sha256(inner)).write_bytes(inner)
+    top = {
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "digest": f"sha256:{sha256(inner)}", "size": len(inner),
+    }  # fmt: skip
+    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [top]}))
+    assert image.read(folder).digest == entry["digest"]
+
+
+def test_what_is_no_image_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_text("no tar")
+    for place, error in (
+        (tmp_path / "empty", "neither index.json nor manifest.json"),
+        (tmp_path / "text", "is no tar archive"),
+        (tmp_path / "absent", "No such file"),
+        (tar(tmp_path / "other.tar", {"x": b""}), "neither index.json nor manifest.json"),
+        (tar(tmp_path / "bad.tar", {"index.json": b"{}"}), "not a valid image"),
+    ):
+        with pytest.raises(InputError, match=error):
+            image.read(place)
+
+
+def test_damage_is_told(tmp_path):
+    folder = made(tmp_path)
+    config = folder.blob(folder.image(Arch.X86_64).config.digest)
+    shutil.copytree(folder.path, tmp_path / "gone")
+    (tmp_path / "gone/blobs/sha256" / config.name).unlink()
+    with pytest.raises(IntegrityError, match="No such file"):
+        image.read(tmp_path / "gone")
+    data = config.read_bytes()
+    config.unlink()
+    config.write_bytes(data + b" ")
+    with pytest.raises(IntegrityError, match="is damaged"):
+        image.read(folder.path)

@@ -1,0 +1,179 @@
+"""The audit of a lock looks into other releases as settling does: one judgement in three places."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.audit.judge import CHECKS, Terms
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, LockStale
+from imgbuild.learn import loop
+from imgbuild.learn.boundaries import Shelf
+from imgbuild.lock.lock import Lock, make_lock
+from imgbuild.lock.resolution import Resolution
+from imgbuild.matrix.model import Index, Matrix, Waiver
+from imgbuild.pipeline import audit_lock
+from imgbuild.report import Finding, Relation, Severity
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+from tests import audited, samples, shelves
+from tests.localindex import LocalIndex
+from tests.servers import Site
+from tests.unit.learn.test_removed_attributes import GONE, HEAD, OLD, READER
+
+SUBJECT = "transformers.Base.extended"
+WAIVER = Waiver(check="calls", package="vllm", subject=SUBJECT, reason="it is never called")
+CALLS = ("calls",)
+
+
+def index() -> LocalIndex:
+    """Transformers with an attribute and without it; a vLLM of the time before, which reads it."""
+    made = LocalIndex()
+    old = {"4.0.0": {**HEAD, "transformers/base.py": OLD}}
+    shelves.publish(made, "transformers", old, year=2023)
+    shelves.publish(made, "transformers", {"5.0.0": {**HEAD, "transformers/base.py": GONE}})
+    reader = {"vllm/__init__.py": READER.format(expression="tokenizer.extended")}
+    shelves.publish(made, "vllm", {"0.8.5": reader}, year=2023)
+    made.wheel("pip", "25.1", uploaded="2023-01-01T00:00:00Z")
+    return made
+
+
+class World:
+    """A lock of what `index` has, and what may read it."""
+
+    def __init__(self, folder: Path, shelf: Shelf, site: Site, waivers: tuple[Waiver, ...]):
+        pins = {"vllm": "0.8.5", "transformers": "5.0.0"}
+        matrix = samples.matrix(waive=waivers, pins=pins, as_of=datetime.date(2100, 1, 1))
+        here = Index(url=site.url("simple"))
+        self.matrix: Matrix = msgspec.structs.replace(matrix, indexes={"pypi": here})
+        self.shelf = shelf
+        self.site = site
+        found = {name: shelf.releases(name)[-1] for name in ("pip", "transformers", "vllm")}
+        wheels = tuple(shelf.wheel(name, release) for name, release in found.items())
+        self.resolution = Resolution(wheels=wheels)
+        self.lock: Lock = make_lock(self.matrix, "small", {Arch.X86_64: self.resolution})
+        self.store = Store.open(folder / "audit")
+
+    def download(self) -> None:
+        """Bring the lock's own wheels into the store."""
+        for wheel in self.resolution.wheels:
+            with self.store.scratch() as folder:
+                path = folder / wheel.file
+                path.write_bytes(self.site.files[f"packages/{wheel.file}"])
+                self.store.add_file(path, wheel.sha256)
+
+    def inputs(self, *, offline: bool = False) -> Inputs:
+        http = Http(attempts=1, offline=offline)
+        return Inputs(self.matrix, self.store, http, offline=offline)
+
+    def audit(self, *, offline: bool = False) -> tuple[Finding, ...]:
+        own = self.inputs(offline=offline)
+        return audit_lock.audit_lock(self.lock, Arch.X86_64, own, checks=CALLS).findings
+
+
+@contextlib.contextmanager
+def world(folder: Path, *waivers: Waiver) -> Iterator[World]:
+    with shelves.shelf(folder, index()) as (shelf, site):
+        yield World(folder, shelf, site, waivers)
+
+
+def test_an_audit_finds_what_settling_and_an_audit_of_pins_find(tmp_path: Path) -> None:
+    with world(tmp_path) as one:
+        (found,) = one.audit()
+        assert (found.severity, found.check) == (Severity.ERROR, "calls")
+        assert found.evidence is not None
+        assert (found.evidence.relation, found.evidence.subject) == (Relation.ATTRIBUTE, SUBJECT)
+        settled = loop.audit_of(one.resolution, one.shelf, Terms(target="small"))
+        assert [item for item in settled.findings if item.check == "calls"] == [found]
+        machine = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+        pinned = audit_lock.audit_pins(
+            one.resolution.versions,
+            machine,
+            one.site.url("simple"),
+            one.store,
+            Http(attempts=1),
+            Terms(),
+            CALLS,
+        )
+        assert pinned.findings == (found,)
+
+
+def test_a_waiver_of_it_is_used_and_not_called_unused(tmp_path: Path) -> None:
+    with world(tmp_path, WAIVER) as one:
+        (found,) = one.audit()
+        assert found.severity is Severity.NOTE
+        assert found.message.endswith("(accepted: it is never called)")
+        terms = Terms(target="small", waivers=(WAIVER,))
+        settled = loop.audit_of(one.resolution, one.shelf, terms)
+        assert [item for item in settled.findings if item.check == "calls"] == [found]
+
+
+def test_offline_it_is_answered_from_what_was_kept_or_refused(tmp_path: Path) -> None:
+    with world(tmp_path) as one:
+        one.download()
+        with pytest.raises(FetchFailed, match="simple/vllm/ is not in the cache") as caught:
+            one.audit(offline=True)
+        assert caught.value.message.startswith("older releases of packages of small: ")
+        assert caught.value.hint == "run once without --offline"
+        first = one.audit()
+        asked = len(one.site.requests)
+        assert one.audit(offline=True) == first
+        assert len(one.site.requests) == asked
+
+
+def folder_world(folder: Path) -> tuple[Matrix, Lock, Resolution]:
+    """A lock whose wheels lie in a folder of this machine; what one imports the other has not."""
+    wheels = folder / "wheels"
+    trainer = "from vllm import Gone\n\nclass GRPOTrainer: ...\n"
+    found = []
+    for package, source in (("trl", trainer), ("vllm", "class New: ...\n")):
+        wheel, _ = audited.wheel(wheels, package, "9.0", {f"{package}/__init__.py": source})
+        found.append(audited.changed(wheel, index="own"))
+    assigned = {"trl": "own", "vllm": "own"}
+    matrix = samples.matrix(pins={"trl": "9.0", "vllm": "9.0"}, indexes=assigned)
+    own = Index(url=f"{wheels.as_uri()}/", flat=True, upload_times="none")
+    nowhere = Index(url="http://127.0.0.1:9/simple")
+    matrix = msgspec.structs.replace(matrix, indexes={"pypi": nowhere, "own": own})
+    resolution = Resolution(wheels=tuple(found))
+    return matrix, make_lock(matrix, "small", {Arch.X86_64: resolution}), resolution
+
+
+@pytest.mark.parametrize("checks", [("imports",), CHECKS])
+def test_wheels_in_a_folder_are_audited_offline(tmp_path: Path, checks: tuple[str, ...]) -> None:
+    matrix, lock, resolution = folder_world(tmp_path)
+    store = Store.open(tmp_path / "cache")
+    inputs = Inputs(matrix, store, Http(attempts=1, offline=True), offline=True)
+    report = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=checks)
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert audited.subjects(errors) == ["vllm:Gone"]
+    here = [store.file(wheel.sha256) is not None for wheel in resolution.wheels]
+    assert here == [checks == CHECKS] * 2  # for code alone they stay where they are
+
+
+def test_offline_what_only_a_server_has_is_counted(tmp_path: Path) -> None:
+    matrix, lock, resolution = folder_world(tmp_path)
+    there, _ = audited.wheel(tmp_path / "other", "pip", "25.1", {"pip/__init__.py": ""})
+    wheels = (there, *resolution.wheels)
+    lock = make_lock(matrix, "small", {Arch.X86_64: Resolution(wheels=wheels)})
+    store = Store.open(tmp_path / "cache")
+    inputs = Inputs(matrix, store, Http(attempts=1, offline=True), offline=True)
+    with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:
+        audit_lock.audit_lock(lock, Arch.X86_64, inputs)
+    assert caught.value.hint == "run once without --offline"
+    with pytest.raises(FetchFailed, match=r"^pip-25\.1-py3-none-any\.whl of small is not in"):
+        audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",))
+
+
+def test_an_architecture_that_the_lock_has_not_is_said(tmp_path: Path) -> None:
+    with world(tmp_path) as one, pytest.raises(LockStale) as caught:
+        audit_lock.audit_lock(one.lock, Arch.ARM64, one.inputs())
+    assert caught.value.message == "the lock of small is for x86_64, not for arm64"
+    assert caught.value.hint == "imgbuild lock --target small"

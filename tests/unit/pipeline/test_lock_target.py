@@ -1,0 +1,101 @@
+"""Whether a lock is current: what the matrix says, what was learned, what an audit found."""
+
+import pytest
+
+from imgbuild import codec
+from imgbuild.cache.store import Store
+from imgbuild.errors import AuditFailed, InputError, LockStale
+from imgbuild.lock import lock as locks
+from imgbuild.matrix import constraints
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.load import load
+from imgbuild.matrix.model import Flashinfer
+from imgbuild.pipeline import lock_target
+from imgbuild.project import Project
+from imgbuild.report import Finding, Report, Severity
+from tests import samples
+from tests.sourcecode import ROOT
+
+LEARNED = Constraint(
+    package="trl",
+    versions=">=1.0,<=1.16.0",
+    needs="vllm>=0.11.1",
+    check="imports",
+    file="trl/generation/vllm_client.py",
+    line=43,
+    name="vllm.utils.network_utils",
+    came="0.11.1",
+)
+
+
+def project(folder, *wheels):
+    found = Project(matrix=folder / "matrix.yaml")
+    lock = samples.lock(*wheels)
+    codec.write(locks.lock_path(found.images, "small"), lock)
+    for name, text in lock_target.requirement_files(lock).items():
+        codec.write_bytes(found.images / "small" / name, text.encode())
+    return found
+
+
+def test_a_lock_that_goes_against_what_was_learned_is_stale_and_says_why(tmp_path):
+    found = project(tmp_path, samples.wheel("trl", "1.2.0"), samples.wheel("vllm", "0.8.5"))
+    constraints.add(found.images, [LEARNED], Store.open(tmp_path / "cache"))
+    with pytest.raises(LockStale) as caught:
+        lock_target.read_current(found, samples.matrix(), "small")
+    assert (
+        "x86_64: trl>=1.0,<=1.16.0 needs vllm>=0.11.1 (imports, "
+        "trl/generation/vllm_client.py:43, vllm.utils.network_utils; came 0.11.1); "
+        "vllm: 0.8.5 is locked" in caught.value.message
+    )
+
+
+@pytest.mark.parametrize(
+    "others", [[("trl", "0.18.2"), ("vllm", "0.8.5")], [("trl", "1.2.0")], [("vllm", "0.8.5")]]
+)
+def test_what_was_learned_of_others_leaves_a_lock_alone(tmp_path, others):
+    found = project(tmp_path, *(samples.wheel(*pair) for pair in others))
+    constraints.add(found.images, [LEARNED], Store.open(tmp_path / "cache"))
+    with pytest.raises(LockStale) as caught:  # it has no seal here: nothing else is wrong with it
+        lock_target.read_current(found, samples.matrix(), "small")
+    assert "trl" not in caught.value.message
+
+
+def test_an_audit_with_errors_fails_with_all_of_them_and_status_4():
+    wrong = Finding(check="elf", severity=Severity.ERROR, message="undefined _Z1fv", where="a/b.so")
+    cured = Finding(check="elf", severity=Severity.ERROR, message="no b", remedy="take b 2")
+    doubt = Finding(check="elf", severity=Severity.NOTE, message="not this one", where="a/c.so")
+    reports = [Report(target="small", arch="x86_64", findings=(wrong, doubt))]
+    with pytest.raises(AuditFailed) as caught:
+        lock_target.refuse_errors("small", reports)
+    assert caught.value.exit_code == 4
+    assert "x86_64: undefined _Z1fv (a/b.so)" in caught.value.message
+    assert "not this one" not in caught.value.message
+    assert "found 1 error:" in caught.value.message
+    reports.append(Report(target="small", arch="arm64", findings=(cured,)))
+    with pytest.raises(AuditFailed, match=r"found 2 errors:[^$]*no b \(\)\n    take b 2"):
+        lock_target.refuse_errors("small", reports)
+    lock_target.refuse_errors("small", [Report(target="small", arch="x86_64", findings=(doubt,))])
+
+
+@pytest.mark.parametrize("mode", ["jit", "prebuilt"])
+def test_a_mode_of_a_flashinfer_that_is_not_there_is_refused(mode):
+    own = Flashinfer(mode=mode, reason=samples.REASON)
+    matrix = samples.matrix(cuda="13.0", flashinfer=own)
+    lock_target.refuse_mode(samples.lock(samples.wheel("flashinfer-python"), of=matrix))
+    with pytest.raises(InputError, match=f"small: the matrix says flashinfer: {mode}, and no") as e:
+        lock_target.refuse_mode(samples.lock(samples.wheel("vllm"), of=matrix))
+    assert "x86_64" in e.value.message
+    assert 'mode: "off"' in (e.value.hint or "")
+    lock_target.refuse_mode(samples.lock(samples.wheel("vllm")))
+
+
+def test_a_world_without_flashinfer_still_has_the_compiler_that_deepspeed_asks_for():
+    matrix = load(ROOT / "matrix.yaml")
+    lock = locks.make_lock(matrix, "cu130-trl", {})
+    like = locks.make_lock(matrix, "cu130-deepspeed", {})
+    assert lock.settings.labels["dev.imgbuild.flashinfer"] == "off"
+    assert lock.settings.links == like.settings.links
+    for name in ("CUDA_HOME", "LIBRARY_PATH"):
+        assert lock.settings.env[name] == like.settings.env[name]
+    for package in ("nvidia-cuda-nvcc", "nvidia-cuda-cccl"):
+        assert lock.requirements[package] == like.requirements[package] == "==13.0.*"

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import imgbuild
+from imgbuild.oci import documents
+from imgbuild.oci.layer import LayerRecord
+from imgbuild.plan import documents as image
+from imgbuild.values import Arch, sha256
+from tests import images
+
+DIFF_IDS = [f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"]
+RECORDS = [
+    LayerRecord(digest=f"sha256:{'c' * 64}", size=10, diff_id=DIFF_IDS[0], unpacked=20),
+    LayerRecord(digest=f"sha256:{'d' * 64}", size=30, diff_id=DIFF_IDS[1], unpacked=40),
+]
+GOLDEN = [
+    "f49604f141d7bcdda704bed918d86439785c37404b3dbf89ec5bfcaa2b563209",
+    "42100c476f6f786164e6d49dc04c1c3af4dc496bd2eb191135a5e5a5ebe78911",
+    "fd080ccbb1c37114dcddd3e81e60e23865de526496313712a907c41b24e006a0",
+]
+
+
+def test_config_is_what_the_specification_says():
+    found = json.loads(image.config(images.plan(), DIFF_IDS))
+    assert found == {
+        "architecture": "amd64",
+        "os": "linux",
+        "created": images.CREATED,
+        "config": {
+            "User": "1000:1000",
+            "Env": ["PATH=/bin", "WORD=two words"],
+            "Cmd": ["cat", "/opt/hello"],
+            "WorkingDir": "/opt",
+            "Labels": {"org.opencontainers.image.title": "tiny"},
+        },
+        "rootfs": {"type": "layers", "diff_ids": DIFF_IDS},
+        "history": [
+            {"created": images.CREATED, "created_by": "imgbuild layer os"},
+            {"created": images.CREATED, "created_by": "imgbuild layer hello"},
+        ],
+    }
+
+
+def test_bytes_never_change():
+    # Every published digest follows from these: if this fails, digests of all images move.
+    config = image.config(images.plan(), DIFF_IDS)
+    manifest = image.manifest(config, RECORDS)
+    index = image.index({Arch.X86_64: manifest, Arch.ARM64: manifest})
+    assert [sha256(data) for data in (config, manifest, index)] == GOLDEN
+
+
+def test_nothing_of_the_tool_is_in_the_bytes():
+    config = image.config(images.plan(), DIFF_IDS)
+    for data in (config, image.manifest(config, RECORDS)):
+        assert imgbuild.__version__.encode() not in data
+
+
+def test_arm64_has_its_variant():
+    found = json.loads(image.config(images.plan(Arch.ARM64), DIFF_IDS))
+    assert (found["architecture"], found["variant"]) == ("arm64", "v8")
+
+
+def test_manifest_names_config_and_layers_in_order():
+    config = image.config(images.plan(), DIFF_IDS)
+    found = json.loads(image.manifest(config, RECORDS))
+    assert found["mediaType"] == "application/vnd.oci.image.manifest.v1+json"
+    assert found["config"] == {
+        "mediaType": "application/vnd.oci.image.config.v1+json",
+        "digest": f"sha256:{sha256(config)}",
+        "size": len(config),
+    }
+    gzip = "application/vnd.oci.image.layer.v1.tar+gzip"
+    assert found["layers"] == [
+        {"mediaType": gzip, "digest": record.digest, "size": record.size} for record in RECORDS
+    ]
+
+
+def test_a_base_layer_keeps_its_compression():
+    types = {RECORDS[0].digest: documents.LAYER_ZSTD}
+    found = json.loads(image.manifest(b"{}", RECORDS, media_types=types))
+    assert [layer["mediaType"].rpartition("+")[2] for layer in found["layers"]] == ["zstd", "gzip"]
+
+
+def test_index_is_sorted_and_names_platforms():
+    manifests = {Arch.X86_64: b"x86", Arch.ARM64: b"arm"}
+    found = json.loads(image.index(manifests))["manifests"]
+    assert found == json.loads(image.index(dict(reversed(manifests.items()))))["manifests"]
+    assert [entry["platform"] for entry in found] == [
+        {"architecture": "arm64", "os": "linux", "variant": "v8"},
+        {"architecture": "amd64", "os": "linux"},
+    ]
+    assert found[0]["digest"] == f"sha256:{sha256(b'arm')}"
+
+
+def test_layers_and_diff_ids_must_match():
+    with pytest.raises(ValueError, match="shorter"):
+        image.config(images.plan(), DIFF_IDS[:1])

@@ -1,0 +1,175 @@
+"""The plan is a pure function of the lock: order, cutting, and what an id depends on."""
+
+from __future__ import annotations
+
+import datetime
+
+import msgspec
+import pytest
+
+from imgbuild.errors import InputError
+from imgbuild.lock.lock import Cutting
+from imgbuild.matrix.model import Drop
+from imgbuild.plan.plan import (
+    DebianRecipe,
+    WheelsRecipe,
+    base_of,
+    cut_wheels,
+    layer_id,
+    omitted,
+    plan,
+)  # fmt: skip
+from imgbuild.values import Arch
+from tests import samples
+
+RULES = Cutting(
+    own_from=1000, named=("trl", "vllm"), groups=2, order=("nvidia-*", "torch"), limit=40
+)
+
+
+def names(*wheels, rules=RULES, taken=3):
+    return [name for name, _ in cut_wheels(wheels, rules, taken=taken)]
+
+
+def test_layers_stand_in_the_global_order():
+    wheels = [
+        samples.wheel("trl"),
+        samples.wheel("zlib-ng", size=2000),
+        samples.wheel("torch", size=2000),
+        samples.wheel("nvidia-nccl-cu12", size=2000),
+        samples.wheel("idna"),
+        samples.wheel("attrs"),
+    ]
+    cut = names(*wheels)
+    assert cut[:3] == ["nvidia-nccl-cu12", "torch", "zlib-ng"]
+    assert cut[-1] == "trl"
+    assert all(name.startswith("group-") for name in cut[3:-1])
+    assert cut == names(*reversed(wheels))
+
+
+def test_a_group_depends_on_the_name_alone():
+    cut = cut_wheels([samples.wheel(f"small-{n}") for n in range(40)], RULES, taken=3)
+    moved = cut_wheels([samples.wheel(f"small-{n}", "2.0") for n in range(40)], RULES, taken=3)
+    packages = [sorted(wheel.package for wheel in group) for _, group in cut]
+    assert packages == [sorted(wheel.package for wheel in group) for _, group in moved]
+    assert sum(len(group) for group in packages) == 40
+
+
+def test_one_changed_wheel_moves_its_own_group_only():
+    wheels = [samples.wheel(f"small-{n}") for n in range(40)]
+    before = cut_wheels(wheels, RULES, taken=3)
+    after = cut_wheels([samples.wheel("small-0", "2.0"), *wheels[1:]], RULES, taken=3)
+    changed = [name for (name, old), (_, new) in zip(before, after, strict=True) if old != new]
+    assert len(changed) == 1
+
+
+def test_the_limit_holds_and_the_smallest_big_ones_give_way():
+    rules = msgspec.structs.replace(RULES, limit=10)
+    wheels = [samples.wheel(f"big-{n}", size=1000 + n) for n in range(30)]
+    cut = cut_wheels(wheels, rules, taken=3)
+    assert len(cut) + 3 <= 10
+    assert [name for name, _ in cut[:5]] == [f"big-{n}" for n in range(25, 30)]
+    assert sum(len(group) for _, group in cut) == 30
+
+
+def test_a_named_package_keeps_its_layer_under_the_limit():
+    rules = msgspec.structs.replace(RULES, limit=8, groups=1)
+    wheels = [samples.wheel(f"big-{n}", size=9000) for n in range(9)]
+    assert "vllm" in names(*wheels, samples.wheel("vllm", size=1000), rules=rules)
+
+
+def test_too_small_a_limit_is_refused():
+    rules = msgspec.structs.replace(RULES, limit=4)
+    with pytest.raises(InputError, match=r"layers\.limit is 4"):
+        cut_wheels([samples.wheel("trl")], rules, taken=3)
+
+
+def test_every_wheel_is_in_exactly_one_layer():
+    lock = samples.lock(*(samples.wheel(f"w-{n}", size=n * 100) for n in range(30)))
+    layers = plan(lock, Arch.X86_64).layers
+    packages = [
+        wheel.package
+        for layer in layers
+        if isinstance(layer.recipe, WheelsRecipe)
+        for wheel in layer.recipe.wheels
+    ]
+    assert sorted(packages) == [wheel.package for wheel in lock.arch[Arch.X86_64].wheels]
+
+
+def test_ids_do_not_depend_on_the_target_or_the_day():
+    one = samples.lock()
+    other = samples.lock(of=samples.matrix(as_of=datetime.date(2026, 1, 1), summary="another"))
+    other = msgspec.structs.replace(other, target="other")
+    assert [layer.id for layer in plan(one, Arch.X86_64).layers] == [
+        layer.id for layer in plan(other, Arch.X86_64).layers
+    ]
+
+
+def test_a_wheels_id_depends_on_hash_prefix_and_python_only():
+    recipe = WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=(samples.wheel("trl"),))
+    renamed = msgspec.structs.replace(samples.wheel("trl"), file="x.whl", index="mirror")
+    assert layer_id(recipe) == layer_id(msgspec.structs.replace(recipe, wheels=(renamed,)))
+    for changes in (
+        {"prefix": "/venv"},
+        {"python": "3.12"},
+        {"wheels": (samples.wheel("trl", "2.0"),)},
+        {"omit": {"trl": ("a.py",)}},
+    ):
+        assert layer_id(msgspec.structs.replace(recipe, **changes)) != layer_id(recipe)
+
+
+def test_ids_are_the_same_as_ever():
+    """A change here is a new layer format: raise the format's number in plan.py."""
+    recipe = WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=(samples.wheel("trl"),))
+    assert layer_id(recipe) == (
+        "sha256:ee1237f126d1d388f9a2d37f8902f3cb9551784781bc4b4383d9336493e718de"
+    )
+    base = DebianRecipe(
+        arch=Arch.X86_64, suite="bookworm", debs=(samples.deb("bash"),), user=samples.USER
+    )
+    assert layer_id(base) == (
+        "sha256:0969fe117d523ed2f80896f0b148b1b46be6d7c93a61cf283f94c736b9a0c10c"
+    )
+
+
+def test_a_dropped_file_reaches_the_recipe_of_its_package_alone():
+    drop = Drop(package="pip", paths=("b.py", "a.py"), reason=samples.REASON)
+    lock = samples.lock(of=samples.matrix(drop=(drop,)))
+    omits = [
+        layer.recipe.omit
+        for layer in plan(lock, Arch.X86_64).layers
+        if isinstance(layer.recipe, WheelsRecipe) and layer.recipe.omit
+    ]
+    assert omits == [{"pip": ("a.py", "b.py")}]
+
+
+@pytest.mark.parametrize(
+    ("beside", "versions", "dropped"),
+    [
+        ("torch", "", True),
+        ("torch", "<26", True),
+        ("torch", "<25", False),  # samples lock pip 25.1
+        ("triton", "", False),  # not installed: nobody else ships the path
+    ],
+)
+def test_a_file_is_dropped_only_where_another_package_ships_it_too(beside, versions, dropped):
+    drop = Drop(
+        package="pip", paths=("a.py",), reason=samples.REASON, beside=beside, versions=versions
+    )
+    wheels = (samples.wheel("pip", "25.1"), samples.wheel("torch", "2.6.0"))
+    assert omitted((drop,), wheels) == ({"pip": ("a.py",)} if dropped else {})
+
+
+def test_the_configuration_follows_from_the_lock():
+    config = plan(samples.lock(), Arch.X86_64).config
+    assert config.created == "2025-06-20T00:00:00Z"
+    assert config.user == "1000:1000"
+    assert config.labels["dev.imgbuild.version.torch"] == "2.6.0"
+    assert config.labels["org.opencontainers.image.title"] == "small"
+
+
+def test_the_base_alone_is_an_image_of_its_own():
+    base = base_of(plan(samples.lock(), Arch.X86_64))
+    assert [layer.name for layer in base.layers] == ["debian-12"]
+    assert base.config.env == ("LANG=C.UTF-8", "PATH=/usr/bin:/bin")
+    assert base.config.labels == {}

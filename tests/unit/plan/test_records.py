@@ -1,0 +1,49 @@
+"""Records are only added; two that disagree are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild import codec
+from imgbuild.errors import IntegrityError, LockStale
+from imgbuild.oci.layer import LayerRecord
+from imgbuild.plan import records
+from imgbuild.plan.records import Records, WheelFacts
+
+ID = "sha256:" + "1" * 64
+OTHER = "sha256:" + "2" * 64
+
+
+def layer(size):
+    return LayerRecord(digest=ID, size=size, diff_id=ID, unpacked=size)
+
+
+def test_records_are_read_back_sorted(tmp_path):
+    facts = WheelFacts(file="a.whl", files=1, unpacked=2)
+    merged = records.merge(
+        Records(layers={OTHER: layer(1)}),
+        [Records(layers={ID: layer(2)}, wheels={"a" * 64: facts})],
+    )
+    codec.write(records.records_path(tmp_path), merged)
+    assert list(merged.layers) == [ID, OTHER]
+    assert records.read_records(tmp_path) == merged
+
+
+def test_none_yet_is_not_an_error(tmp_path):
+    assert records.read_records(tmp_path) == Records()
+
+
+def test_the_same_fact_twice_is_one():
+    one = Records(layers={ID: layer(1)})
+    assert records.merge(one, [one]) == one
+
+
+def test_a_layer_that_changed_its_bytes_is_refused():
+    with pytest.raises(IntegrityError, match="was recorded as"):
+        records.merge(Records(layers={ID: layer(1)}), [Records(layers={ID: layer(2)})])
+
+
+def test_another_format_is_refused(tmp_path):
+    codec.write(records.records_path(tmp_path), Records(format=9))
+    with pytest.raises(LockStale, match="format 9"):
+        records.read_records(tmp_path)

@@ -1,0 +1,121 @@
+"""The seal follows from the lock and its layers' records, and is refused for any other lock."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import msgspec
+import pytest
+
+from imgbuild import codec
+from imgbuild.audit.source.facts import Floors
+from imgbuild.errors import InputError, LockStale
+from imgbuild.oci.layer import LayerRecord
+from imgbuild.plan import seal
+from imgbuild.plan.plan import plan
+from imgbuild.values import Arch, digest_of
+from tests import samples
+
+BOTH = (Arch.X86_64, Arch.ARM64)
+
+
+def records(lock):
+    """A record for each layer of `lock`, its digests made from the layer's id."""
+    return {
+        layer.id: LayerRecord(
+            digest="sha256:" + hashlib.sha256(layer.id.encode()).hexdigest(),
+            size=10,
+            diff_id="sha256:" + hashlib.sha256(layer.id.encode() * 2).hexdigest(),
+            unpacked=100,
+        )
+        for arch in lock.arch
+        for layer in plan(lock, arch).layers
+    }
+
+
+def write(folder, lock):
+    sealed = seal.seal(lock, records(lock))
+    codec.write(seal.seal_path(folder, lock.target), sealed)
+    return sealed
+
+
+def test_a_seal_is_read_back_as_written(tmp_path):
+    lock = samples.lock(of=samples.matrix(arch=BOTH))
+    sealed = write(tmp_path, lock)
+    assert seal.read_seal(tmp_path, lock) == sealed
+    assert list(sealed.arch) == [Arch.ARM64, Arch.X86_64]
+
+
+def test_one_architecture_is_named_by_its_manifest():
+    lock = samples.lock()
+    sealed = seal.seal(lock, records(lock))
+    assert sealed.digest == sealed.arch[Arch.X86_64].manifest
+
+
+def test_several_are_named_by_their_index():
+    lock = samples.lock(of=samples.matrix(arch=BOTH))
+    sealed = seal.seal(lock, records(lock))
+    assert sealed.digest not in {image.manifest for image in sealed.arch.values()}
+    assert sealed.digest != seal.seal(samples.lock(), records(lock)).digest
+
+
+def test_documents_name_each_other_by_digest():
+    lock = samples.lock()
+    document = seal.documents(plan(lock, Arch.X86_64), records(lock))
+    manifest = json.loads(document.manifest)
+    assert manifest["config"]["digest"] == digest_of(document.config)
+    config = json.loads(document.config)
+    assert config["rootfs"]["diff_ids"] == [layer.diff_id for layer in document.layers]
+    assert [layer["digest"] for layer in manifest["layers"]] == [
+        layer.digest for layer in document.layers
+    ]
+
+
+def test_the_seal_of_another_lock_is_refused(tmp_path):
+    write(tmp_path, samples.lock())
+    with pytest.raises(LockStale, match="is not the seal of small's lock"):
+        seal.read_seal(tmp_path, samples.lock(samples.wheel("trl")))
+
+
+def test_a_seal_whose_digest_was_edited_is_refused(tmp_path):
+    lock = samples.lock()
+    sealed = write(tmp_path, lock)
+    codec.write(
+        seal.seal_path(tmp_path, "small"),
+        msgspec.structs.replace(sealed, digest="sha256:" + "0" * 64),
+    )
+    with pytest.raises(LockStale):
+        seal.read_seal(tmp_path, lock)
+
+
+def test_a_broken_seal_says_what_to_do(tmp_path):
+    lock = samples.lock()
+    codec.write(seal.seal_path(tmp_path, lock.target), {"format": 1})
+    with pytest.raises(InputError, match=r"digests\.json is not a valid seal$") as caught:
+        seal.read_seal(tmp_path, lock)
+    remedy = "restore it from git, or make it anew with: imgbuild lock --target small"
+    assert caught.value.hint == remedy
+
+
+def test_an_unsealed_lock_says_what_to_do(tmp_path):
+    with pytest.raises(LockStale, match="locked but not sealed") as caught:
+        seal.read_seal(tmp_path, samples.lock())
+    assert caught.value.hint == "make it with: imgbuild lock --target small"
+
+
+def test_what_an_image_needs_of_its_host_is_sealed_and_annotated(tmp_path):
+    lock = samples.lock()
+    needs = Floors(cuda="12.4", driver="525.60.13", gpu=("8.0", "9.0"), glibc="2.31")
+    (arch,) = lock.arch
+    sealed = seal.seal(lock, records(lock), {arch: needs})
+    document = seal.documents(plan(lock, arch), records(lock), needs)
+    assert json.loads(document.manifest)["annotations"] == {
+        "dev.imgbuild.needs.cuda": "12.4",
+        "dev.imgbuild.needs.driver": "525.60.13",
+        "dev.imgbuild.needs.glibc": "2.31",
+        "dev.imgbuild.needs.gpu": "8.0 9.0",
+    }
+    assert sealed.arch[arch].manifest == digest_of(document.manifest)
+    codec.write(seal.seal_path(tmp_path, lock.target), sealed)
+    assert seal.read_seal(tmp_path, lock) == sealed

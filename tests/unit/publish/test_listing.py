@@ -1,0 +1,289 @@
+"""What a registry holds, tags on it, and the sides of a difference."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.attest import bundle
+from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
+from imgbuild.oci import documents
+from imgbuild.publish import listing, push, tag
+from imgbuild.registry import artifacts, manifests
+from imgbuild.registry.client import Client, NotFound
+from imgbuild.registry.reference import Reference
+from imgbuild.show import diff, diff_sides
+from imgbuild.values import Arch
+from tests.registries import Fault
+from tests.registry_words import named
+from tests.unit import registry_project
+from tests.unit.cli_project import TARGET, Command, json_of
+from tests.unit.registry_project import BOTH, NAME, TAGS, Place
+
+CLIENT = Client(first_wait=0.001, attempts=2)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    yield from registry_project.place(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+# -- ls
+
+
+def test_images_are_listed_with_all_their_tags(place):
+    place.push()
+    push.push(place.work(), place.both())
+    place.registry.page = 2
+    found = listing.listing(CLIENT, [place.repository])
+    one, two = found.entries
+    assert (one.tags, one.dates, one.target) == (TAGS, ("20261121",), TARGET)
+    assert one.versions == {"torch": "2.6.0", "trl": "0.18.2", "vllm": "0.8.5.post1"}
+    assert (one.digest, one.size) == (place.world.seal.digest, place.world.seal.arch["x86_64"].size)
+    assert (list(two.arch), two.target) == ([Arch.ARM64, Arch.X86_64], BOTH)
+    assert found.sum == one.size + two.size
+    held = sum(len(data) for data in place.registry.blobs.values())
+    held += sum(
+        len(data) for data, kind in place.registry.manifests.values() if kind == documents.MANIFEST
+    )
+    assert found.size == held
+
+
+def test_tags_of_what_is_attached_are_left_out_and_others_said(place):
+    place.push()
+    digest = place.registry.tags[NAME, TARGET]
+    for suffix in ("", ".sig", ".att"):
+        place.registry.tags[NAME, digest.replace(":", "-") + suffix] = digest
+    config = {"mediaType": "x/y", "digest": f"sha256:{'0' * 64}", "size": 2}
+    data = json.dumps({"schemaVersion": 2, "config": config, "layers": []}).encode()
+    place.registry.manifests[NAME, named(data)] = (data, documents.MANIFEST)
+    place.registry.tags[NAME, "artifact"] = named(data)
+    entries = listing.listing(CLIENT, [place.repository]).entries
+    assert [entry.tags for entry in entries] == [("artifact",), TAGS]
+    assert "is no image" in entries[0].other
+
+
+def test_an_image_that_is_damaged_hides_no_other(place):
+    place.push()
+    push.push(place.work(), place.both())
+    held = place.registry
+    digest = held.tags[NAME, TARGET]
+    data, kind = held.manifests[NAME, digest]
+    config = (NAME, json.loads(data)["config"]["digest"])
+    blob = held.blobs.pop(config)
+
+    def _other() -> str:
+        entries = listing.listing(CLIENT, [place.repository]).entries
+        assert [(entry.tags, bool(entry.other)) for entry in entries] == [
+            (TAGS, True), (entries[1].tags, False)
+        ]  # fmt: skip
+        assert entries[1].target == BOTH
+        return entries[0].other
+
+    assert "404" in _other()
+    held.blobs[config] = blob[:-1] + b" "
+    assert f"expected {len(blob)} bytes, {config[1]}" in _other()
+    held.blobs[config] = blob
+    held.manifests[NAME, digest] = (data[:-1], kind)
+    assert f"for {NAME}@{digest}" in _other()
+    held.manifests[NAME, digest] = (data, kind)
+    held.faults.append(Fault(f"GET .*/manifests/{digest}", status=404))
+    assert str(place.repository) in _other()
+    held.faults.append(Fault("GET .*/blobs/", times=9, status=403))
+    with pytest.raises(FetchFailed, match="403"):
+        listing.listing(CLIENT, [place.repository])
+
+
+def test_all_repositories_of_a_registry(place):
+    assert listing.repositories(CLIENT, place.registry.host) == []
+    place.push()
+    assert listing.repositories(CLIENT, place.registry.host) == [place.repository]
+    place.registry.faults.append(Fault("GET /v2/_catalog", times=9, status=404))
+    with pytest.raises(InputError, match="does not list its repositories") as caught:
+        listing.repositories(CLIENT, place.registry.host)
+    assert f"imgbuild ls {place.registry.host}/NAME" in (caught.value.hint or "")
+
+
+# -- tag
+
+
+def test_a_tag_is_put_on_what_is_whole(place):
+    done = push.push(place.work(tag=False), place.both())
+    reference = Reference(place.registry.host, NAME, digest=done.digest)
+    made = tag.tag(CLIENT, reference, ["good", "2026"])
+    assert [(tag.name, tag.before, tag.moved) for tag in made] == [
+        ("good", "", True), ("2026", "", True)
+    ]  # fmt: skip
+    assert place.tags() == dict.fromkeys(("good", "2026"), done.digest)
+    place.registry.requests.clear()
+    assert not tag.tag(CLIENT, place.reference("good"), ["2026"])[0].moved
+    assert place.writes() == []
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_no_tag_is_put_on_what_is_broken(place, half):
+    done = push.push(place.work(tag=False), place.both())
+    lost = next(row.digest for row in done.blobs if row.arches == (Arch.ARM64,))
+    data = place.registry.blobs.pop((NAME, lost))
+    if half:
+        place.registry.blobs[NAME, lost] = data[:10]
+    reference = Reference(place.registry.host, NAME, digest=done.digest)
+    with pytest.raises(IntegrityError, match=f"is not whole: {lost}"):
+        tag.tag(CLIENT, reference, ["good"])
+    place.registry.blobs[NAME, lost] = data
+    del place.registry.manifests[NAME, done.arch[Arch.X86_64]]
+    with pytest.raises(NotFound):
+        tag.tag(CLIENT, reference, ["good"])
+    assert place.tags() == {}
+
+
+def test_a_push_puts_no_tag_where_a_part_goes_while_the_rest_is_sent(place):
+    """The registry collects garbage meanwhile: what was there at first is not there at the end."""
+    place.push()
+    place.registry.tags.clear()
+    sent, gone = [blob.digest for blob in place.plan().blobs][:2]
+    del place.registry.blobs[NAME, sent]
+    where = f"PUT .*digest={sent.replace(':', '%3A')}"
+    place.registry.faults.append(
+        Fault(where, edit=lambda _: place.registry.blobs.pop((NAME, gone), None))
+    )
+    with pytest.raises(IntegrityError, match=f"is not whole: {gone}") as caught:
+        place.push()
+    assert "push it again" in str(caught.value.hint)
+    assert place.tags() == {}
+    place.push()
+    assert place.tags() == dict.fromkeys(TAGS, place.world.seal.digest)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".hidden", "-x", "x" * 129])
+def test_a_word_that_is_no_tag(place, name):
+    place.push()
+    with pytest.raises(InputError, match="is no tag"):
+        tag.tag(CLIENT, place.reference(TARGET), ["right", name])
+    assert "right" not in place.tags()
+
+
+# -- diff
+
+
+def test_targets_locks_folders_and_references_are_sides(place):
+    place.push()
+    matrix, folder = place.world.matrix, place.world.folder / "images" / TARGET
+    sides = [
+        diff_sides.side(str(name), CLIENT, matrix)
+        for name in (TARGET, folder, folder / "lock.json", place.reference(TARGET))
+    ]
+    assert [one.complete for one in sides] == [True, True, True, False]
+    assert [one.arch[Arch.X86_64].layers for one in sides] == [
+        sides[0].arch[Arch.X86_64].layers
+    ] * 4
+    for one in sides:
+        found = diff.between(sides[0], one)
+        assert (found.arch[Arch.X86_64].changes, found.arch[Arch.X86_64].pull) == ((), 0)
+
+
+def test_an_image_that_carries_its_lock_is_a_whole_side(place):
+    push.push(place.work(attach=True), place.both())
+    found = diff_sides.side(str(place.reference(BOTH)), CLIENT, place.world.matrix)
+    own = diff_sides.side(BOTH, CLIENT, place.world.matrix)
+    assert found.complete
+    assert found.arch == own.arch
+    digest = place.registry.tags[NAME, BOTH]
+    one = json.loads(place.registry.manifests[NAME, digest][0])["manifests"][0]["digest"]
+    by_digest = diff_sides.side(f"{place.repository}@{one}", CLIENT, place.world.matrix)
+    assert (by_digest.complete, list(by_digest.arch)) == (True, [Arch.ARM64])
+
+
+def test_a_lock_of_another_image_is_not_believed(place):
+    """Whoever may write to a repository may attach to its images."""
+    push.push(place.work(attach=True), place.both())
+    target = place.push()
+    here = manifests.fetch(CLIENT.http, place.reference(TARGET)).descriptor
+    (lock, *_) = artifacts.find(
+        CLIENT, place.repository, place.registry.tags[NAME, BOTH], bundle.ARTIFACT_TYPE
+    )
+    artifacts.attach(CLIENT, place.repository, here, bundle.ARTIFACT_TYPE, lock.files, {})
+    assert here.digest == target.digest
+    side = diff_sides.side(str(place.reference(TARGET)), CLIENT, place.world.matrix)
+    assert not side.complete
+
+
+def test_what_is_no_side_is_said(place, tmp_path):
+    place.push()
+    matrix = place.world.matrix
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    with pytest.raises(InputError, match=r"has no lock\.json"):
+        diff_sides.side(str(alone), CLIENT, matrix)
+    shutil.copy(place.world.folder / "images" / TARGET / "lock.json", alone)
+    with pytest.raises(InputError, match=r"digests\.json: no such file"):
+        diff_sides.side(str(alone), CLIENT, matrix)
+    with pytest.raises(LockStale, match="no lock for target absent"):
+        diff_sides.side("absent", CLIENT, matrix)
+    with pytest.raises(NotFound):
+        diff_sides.side(str(place.reference("absent")), CLIENT, matrix)
+
+
+# -- the verbs
+
+
+def test_push_ls_diff_pull_and_tag_as_verbs(place, imgbuild, tmp_path):
+    where = f"{place.registry.host}/{NAME}"
+    note = tmp_path / "digests"
+    words = ("push", TARGET, where, "--date", "20261121", "--jobs", "1", "--offline", "--no-attach")
+    dry = imgbuild(*words, "--dry-run", "--digest-file", str(note))
+    assert dry.status == 0
+    assert "lacking" in dry.stdout
+    assert not note.exists()
+    done = imgbuild(*words, "--digest-file", str(note))
+    line = f"{TARGET} {where}@{place.world.seal.digest}\n"
+    assert (done.status, done.stdout, note.read_text()) == (0, line, line)
+    (again,) = json_of(imgbuild(*words, "--json"))
+    assert again["sent"] == 0
+    assert [tag["name"] for tag in again["tags"]] == list(reversed(TAGS))
+    assert imgbuild("tag", f"{where}:{TARGET}", "good").stdout == (
+        f"{where}:good {place.world.seal.digest}\n"
+    )
+    listed = imgbuild("ls", where)
+    assert f"{where}:{TARGET},{TAGS[1]},good" in listed.stdout
+    assert [entry["target"] for entry in json_of(imgbuild("ls", where, "--json"))["entries"]] == [
+        TARGET
+    ]
+    compared = json_of(imgbuild("diff", TARGET, f"{where}:good", "--json"))
+    assert compared["arch"]["x86_64"]["pull"] == 0
+    out = tmp_path / "pulled"
+    pulled = imgbuild("pull", f"{where}:good", "--output", str(out))
+    assert pulled.stdout == f"{place.world.seal.digest} {out}\n"
+
+
+def test_push_says_where_it_cannot_go(place, imgbuild):
+    where = place.registry.host
+    for words, told in (
+        ((TARGET,), "no registry is named"),
+        ((TARGET, f"{where}/a", f"{where}/b"), "one repository at a time"),
+        ((TARGET, f"{where}/a:tag"), "where a repository is wanted"),
+        ((TARGET, f"{where}/a", "--mount-from", "other.example/b"), "mounts only its own layers"),
+        ((TARGET, f"{where}/a", "--date", "yesterday"), "is no day"),
+    ):
+        done = imgbuild("push", *words)
+        assert (done.status, done.stdout) == (2, ""), done.stderr
+        assert told in done.stderr
+        assert "hint: " in done.stderr
+    assert place.registry.requests == []
+
+
+def test_the_registry_of_the_matrix_is_the_default(place, imgbuild):
+    text = place.world.matrix.read_text()
+    place.world.matrix.write_text(f"registry: {place.registry.host}/{NAME}\n{text}")
+    done = imgbuild("push", "--target", TARGET, "--jobs", "1", "--offline")
+    assert done.status == 0, done.stderr
+    assert done.stdout.startswith(f"{TARGET} {place.registry.host}/{NAME}@sha256:")

@@ -1,0 +1,172 @@
+"""Pulls from a registry that a test makes behave badly: the digest is kept, or nothing is left."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.oci import documents, layout
+from imgbuild.publish import pull, push
+from imgbuild.registry.client import Client, NotFound
+from imgbuild.registry.reference import Reference
+from imgbuild.values import Arch
+from tests.registries import Answer, Fault
+from tests.registry_words import named
+from tests.unit import registry_project
+from tests.unit.cli_project import TARGET
+from tests.unit.registry_project import BOTH, NAME, Place
+
+CLIENT = Client(first_wait=0.001, attempts=3)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A registry that has both targets, and an empty cache."""
+    for made in registry_project.place(tmp_path, monkeypatch):
+        made.push()
+        push.push(made.work(), made.both())
+        made.forget(monkeypatch)
+        made.registry.requests.clear()
+        yield made
+
+
+def pulled(place: Place, out: Path, tag: str = BOTH, arch: Arch | None = None) -> pull.Pulled:
+    """Pull a tag into `out`."""
+    return pull.pull(CLIENT, place.reference(tag), out, Store.open(), arch)
+
+
+def layer(place: Place) -> str:
+    """A layer of the target with one architecture, which the other target has too."""
+    manifest = place.registry.manifests[NAME, place.registry.tags[NAME, TARGET]][0]
+    digest: str = json.loads(manifest)["layers"][-2]["digest"]
+    return digest
+
+
+def test_the_layout_has_the_digest_and_the_documents_of_the_registry(place, tmp_path):
+    done = pulled(place, tmp_path / "image")
+    found = layout.verify(tmp_path / "image")
+    assert found.digest == done.digest == place.registry.tags[NAME, BOTH]
+    assert found.name == BOTH
+    assert set(found.images) == set(Arch)
+    assert done.reference == f"{place.repository}@{done.digest}"
+    for (_, digest), (data, _) in place.registry.manifests.items():
+        if digest == found.digest or digest in done.arch.values():
+            assert found.blob(digest).read_bytes() == data
+    assert done.size == sum(path.stat().st_size for path in found.path.glob("blobs/sha256/*")) - (
+        found.top.size
+    ) + sum(layer.size for layer in found.image(Arch.ARM64).layers)
+
+
+def test_a_second_pull_moves_nothing(place, tmp_path):
+    assert pulled(place, tmp_path / "image").moved > 0
+    place.registry.requests.clear()
+    again = pulled(place, tmp_path / "image")
+    assert (again.unchanged, again.moved) == (True, 0)
+    assert len(place.registry.asked("GET .*/blobs/")) == len(Arch)  # the configurations
+
+
+def test_layers_of_the_cache_are_linked_and_those_of_the_layout_kept(place, tmp_path, monkeypatch):
+    pulled(place, tmp_path / "one")
+    other = pulled(place, tmp_path / "two")
+    assert other.moved == 0
+    base = layout.read(tmp_path / "two").image(Arch.ARM64).layers[0].digest
+    first, second = (layout.blob(tmp_path / name, base) for name in ("one", "two"))
+    assert first.samefile(second)
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "third-cache"))
+    (tmp_path / "one/index.json").unlink()  # a pull that was killed before its end
+    assert pulled(place, tmp_path / "one").moved == 0
+    assert layout.verify(tmp_path / "one").digest == other.digest
+
+
+def test_one_architecture_keeps_its_own_digest(place, tmp_path):
+    done = pulled(place, tmp_path / "image", arch=Arch.ARM64)
+    assert done.arch == {Arch.ARM64: done.digest}
+    found = layout.verify(tmp_path / "image")
+    assert found.digest == done.digest != place.registry.tags[NAME, BOTH]
+    assert found.top.platform == {"architecture": "arm64", "os": "linux", "variant": "v8"}
+
+
+@pytest.mark.parametrize("tag", [TARGET, BOTH])
+def test_an_image_of_one_architecture_is_not_pulled_for_another(place, tmp_path, tag):
+    index = json.loads(place.registry.manifests[NAME, place.registry.tags[NAME, tag]][0])
+    if "manifests" in index:
+        index["manifests"] = [
+            one for one in index["manifests"] if one["platform"]["architecture"] == "amd64"
+        ]
+        data = json.dumps(index).encode()
+        place.registry.manifests[NAME, named(data)] = (data, documents.INDEX)
+        place.registry.tags[NAME, tag] = named(data)
+    with pytest.raises(InputError, match="arm64") as caught:
+        pulled(place, tmp_path / "image", tag, Arch.ARM64)
+    assert caught.value.hint
+    assert not (tmp_path / "image").exists()
+
+
+def test_a_download_goes_on_where_it_broke(place, tmp_path):
+    digest = layer(place)
+    place.registry.faults.append(Fault(f"GET .*/blobs/{digest}", times=2, cut_answer=700))
+    pulled(place, tmp_path / "image")
+    layout.verify(tmp_path / "image")
+    asked = place.registry.asked(f"GET .*/blobs/{digest}")
+    assert [one.headers.get("Range") for one in asked] == [None, "bytes=700-", "bytes=1400-"]
+
+
+def test_a_pull_that_failed_goes_on_from_what_it_has(place, tmp_path):
+    digest = layer(place)
+    place.registry.faults.append(Fault(f"GET .*/blobs/{digest}", times=40, cut_answer=100))
+    with pytest.raises(FetchFailed):
+        pulled(place, tmp_path / "image")
+    assert not (tmp_path / "image/index.json").exists()
+    place.registry.faults.clear()
+    place.registry.requests.clear()
+    pulled(place, tmp_path / "image")
+    layout.verify(tmp_path / "image")
+    asked = place.registry.asked(f"GET .*/blobs/{digest}")
+    assert [one.headers.get("Range") for one in asked] == ["bytes=300-"]
+
+
+def test_a_registry_that_gives_other_bytes(place, tmp_path):
+    digest = layer(place)
+    data = place.registry.blobs[NAME, digest]
+    place.registry.blobs[NAME, digest] = data[:-1] + bytes([data[-1] ^ 1])
+    with pytest.raises(IntegrityError, match="found sha256:") as caught:
+        pulled(place, tmp_path / "image", TARGET)
+    assert digest in caught.value.message
+    assert not (tmp_path / "image/index.json").exists()
+    assert Store.open().blob(digest) is None
+    place.registry.blobs[NAME, digest] = data
+    pulled(place, tmp_path / "image", TARGET)
+    layout.verify(tmp_path / "image")
+
+
+@pytest.mark.parametrize("kind", ["manifests", "blobs"])
+def test_a_document_that_is_not_what_its_digest_names(place, tmp_path, kind):
+    def _lie(answer: Answer) -> None:
+        answer.body = answer.body.replace(b"linux", b"other").replace(b"layers", b"layerz")
+
+    place.registry.faults.append(Fault(f"GET .*/{kind}/sha256:", times=9, edit=_lie))
+    with pytest.raises(IntegrityError):
+        pulled(place, tmp_path / "image")
+    assert not (tmp_path / "image").exists()
+
+
+def test_what_is_no_oci_image_is_refused(place, tmp_path):
+    docker = "application/vnd.docker.distribution.manifest.v2+json"
+    data = json.dumps({"schemaVersion": 2, "mediaType": docker}).encode()
+    place.registry.manifests[NAME, named(data)] = (data, docker)
+    place.registry.tags[NAME, "old"] = named(data)
+    with pytest.raises(InputError, match=re.escape(docker)):
+        pulled(place, tmp_path / "image", "old")
+    with pytest.raises(NotFound, match="absent is not there"):
+        pulled(place, tmp_path / "image", "absent")
+
+
+def test_a_layout_is_named_by_the_tag_or_the_repository():
+    assert pull.name(Reference("h.example", "me/rl", "cu124")) == "cu124"
+    assert pull.name(Reference("h.example", "me/rl", None, "sha256:" + "0" * 64)) == "rl"

@@ -1,0 +1,391 @@
+"""Pushes to a registry that a test makes behave badly: no tag ever names a broken image."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from imgbuild.attest.signing import keys
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, Interrupted
+from imgbuild.oci import documents
+from imgbuild.plan.plan import plan
+from imgbuild.publish import push
+from imgbuild.publish.push import State
+from imgbuild.publish.push_plan import CONFIG
+from imgbuild.render import dockerfile
+from imgbuild.values import Arch
+from tests.registries import Answer, Fault
+from tests.unit import registry_project
+from tests.unit.cli_project import TARGET
+from tests.unit.registry_project import BOTH, NAME, TAGS, Place
+
+BLOB = "(PUT|PATCH) .*/blobs/uploads/"
+MANIFEST = "PUT .*/manifests/"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    yield from registry_project.place(tmp_path, monkeypatch)
+
+
+def sent(place: Place) -> Counter[str]:
+    """How often each blob was put, by its digest."""
+    done = (one.path.rpartition("digest=")[2] for one in place.registry.asked("PUT .*digest="))
+    return Counter(text.replace("%3A", ":") for text in done)
+
+
+# -- plans
+
+
+def test_a_plan_has_the_digests_of_the_seal(place):
+    made = place.both()
+    assert made.top.digest == made.sealed.digest
+    assert made.top.media_type == documents.INDEX
+    assert made.papers == (*made.manifests, made.top)
+    assert [paper.digest for paper in made.manifests] == [
+        made.sealed.arch[arch].manifest for arch in made.arches
+    ]
+    digests = [blob.digest for blob in made.blobs]
+    assert len(digests) == len(set(digests))
+    shared = next(blob for blob in made.blobs if blob.name == "trl")
+    assert shared.arches == (Arch.ARM64, Arch.X86_64)
+
+
+def test_tags_say_what_an_image_is(place):
+    whole = place.both()
+    assert whole.tags == (f"{BOTH}-20261121", BOTH)
+    some = place.both(Arch.ARM64)
+    assert some.tags == (f"{BOTH}-arm64-20261121", f"{BOTH}-arm64")
+    assert some.top == some.papers[0]
+    assert some.top.digest == whole.sealed.arch[Arch.ARM64].manifest
+    base = place.plan(only_base=True)
+    assert (base.tags[-1], base.only_base) == (f"{TARGET}-base", True)
+
+
+def test_the_base_is_the_one_that_dockerfiles_name(place):
+    made = place.plan(only_base=True)
+    plans = [plan(place.world.lock, Arch.X86_64)]
+    assert made.top.digest == dockerfile.base_digest(place.world.seal, plans)
+    push.push(place.work(), made)
+    assert (NAME, made.top.digest) in place.registry.manifests
+
+
+# -- what is sent, and in which order
+
+
+def test_blobs_come_first_then_manifests_then_tags(place):
+    made = place.both()
+    done = push.push(place.work(), made)
+    digests = {paper.digest: number for number, paper in enumerate(made.papers)}
+    kinds = []
+    for one in place.registry.asked("PUT "):
+        target = one.path.rpartition("/manifests/")[2]
+        kinds.append(digests.get(target, 9) if "/manifests/" in one.path else -1)
+    assert kinds == sorted(kinds)
+    assert set(kinds) == {-1, 0, 1, 2, 9}
+    assert place.tags() == dict.fromkeys(made.tags, made.sealed.digest)
+    held = {digest: len(data) for (_, digest), data in place.registry.blobs.items()}
+    assert held == {blob.digest: blob.size for blob in made.blobs}
+    assert done.sent == sum(held.values())
+    assert {row.state for row in done.blobs} == {State.SENT}
+
+
+def test_a_second_push_writes_nothing(place):
+    first = place.push()
+    place.registry.requests.clear()
+    again = place.push()
+    assert place.writes() == []
+    assert [tag.moved for tag in first.tags] == [True, True]
+    assert [tag.moved for tag in again.tags] == [False, False]
+    assert again.sent == 0
+    assert {row.state for row in again.blobs} == {State.PRESENT}
+
+
+def test_what_the_registry_has_is_neither_built_nor_fetched(place, monkeypatch):
+    place.push()
+    trl = next(blob for blob in place.plan().blobs if blob.name == "trl")
+    del place.registry.blobs[NAME, trl.digest]
+    place.registry.tags.clear()
+    store = place.forget(monkeypatch, "trl")  # an empty cache but for one wheel, and no network
+    done = place.push()
+    states = {row.name: row.state for row in done.blobs}
+    assert {name for name, state in states.items() if state is State.SENT} == {"trl"}
+    assert done.sent == trl.size
+    assert set(place.tags()) == set(TAGS)
+    assert [path.name for path in (store.root / "blobs/sha256").iterdir()] == [
+        trl.digest.removeprefix("sha256:")
+    ]
+
+
+def test_layers_of_a_layout_on_disk_are_used(place, monkeypatch):
+    work = place.work()
+    made = place.plan()
+    folder = work.project.output(TARGET) / "blobs/sha256"
+    folder.mkdir(parents=True)
+    for blob in made.blobs:
+        path = Store.open().blob(blob.digest) if blob.name == "debian-12" else None
+        if path is not None:
+            (folder / path.name).write_bytes(path.read_bytes())
+    place.forget(monkeypatch, *place.world.wheels)  # the base itself cannot be made here
+    assert {row.state for row in place.push().blobs} == {State.SENT}
+
+
+def test_a_damaged_layer_of_a_layout_is_not_sent(place, monkeypatch):
+    work = place.work()
+    base = next(blob for blob in place.plan().blobs if blob.name == "debian-12")
+    path = work.project.output(TARGET) / "blobs/sha256" / base.digest.removeprefix("sha256:")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x" * base.size)
+    place.forget(monkeypatch, *place.world.wheels)
+    with pytest.raises(FetchFailed):  # it would have to be made, and nothing can be fetched
+        place.push()
+    assert sent(place) == Counter()
+    assert place.tags() == {}
+
+
+def test_a_dry_run_says_what_a_push_moves_and_does_nothing(place):
+    plans = [place.plan(), place.both()]
+    told = push.dry_run(place.work(), plans)
+    assert place.writes() == []
+    done = [push.push(place.work(), each) for each in plans]
+    assert [item.sent for item in told] == [item.sent for item in done]
+    assert [item.digest for item in told] == [item.digest for item in done]
+    assert [item.sent for item in push.dry_run(place.work(), plans)] == [0, 0]
+
+
+def test_targets_share_their_layers(place):
+    plans = [place.plan(), place.both()]
+    for made in plans:
+        push.push(place.work(), made)
+    assert set(sent(place).values()) == {1}
+    assert set(sent(place)) == {blob.digest for made in plans for blob in made.blobs}
+
+
+def test_pushes_at_once_send_each_blob_once(place):
+    works = [place.work(), place.work(), place.work()]
+    made = place.both()
+    done = []
+    threads = [
+        threading.Thread(target=lambda work=work: done.append(push.push(work, made)))
+        for work in works
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(sent(place).values()) == {1}
+    assert sum(item.sent for item in done) == sum(blob.size for blob in made.blobs)
+    assert len(done) == len(works)
+
+
+def test_without_tags_only_the_digest_is_there(place):
+    done = push.push(place.work(tag=False), place.plan())
+    assert place.tags() == {}
+    assert (NAME, done.digest) in place.registry.manifests
+
+
+# -- other repositories
+
+
+def test_layers_are_mounted_and_then_not_made(place, monkeypatch):
+    made = place.plan()
+    push.push(
+        msgspec.structs.replace(place.work(), repository=place.registry.repository("o")), made
+    )
+    place.forget(monkeypatch)
+    rows = push.dry_run(place.work("o"), [made])[0].blobs
+    assert {(row.state, row.source) for row in rows} == {
+        (State.MOUNTABLE, str(place.registry.repository("o")))
+    }
+    done = push.push(place.work("o"), made)
+    assert {row.state for row in done.blobs} == {State.MOUNTED}
+    assert done.sent == 0
+    assert set(place.tags()) == set(TAGS)
+
+
+def test_a_registry_that_mounts_nothing_gets_the_bytes(place):
+    made = place.plan()
+    push.push(
+        msgspec.structs.replace(place.work(), repository=place.registry.repository("o")), made
+    )
+    place.registry.mounts = False
+    done = push.push(place.work("o"), made)
+    assert {row.state for row in done.blobs} == {State.SENT}
+    assert place.registry.sessions == {}  # what it opened in vain is closed
+
+
+def test_a_repository_that_may_not_be_read_is_passed_over(place):
+    place.registry.faults.append(Fault("HEAD /v2/private/blobs/", times=100, status=403))
+    done = push.push(place.work("private"), place.plan())
+    assert {row.state for row in done.blobs} == {State.SENT}
+
+
+# -- what is beside an image
+
+
+def test_what_is_attached_comes_before_the_tags_and_only_once(place):
+    done = push.push(place.work(attach=True), place.both())
+    assert len(done.attached) == len(set(done.attached)) > len(Arch)
+    puts = [
+        one.path.rpartition("/")[2].partition("?")[0]
+        for one in place.registry.asked("PUT .*/manifests/")
+    ]
+    assert max(map(puts.index, done.attached)) < min(map(puts.index, done_tags(done)))
+    place.registry.requests.clear()
+    again = push.push(place.work(attach=True), place.both())
+    assert place.writes() == []
+    assert again.attached == done.attached
+
+
+def test_what_cannot_be_attached_leaves_no_tag(place):
+    place.registry.faults.append(Fault("(GET|HEAD) .*/referrers/", times=100, status=500))
+    with pytest.raises(FetchFailed, match="500"):
+        push.push(place.work(attach=True), place.plan())
+    assert place.tags() == {}
+
+
+def test_a_key_signs_before_a_tag_is_put(place, tmp_path):
+    key = tmp_path / "key.pem"
+    private = ec.generate_private_key(ec.SECP256R1())
+    key.write_bytes(
+        private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    work = msgspec.structs.replace(place.work(attach=True), key=keys.load_private(key))
+    done = push.push(work, place.plan())
+    assert done.signed == (done.digest,)
+    puts = [one.path.rpartition("/")[2] for one in place.registry.asked("PUT .*/manifests/")]
+    assert puts[-2:] == list(done_tags(done))
+    signature = f"{done.digest.replace(':', '-')}.sig"
+    assert signature in puts
+    place.registry.requests.clear()
+    assert push.push(work, place.plan()).signed == done.signed
+    assert sent(place) == Counter()
+
+
+def test_a_base_alone_has_nothing_beside_it(place):
+    done = push.push(place.work(attach=True), place.plan(only_base=True))
+    assert (done.attached, done.signed) == ((), ())
+
+
+def done_tags(done: push.Pushed) -> tuple[str, ...]:
+    """The names of the tags of a push."""
+    return tuple(tag.name for tag in done.tags)
+
+
+# -- what goes wrong
+
+
+def refused(place: Place, kind: type[ImgbuildError], *words: str) -> None:
+    """A push fails so, and leaves no tag; when the fault is gone, the next one is right."""
+    with pytest.raises(kind) as caught:
+        place.push()
+    assert [word for word in words if word not in caught.value.message] == []
+    assert caught.value.hint
+    assert place.tags() == {}
+    place.registry.faults.clear()
+    place.push()
+    assert place.tags() == dict.fromkeys(TAGS, place.world.seal.digest)
+
+
+@pytest.mark.parametrize("where", [BLOB, "POST .*/blobs/uploads/", MANIFEST, "HEAD .*/blobs/"])
+def test_a_registry_that_always_fails_gets_no_tag(place, where):
+    place.registry.faults.append(Fault(where, times=1000, status=500))
+    refused(place, FetchFailed, "500")
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+@pytest.mark.parametrize("where", [BLOB, "POST .*/blobs/uploads/", MANIFEST, "HEAD .*/blobs/"])
+def test_a_registry_that_fails_once_is_asked_again(place, where, status):
+    place.registry.faults.append(Fault(where, status=status, headers={"Retry-After": "0"}))
+    place.push()
+    assert place.tags() == dict.fromkeys(TAGS, place.world.seal.digest)
+
+
+def test_a_line_that_breaks_in_the_middle_of_a_blob(place):
+    place.registry.faults += [Fault(BLOB, times=3, cut_request=100), Fault(BLOB, mute=True)]
+    place.push()
+    assert place.tags() == dict.fromkeys(TAGS, place.world.seal.digest)
+
+
+@pytest.mark.parametrize("number", [1, 4, 7])
+def test_what_is_interrupted_goes_on_where_it_was(place, number, monkeypatch):
+    """Ctrl-C when so many blobs have arrived; the next push sends the others alone."""
+    upload, lock, count = push._upload, threading.Lock(), itertools.count(1)
+
+    def _stopped(*arguments):
+        with lock:
+            if next(count) > number:
+                raise Interrupted("stopped")
+            return upload(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(push, "_upload", _stopped)
+        with pytest.raises(Interrupted):
+            place.push()
+    assert place.tags() == {}
+    arrived = set(sent(place))
+    assert 0 < len(arrived) < len(place.plan().blobs)
+    done = place.push()
+    assert {row.digest for row in done.blobs if row.state is State.PRESENT} == arrived
+    assert set(sent(place).values()) == {1}
+    assert place.tags() == dict.fromkeys(TAGS, place.world.seal.digest)
+
+
+def test_a_blob_of_another_size_is_not_believed(place):
+    trl = next(blob for blob in place.plan().blobs if blob.name == "trl")
+    place.registry.blobs[NAME, trl.digest] = b"half of it"
+    with pytest.raises(IntegrityError, match=r"has trl .* with 10 bytes; its seal says"):
+        place.push()
+    assert place.tags() == {}
+
+
+def test_a_registry_that_takes_blobs_and_has_them_not(place):
+    lost = next(blob.digest for blob in place.plan().blobs if blob.name == CONFIG)
+
+    def _lose(answer: Answer) -> None:
+        place.registry.blobs.pop((NAME, lost), None)
+
+    where = f"PUT .*digest={lost.replace(':', '%3A')}"
+    place.registry.faults.append(Fault(where, times=50, edit=_lose))
+    refused(place, IntegrityError, lost)
+
+
+def test_a_registry_that_says_it_stored_another_manifest(place):
+    def _lie(answer: Answer) -> None:
+        answer.headers["Docker-Content-Digest"] = "sha256:" + "0" * 64
+
+    place.registry.faults.append(Fault(MANIFEST, times=50, edit=_lie))
+    refused(place, IntegrityError, "0" * 64)
+
+
+def test_a_registry_that_gives_another_manifest_than_it_was_given(place):
+    def _lie(answer: Answer) -> None:
+        answer.body = b'{"schemaVersion":2}'
+
+    place.registry.faults.append(
+        Fault(f"GET .*/manifests/{place.world.seal.digest}", times=50, edit=_lie)
+    )
+    refused(place, IntegrityError, "gives sha256:")
+
+
+def test_a_tag_that_names_something_else_is_moved_and_said(place):
+    place.push()
+    place.registry.tags[NAME, TARGET] = other = "sha256:" + "1" * 64
+    place.registry.manifests[NAME, other] = (b"{}", documents.MANIFEST)
+    done = place.push()
+    assert {tag.name: tag.before for tag in done.tags} == {TARGET: other, TAGS[1]: done.digest}
+    assert str(done.tags[-1]) == f"{TARGET} (was {other})"
+    assert place.tags()[TARGET] == done.digest

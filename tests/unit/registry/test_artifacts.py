@@ -1,0 +1,157 @@
+"""Artifacts in a registry: attached once, read back with every digest checked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from imgbuild.errors import ImgbuildError, IntegrityError
+from imgbuild.oci.documents import MANIFEST, Descriptor
+from imgbuild.registry import artifacts
+from imgbuild.registry.artifacts import Part
+from imgbuild.registry.client import Client, bytes_source
+from imgbuild.values import sha256
+from tests import registries
+from tests.registries import Registry
+
+KIND = "application/vnd.example.words+json"
+FILES = {
+    "b.json": Part(data=b'{"b": 1}', media_type="application/json", annotations={"own": "word"}),
+    "a.bin": Part(data=b"", media_type="application/octet-stream"),
+}
+
+
+@pytest.fixture(params=[True, False], ids=["referrers", "tag"])
+def registry(request, alone):
+    with registries.serve(Registry(referrers_api=request.param)) as made:
+        yield made
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registries.alone(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def client(alone) -> Client:
+    return Client(first_wait=0.001)
+
+
+def image(client: Client, registry: Registry) -> Descriptor:
+    """A manifest to attach to."""
+    data = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "config": {
+        "mediaType": "application/json", "digest": f"sha256:{sha256(b'{}')}", "size": 2,
+    }, "layers": []}).encode()  # fmt: skip
+    repository = registry.repository("me/image")
+    client.upload(repository, bytes_source(b"{}"))
+    digest = client.put_manifest(repository, data, MANIFEST)
+    return Descriptor(media_type=MANIFEST, digest=digest, size=len(data))
+
+
+def test_a_file_that_the_registry_lost_is_put_again(client: Client, registry: Registry):
+    repository, subject = registry.repository("me/image"), image(client, registry)
+    made = artifacts.attach(client, repository, subject, KIND, FILES)
+    lost = f"sha256:{sha256(FILES['b.json'].data)}"
+    del registry.blobs["me/image", lost]
+    with pytest.raises(ImgbuildError, match=lost):
+        artifacts.find(client, repository, subject.digest, KIND)
+    assert artifacts.find_whole(client, repository, subject.digest, KIND) == []
+    assert artifacts.attach(client, repository, subject, KIND, FILES) == made
+    assert len(artifacts.find(client, repository, subject.digest, KIND)) == 1
+    before = len(registry.requests)
+    assert artifacts.attach(client, repository, subject, KIND, FILES) == made
+    assert {one.method for one in registry.requests[before:]} <= {"GET", "HEAD"}
+
+
+def test_what_is_attached_is_found_again(client: Client, registry: Registry):
+    repository, subject = registry.repository("me/image"), image(client, registry)
+    made = artifacts.attach(client, repository, subject, KIND, FILES, {"about": "it"})
+    (found,) = artifacts.find(client, repository, subject.digest, KIND)
+    assert found.descriptor.digest == made.digest
+    assert (found.artifact_type, found.subject) == (KIND, subject.digest)
+    assert found.annotations == {"about": "it"}
+    assert {name: part.data for name, part in found.files.items()} == {
+        name: part.data for name, part in FILES.items()
+    }
+    assert found.files["b.json"].annotations["own"] == "word"
+    assert artifacts.find(client, repository, subject.digest, "application/other") == []
+    assert len(artifacts.find(client, repository, subject.digest)) == 1
+
+
+def test_manifest_is_what_the_specification_says(client: Client, registry: Registry):
+    repository, subject = registry.repository("me/image"), image(client, registry)
+    made = artifacts.attach(client, repository, subject, KIND, FILES)
+    data, media_type = registry.manifests["me/image", made.digest]
+    found = json.loads(data)
+    assert media_type == found["mediaType"] == MANIFEST
+    assert found["artifactType"] == KIND
+    assert found["config"] == {
+        "mediaType": "application/vnd.oci.empty.v1+json",
+        "digest": "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a",
+        "size": 2,
+    }
+    assert found["subject"] == {
+        "mediaType": MANIFEST, "digest": subject.digest, "size": subject.size
+    }  # fmt: skip
+    titles = [one["annotations"]["org.opencontainers.image.title"] for one in found["layers"]]
+    assert titles == ["a.bin", "b.json"]
+
+
+def test_second_time_nothing_moves(client: Client, registry: Registry):
+    repository, subject = registry.repository("me/image"), image(client, registry)
+    first = artifacts.attach(client, repository, subject, KIND, FILES)
+    before = len(registry.requests)
+    assert artifacts.attach(client, repository, subject, KIND, FILES) == first
+    assert {asked.method for asked in registry.requests[before:]} <= {"GET", "HEAD"}
+    # Another content is another artifact beside the first.
+    other = {"a.bin": Part(data=b"other", media_type="application/octet-stream")}
+    artifacts.attach(client, repository, subject, KIND, other)
+    assert len(artifacts.find(client, repository, subject.digest, KIND)) == 2
+
+
+def test_artifact_that_was_removed_is_attached_again(client: Client, registry: Registry):
+    repository, subject = registry.repository("me/image"), image(client, registry)
+    made = artifacts.attach(client, repository, subject, KIND, FILES)
+    del registry.manifests["me/image", made.digest]  # as a registry's own clean-up does
+    assert artifacts.find(client, repository, subject.digest, KIND) == []
+    artifacts.attach(client, repository, subject, KIND, FILES)
+    assert len(artifacts.find(client, repository, subject.digest, KIND)) == 1
+
+
+@pytest.mark.parametrize("name", ["a.bin", "b.json", "manifest"])
+def test_flipped_byte_is_refused(client: Client, registry: Registry, name: str):
+    repository, subject = registry.repository("me/image"), image(client, registry)
+    files = {**FILES, "a.bin": Part(data=b"words", media_type="application/octet-stream")}
+    made = artifacts.attach(client, repository, subject, KIND, files)
+    if name == "manifest":
+        data, media_type = registry.manifests["me/image", made.digest]
+        registry.manifests["me/image", made.digest] = (
+            data.replace(b"b.json", b"c.json"),
+            media_type,
+        )
+    else:
+        key = ("me/image", f"sha256:{sha256(files[name].data)}")
+        registry.blobs[key] = bytes([registry.blobs[key][0] ^ 1]) + registry.blobs[key][1:]
+    with pytest.raises(ImgbuildError) as caught:
+        artifacts.find(client, repository, subject.digest, KIND)
+    assert caught.value.exit_code == 9
+
+
+def test_artifact_of_another_image_is_refused(client: Client, registry: Registry):
+    repository, subject = registry.repository("me/image"), image(client, registry)
+    made = artifacts.attach(client, repository, subject, KIND, FILES)
+    other = f"sha256:{'e' * 64}"
+    index = {"schemaVersion": 2, "mediaType": registries.INDEX, "manifests": [{
+        "mediaType": MANIFEST, "digest": made.digest, "size": made.size, "artifactType": KIND,
+    }]}  # fmt: skip
+
+    def lie(answer: registries.Answer) -> None:
+        answer.status, answer.body = 200, json.dumps(index).encode()
+        answer.headers["Content-Type"] = registries.INDEX
+
+    fault = registries.Fault("GET .*(/referrers/|/manifests/sha256-)", times=9, edit=lie)
+    registry.faults.append(fault)
+    with pytest.raises(IntegrityError, match=f"attached to {other}, and refers to"):
+        artifacts.find(client, repository, other, KIND)

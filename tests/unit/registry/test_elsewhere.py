@@ -1,0 +1,257 @@
+"""Where a registry points to, nothing of the user's goes along: it must not act in their name."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.errors import FetchFailed, ImgbuildError
+from imgbuild.http.credentials import Login
+from imgbuild.oci import documents
+from imgbuild.oci.documents import Descriptor
+from imgbuild.registry import uploads
+from imgbuild.registry.client import Client, bytes_source
+from imgbuild.registry.reference import Reference, Repository
+from tests import registries
+from tests.registries import Asked, Fault, Registry, says
+
+MINE, VICTIMS = ("me", "my-own-word"), ("me", "victims-word")
+DATA = bytes(200_000)
+BLOB = bytes_source(DATA)
+MANIFEST = b'{"manifests": []}'
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    registries.alone(monkeypatch, tmp_path)
+    monkeypatch.setattr(uploads, "CHUNK", 60_000)
+
+
+@pytest.fixture(name="registry")
+def _registry() -> Iterator[Registry]:
+    """The one that is asked, and that is hostile."""
+    with registries.serve(Registry(auth="basic", login=MINE)) as registry:
+        yield registry
+
+
+@pytest.fixture(name="victim", params=["basic", "bearer"])
+def _victim(request: pytest.FixtureRequest) -> Iterator[Registry]:
+    """Another one, for which the user has a login too."""
+    with registries.serve(Registry(auth=request.param, login=VICTIMS)) as victim:
+        yield victim
+
+
+@pytest.fixture(name="logins", params=["config.json", "netrc", "keyring"])
+def _logins(
+    request: pytest.FixtureRequest,
+    registry: Registry,
+    victim: Registry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = {registry.host: MINE, victim.host: VICTIMS}
+    if request.param == "netrc":  # it knows no ports: both are this machine
+        lines = "machine localhost login me password victims-word\n"
+        (tmp_path / "netrc").write_text(lines)
+        monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+        (tmp_path / "netrc").chmod(0o600)
+        registry.login = VICTIMS
+    elif request.param == "keyring":
+        monkeypatch.setattr(
+            "imgbuild.http.credentials._from_keyring",
+            lambda url, _: next((known[one] for one in known if f"//{one}/" in url), None),
+        )
+    else:
+        write_config(tmp_path, known)
+
+
+def write_config(folder: Path, known: dict[str, Login]) -> None:
+    (folder / "docker").mkdir(exist_ok=True)
+    auths = {
+        host: {"auth": base64.b64encode(":".join(login).encode()).decode()}
+        for host, login in known.items()
+    }
+    (folder / "docker/config.json").write_text(json.dumps({"auths": auths}))
+
+
+def client(chunk: int | None = None) -> Client:
+    return Client(attempts=2, first_wait=0.001, timeout=(5, 5), chunk=chunk)
+
+
+def told(registry: Registry) -> list[Asked]:
+    """The requests that brought a secret."""
+    return [one for one in registry.requests if "Authorization" in one.headers]
+
+
+def holds_an_image(victim: Registry) -> None:
+    """What an attacker would have written over or deleted."""
+    victim.manifests["victim", registries.named(MANIFEST)] = (MANIFEST, documents.INDEX)
+    victim.tags["victim", "latest"] = registries.named(MANIFEST)
+
+
+@pytest.mark.parametrize("user", ["", "me:guessed@"])
+@pytest.mark.parametrize("chunk", [None, 60_000])
+@pytest.mark.usefixtures("logins")
+def test_an_upload_that_is_sent_to_another_registry_writes_nothing_there(
+    registry, victim, chunk, user
+):
+    holds_an_image(victim)
+    place = f"http://{user}{victim.host}/v2/victim/manifests/latest"
+    registry.faults.append(Fault("POST", times=9, edit=says("Location", place)))
+    with pytest.raises(FetchFailed, match="401 Unauthorized") as caught:
+        client(chunk).upload(registry.repository("me/x"), BLOB)
+    assert f"{registry.host} sent it to {victim.host}" in str(caught.value.hint)
+    assert victim.requests
+    assert told(victim) == []
+    assert victim.granted == []
+    assert victim.asked("DELETE") == []
+    assert set(victim.tags) == {("victim", "latest")}
+
+
+@pytest.mark.usefixtures("logins")
+def test_what_was_sent_to_a_registry_itself_does_not_help(registry, victim):
+    """Tokens and cookies that are held already, for a repository of the same name, are not sent."""
+    pusher = client()
+    victim.faults.append(Fault("/v2/", times=99, edit=says("Set-Cookie", "session=mine; Path=/")))
+    pusher.upload(victim.repository("me/x"), BLOB)
+    del victim.requests[:]
+    place = f"http://{victim.host}/v2/me/x/manifests/latest"
+    registry.faults.append(Fault("POST", times=9, edit=says("Location", place)))
+    with pytest.raises(FetchFailed, match="401"):
+        pusher.upload(registry.repository("me/x"), BLOB)
+    assert told(victim) == []
+    assert [one for one in victim.requests if "Cookie" in one.headers] == []
+    # And the other way round: what was refused there is not remembered for it.
+    pusher.upload(victim.repository("me/x"), bytes_source(b"more"))
+
+
+def _upload(repository: Repository) -> object:
+    return client(60_000).upload(repository, BLOB)
+
+
+def _put(repository: Repository) -> object:
+    return client().put_manifest(repository, MANIFEST, documents.INDEX, tag="one")
+
+
+def _delete(repository: Repository) -> object:
+    return client().delete(repository, "one")
+
+
+@pytest.mark.parametrize(
+    ("where", "work"),
+    [
+        ("POST", _upload),
+        ("PATCH", _upload),
+        ("PUT .*/uploads/", _upload),
+        ("PUT .*/manifests/", _put),
+        ("DELETE .*/manifests/", _delete),
+    ],
+)
+@pytest.mark.usefixtures("logins")
+def test_redirects_of_writes(registry, victim, where, work):
+    holds_an_image(victim)
+    place = f"http://{victim.host}/v2/victim/manifests/latest"
+    registry.faults.append(Fault(where, times=9, status=307, headers={"Location": place}))
+    with pytest.raises(FetchFailed, match="401 Unauthorized"):
+        work(registry.repository("me/x"))
+    assert victim.asked("/manifests/latest")
+    assert told(victim) == []
+    assert victim.granted == []
+    assert victim.tags["victim", "latest"] == registries.named(MANIFEST)
+
+
+@pytest.mark.usefixtures("logins")
+def test_redirects_of_reads_bring_no_login_and_may_get_a_token_of_nobodys(registry, victim):
+    """A registry under a name of one's own often leads to another, which wants a token."""
+    holds_an_image(victim)
+    place = f"http://{victim.host}/v2/victim/manifests/latest"
+    registry.faults.append(Fault("GET", times=9, status=307, headers={"Location": place}))
+    with pytest.raises(FetchFailed, match="401"):
+        client().manifest(Reference(registry.host, "me/x", "one"))
+    assert [one for one in told(victim) if "/v2/" in one.path or "/token" in one.path] == []
+    victim.login = None
+    if victim.auth == "bearer":
+        found = client().manifest(Reference(registry.host, "me/x", "one"))
+        assert found.data == MANIFEST
+        assert victim.granted == [("repository:victim:pull",)]
+
+
+@pytest.mark.usefixtures("logins")
+def test_a_blob_from_another_registry(registry, victim, tmp_path):
+    victim.blobs["victim", BLOB.digest] = DATA
+    place = f"http://{victim.host}/v2/victim/blobs/{BLOB.digest}"
+    registry.faults.append(Fault("GET", times=9, status=307, headers={"Location": place}))
+    whole = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
+    with pytest.raises(FetchFailed, match="401"):
+        client().download(registry.repository("me/x"), whole, tmp_path / "blob")
+    assert told(victim) == []
+
+
+@pytest.mark.usefixtures("logins")
+def test_the_next_page_of_a_list_that_lies_in_another_registry(registry, victim):
+    holds_an_image(victim)
+    place = f"http://{victim.host}/v2/victim/tags/list"
+    registry.faults.append(Fault("tags/list", status=307, headers={"Location": place}))
+    answer = {"Link": '</v2/victim/tags/list?at=1>; rel="next"'}
+    victim.faults.append(Fault("tags/list", status=200, body=b'{"tags": []}', headers=answer))
+    with pytest.raises(FetchFailed, match="401"):
+        list(client().tags(registry.repository("me/x")))
+    assert len(victim.asked("at=1")) >= 1
+    assert told(victim) == []
+
+
+@pytest.mark.usefixtures("logins")
+def test_from_elsewhere_nothing_leads_back(registry, victim):
+    """The server that is pointed to is trusted less than the one that points."""
+    registry.redirects = True
+    registry.blobs["me/x", BLOB.digest] = DATA
+    back = f"http://{registry.host}/v2/me/private/manifests/latest"
+    registry.faults.append(Fault("/stored/", status=307, headers={"Location": back}))
+    whole = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
+    with pytest.raises(FetchFailed, match="401"):
+        client().blob(registry.repository("me/x"), whole)
+    assert told(registry)
+    assert [one for one in told(registry) if "private" in one.path] == []
+
+
+@pytest.mark.parametrize(
+    "realm",
+    [
+        "file://{folder}/secret.json",
+        "ftp://localhost/x",
+        "//localhost/x",
+        "http://[",
+        "http://localhost:x/",
+    ],
+)
+def test_a_token_server_is_a_web_server(victim, tmp_path, realm):
+    """Least of all a file of this machine, whose token would be sent to who named it."""
+    (tmp_path / "secret.json").write_text('{"access_token": "of-another-service"}')
+    challenge = f'Bearer realm="{realm.format(folder=tmp_path)}",service="x"'
+    victim.faults.append(
+        Fault("/v2/", times=9, status=401, headers={"WWW-Authenticate": challenge})
+    )
+    with pytest.raises(FetchFailed, match="token server, which is no web address"):
+        client().has(victim.repository("me/x"), BLOB.digest)
+    assert "of-another-service" not in str([one.headers for one in victim.requests])
+
+
+@pytest.mark.parametrize("place", ["http://localhost:x/y", "http://[/y", "http://localhost:99999/"])
+def test_addresses_that_are_none(registry, place):
+    registry.auth = ""
+    registry.faults.append(Fault("POST", times=9, edit=says("Location", place)))
+    link = f'<{place}>; rel="next"'
+    registry.faults.append(
+        Fault("tags/list", times=9, status=200, body=b'{"tags": []}', headers={"Link": link})
+    )
+    with pytest.raises(ImgbuildError, match=r"no (web )?address"):
+        client().upload(registry.repository("me/x"), BLOB)
+    with pytest.raises(ImgbuildError, match=r"no address|lies elsewhere"):
+        list(client().tags(registry.repository("me/x")))
+    registry.faults[:] = [Fault("HEAD", times=9, status=307, headers={"Location": place})]
+    with pytest.raises(ImgbuildError, match="no web address"):
+        client().has(registry.repository("me/x"), BLOB.digest)

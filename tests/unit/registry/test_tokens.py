@@ -1,0 +1,365 @@
+"""Logins and tokens of registries: what is asked for, who gets it, what happens when it ends."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from imgbuild.errors import FetchFailed, ImgbuildError, InputError
+from imgbuild.oci.documents import Descriptor
+from imgbuild.registry import logins, tokens, uploads
+from imgbuild.registry.client import Client, Outcome, bytes_source
+from imgbuild.registry.logins import Found
+from imgbuild.registry.reference import HUB, Reference
+from imgbuild.system.console import console
+from tests import registries
+from tests.registries import SECRET, Fault, Registry
+
+LOGIN = ("me", "s3cr3t-word")
+DATA = random.Random(7).randbytes(200_000)
+BLOB = bytes_source(DATA)
+WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    registries.alone(monkeypatch, tmp_path)
+    monkeypatch.setattr(uploads, "CHUNK", 60_000)
+
+
+@pytest.fixture(name="registry")
+def _registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
+    manners = getattr(request, "param", {"auth": "bearer", "login": LOGIN})
+    with registries.serve(Registry(**manners)) as registry:
+        yield registry
+
+
+def write_config(folder: Path, **content: object) -> None:
+    (folder / "docker").mkdir(exist_ok=True)
+    (folder / "docker/config.json").write_text(json.dumps(content))
+
+
+def log_in(folder: Path, host: str, login: tuple[str, str] = LOGIN) -> None:
+    auth = base64.b64encode(":".join(login).encode()).decode()
+    write_config(folder, auths={host: {"auth": auth}})
+
+
+def client() -> Client:
+    return Client(attempts=3, first_wait=0.001, timeout=(5, 5))
+
+
+@pytest.mark.parametrize(
+    "registry",
+    [{"auth": "basic", "login": LOGIN}, {"auth": "bearer", "login": LOGIN}, {"auth": "bearer"}],
+    indirect=True,
+)
+def test_every_kind_of_login_pushes_and_pulls(registry, tmp_path):
+    if registry.login:
+        log_in(tmp_path, registry.host)
+    repository = registry.repository("me/x")
+    assert client().upload(repository, BLOB) is Outcome.UPLOADED
+    assert client().blob(repository, WHOLE) == DATA
+    assert set(registry.granted) <= {("repository:me/x:pull",), ("repository:me/x:pull,push",)}
+
+
+def test_one_token_serves_a_whole_push(registry, tmp_path):
+    log_in(tmp_path, registry.host)
+    pusher = client()
+    for number in range(3):
+        pusher.upload(registry.repository("me/x"), bytes_source(b"%d" % number))
+    assert registry.granted == [("repository:me/x:pull,push",)]
+
+
+def test_threads_share_a_token(registry, tmp_path):
+    log_in(tmp_path, registry.host)
+    pusher, sources = client(), [bytes_source(b"%d" % number) for number in range(16)]
+    with ThreadPoolExecutor(8) as threads:
+        done = threads.map(
+            lambda source: pusher.upload(registry.repository("me/x"), source), sources
+        )
+        assert list(done) == [Outcome.UPLOADED] * len(sources)
+    assert {digest for _, digest in registry.blobs} == {source.digest for source in sources}
+    assert registry.granted == [("repository:me/x:pull,push",)]
+
+
+def test_a_mount_asks_for_both_repositories(registry, tmp_path):
+    log_in(tmp_path, registry.host)
+    client().upload(registry.repository("me/other"), BLOB)
+    pusher = client()
+    mounts = [registry.repository("me/other")]
+    assert pusher.upload(registry.repository("me/x"), BLOB, mounts=mounts) is Outcome.MOUNTED
+    assert ("repository:me/x:pull,push", "repository:me/other:pull") in registry.granted
+
+
+def test_deleting_and_listing_ask_for_that(registry, tmp_path):
+    log_in(tmp_path, registry.host)
+    client().upload(registry.repository("me/x"), BLOB)
+    assert client().delete_blob(registry.repository("me/x"), BLOB.digest)
+    assert list(client().repositories(registry.host)) == []
+    assert registry.granted[-2:] == [("repository:me/x:pull,delete",), ("registry:catalog:*",)]
+
+
+@pytest.mark.parametrize("uses", [1, 2, 3])
+@pytest.mark.parametrize("chunk", [None, 60_000])
+def test_tokens_that_end_in_the_middle_of_an_upload(registry, tmp_path, uses, chunk):
+    log_in(tmp_path, registry.host)
+    registry.token_uses = uses
+    pusher = Client(attempts=3, first_wait=0.001, chunk=chunk)
+    assert pusher.upload(registry.repository("me/x"), BLOB) is Outcome.UPLOADED
+    assert registry.blobs["me/x", BLOB.digest] == DATA
+    assert len(registry.granted) > 1
+
+
+def test_a_token_that_ends_while_a_broken_upload_goes_on(registry, tmp_path):
+    log_in(tmp_path, registry.host)
+    registry.token_uses = 3
+    registry.faults.append(Fault("PUT .*/uploads/", cut_request=1000))
+    registry.faults.append(Fault("PATCH .*/uploads/", cut_request=1000))
+    counted: list[int] = []
+    client().upload(registry.repository("me/x"), BLOB, advance=counted.append)
+    assert registry.blobs["me/x", BLOB.digest] == DATA
+    assert sum(counted) == BLOB.size
+
+
+def test_a_token_is_renewed_before_it_is_refused(registry, tmp_path, monkeypatch):
+    log_in(tmp_path, registry.host)
+    registry.token_life = 1000
+    pusher = client()
+    pusher.upload(registry.repository("me/x"), bytes_source(b"a"))
+    now = monotonic()
+    monkeypatch.setattr(tokens, "monotonic", lambda: now + 700)
+    pusher.upload(registry.repository("me/x"), bytes_source(b"b"))
+    assert len(registry.granted) == 1
+    monkeypatch.setattr(tokens, "monotonic", lambda: now + 900)
+    pusher.upload(registry.repository("me/x"), bytes_source(b"c"))
+    assert len(registry.granted) == 2
+    # It was not used any more, so that no body is sent in vain.
+    sent = registry.asked("/v2/")
+    assert [one for one in sent if "Authorization" not in one.headers] == sent[:1]
+
+
+@pytest.mark.parametrize(
+    "registry", [{"auth": "bearer", "identity": "identity-secret"}], indirect=True
+)
+def test_an_identity_token_is_traded_for_another(registry, tmp_path):
+    entry = {"auth": base64.b64encode(b"00000000:").decode(), "identitytoken": "identity-secret"}
+    write_config(tmp_path, auths={registry.host: entry})
+    client().upload(registry.repository("me/x"), BLOB)
+    assert registry.granted == [("repository:me/x:pull,push",)]
+    assert all("identity-secret" not in f"{one.path} {one.headers}" for one in registry.requests)
+
+
+def test_a_registry_token_is_used_as_it_is(registry, tmp_path):
+    registry.tokens["my-own-token"] = (("repository:me/x:pull,push",), None)
+    write_config(tmp_path, auths={registry.host: {"registrytoken": "my-own-token"}})
+    client().upload(registry.repository("me/x"), BLOB)
+    assert registry.asked("/token") == []
+
+
+# -- who gets what
+
+
+@pytest.mark.parametrize("locations", ["absolute", "foreign"])
+def test_other_servers_get_no_token(registry, tmp_path, locations):
+    log_in(tmp_path, registry.host)
+    registry.redirects, registry.locations = True, locations
+    repository = registry.repository("me/x")
+    client().upload(repository, BLOB)
+    assert client().blob(repository, WHOLE) == DATA
+    client().download(repository, WHOLE, tmp_path / "blob")
+    assert (tmp_path / "blob").read_bytes() == DATA
+    away = [one for one in registry.requests if one.server == "storage"]
+    assert away
+    assert [one for one in away if "Authorization" in one.headers] == []
+
+
+@pytest.mark.parametrize("entry", [{"auth": base64.b64encode(b"me:word").decode()},
+                                   {"identitytoken": "word-token"}])  # fmt: skip
+def test_a_login_is_not_sent_elsewhere_without_tls(registry, tmp_path, entry):
+    write_config(tmp_path, auths={registry.host: entry})
+    registry.realm = f"http://{registry.storage}/token"
+    with pytest.raises(FetchFailed, match="has no TLS") as caught:
+        client().upload(registry.repository("me/x"), BLOB)
+    assert "word" not in caught.value.message
+    assert [one for one in registry.requests if one.server == "storage"] == []
+
+
+@pytest.mark.parametrize("login", [None, ("me", "wrong-word")])
+def test_a_refusal_says_how_to_log_in(registry, tmp_path, login):
+    if login:
+        log_in(tmp_path, registry.host, login)
+    with pytest.raises(FetchFailed, match="401 Unauthorized") as caught:
+        client().resolve(Reference(registry.host, "me/x", "one"))
+    assert caught.value.hint == f"docker login {registry.host}, with an account that may do this"
+    assert "wrong-word" not in caught.value.message
+
+
+def test_no_error_shows_a_token(registry, tmp_path):
+    log_in(tmp_path, registry.host)
+
+    def _repeat(answer: registries.Answer) -> None:
+        words = {"code": "DENIED", "message": f"{list(registry.tokens)} {LOGIN} are no good"}
+        answer.status, answer.body = 403, json.dumps({"errors": [words]}).encode()
+
+    registry.faults.append(Fault("POST .*/uploads/", edit=_repeat))
+    with pytest.raises(ImgbuildError, match="are no good") as caught:
+        client().upload(registry.repository("me/x"), BLOB)
+    shown = caught.value.message + str(caught.value.hint)
+    assert [word for word in (*registry.tokens, LOGIN[1], SECRET) if word in shown] == []
+
+
+@pytest.mark.parametrize("locations", ["absolute", "relative", "foreign"])
+def test_no_log_shows_a_secret(registry, tmp_path, capfd, caplog, locations):
+    """Whatever breaks, with everything said that can be said, by libraries too."""
+    caplog.set_level(logging.DEBUG)
+    console.configure(verbosity=2, json=False)
+    log_in(tmp_path, registry.host)
+    registry.locations, registry.redirects, registry.token_uses = locations, True, 4
+    registry.faults += [
+        Fault("PUT .*(uploads|elsewhere)/", cut_request=1000),
+        Fault("PATCH .*(uploads|elsewhere)/", cut_request=10),
+        Fault("PATCH .*(uploads|elsewhere)/", status=500),
+        Fault("GET .*/stored/", cut_answer=1000),
+        Fault("GET /token", status=429),
+    ]
+    patient = Client(first_wait=0.001, timeout=(5, 5))
+    patient.upload(registry.repository("me/x"), BLOB)
+    patient.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
+    said = caplog.text + "".join(capfd.readouterr())
+    console.configure(verbosity=0, json=False)
+    assert "trying again" in said
+    secrets = (SECRET, LOGIN[1], base64.b64encode(":".join(LOGIN).encode()).decode())
+    assert [word for word in (*secrets, *registry.tokens) if word in said] == []
+
+
+def test_a_token_server_that_is_busy_is_asked_again(registry, tmp_path):
+    log_in(tmp_path, registry.host)
+    registry.faults.append(Fault("GET /token", times=2, status=503))
+    client().upload(registry.repository("me/x"), BLOB)
+    assert registry.blobs["me/x", BLOB.digest] == DATA
+
+
+def test_a_token_server_that_answers_nonsense(registry, tmp_path):
+    log_in(tmp_path, registry.host)
+    registry.faults.append(Fault("GET /token", times=9, status=200, body=b"<html>hello</html>"))
+    with pytest.raises(FetchFailed, match=f"http://{registry.host}:?.* answers what is no token"):
+        client().upload(registry.repository("me/x"), BLOB)
+
+
+# -- challenges and scopes
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        ('Basic realm="x"', [("basic", {"realm": "x"})]),
+        ("Basic", [("basic", {})]),
+        (
+            'Bearer realm="https://a/t?x=1,2",service="s t",scope="repository:a:pull,push"',
+            [("bearer", {"realm": "https://a/t?x=1,2", "service": "s t",
+                         "scope": "repository:a:pull,push"})],
+        ),
+        ('BEARER realm = "a" , service=plain', [("bearer", {"realm": "a", "service": "plain"})]),
+        (
+            'Basic realm="x", Bearer realm="y",service="z"',
+            [("basic", {"realm": "x"}), ("bearer", {"realm": "y", "service": "z"})],
+        ),
+        ('Negotiate, Basic realm="x"', [("negotiate", {}), ("basic", {"realm": "x"})]),
+        (r'Basic realm="a \"b\" c"', [("basic", {"realm": 'a "b" c'})]),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_challenges(header, found):
+    assert [(one.scheme, one.fields) for one in tokens.challenges(header)] == found
+
+
+def test_scopes_of_one_thing_are_merged():
+    wanted = ("repository:a:pull", "repository:b/c:pull", "repository:a:pull,push", "registry:c:*")
+    assert tokens.merged(wanted) == (
+        "repository:a:pull,push", "repository:b/c:pull", "registry:c:*"
+    )  # fmt: skip
+
+
+# -- config.json
+
+
+AUTH = base64.b64encode(b"me:pa:ss").decode()
+
+
+@pytest.mark.parametrize(
+    "name", ["h:5000", "https://h:5000", "https://h:5000/", "https://h:5000/v2/", "http://h:5000"]
+)
+def test_a_login_stands_under_many_names(tmp_path, name):
+    write_config(tmp_path, auths={name: {"auth": AUTH}, "h": {"auth": "bad"}})
+    assert logins.find("h:5000") == Found(("me", "pa:ss"))
+    assert logins.find("other") == Found()
+
+
+@pytest.mark.parametrize("name", [logins.HUB_LOGIN, HUB])
+def test_the_hubs_login_has_names_of_its_own(tmp_path, name):
+    write_config(tmp_path, auths={name: {"auth": AUTH}})
+    assert logins.find("registry-1.docker.io") == logins.find(HUB) == Found(("me", "pa:ss"))
+    assert logins.find("ghcr.io") == Found()
+
+
+@pytest.mark.parametrize(
+    ("entry", "found"),
+    [
+        ({}, Found()),
+        ({"username": "me", "password": "x"}, Found(("me", "x"))),
+        ({"auth": base64.b64encode(b"me:x\0\0").decode()}, Found(("me", "x"))),
+        ({"identitytoken": "t"}, Found(None, "t")),
+        ({"registrytoken": "t"}, Found(None, "", "t")),
+    ],
+)
+def test_entries_of_dockers_configuration(tmp_path, entry, found):
+    write_config(tmp_path, auths={"h": entry}, HttpHeaders={"x": "y"})
+    assert logins.find("h") == found
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_podmans_logins_are_known_too(tmp_path, monkeypatch, named):
+    path = tmp_path / ("elsewhere.json" if named else "run/containers/auth.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"auths": {"h": {"auth": AUTH}, "both": {"auth": AUTH}}}))
+    if named:
+        monkeypatch.setenv("REGISTRY_AUTH_FILE", str(path))
+    log_in(tmp_path, "both")
+    assert logins.find("h") == Found(("me", "pa:ss"))
+    assert logins.find("both") == Found(LOGIN)
+
+
+def test_no_configuration_is_no_login():
+    assert logins.find("h") == Found()
+
+
+@pytest.mark.parametrize("text", ["{", '{"auths": 5}', "\xff"])
+def test_a_configuration_that_cannot_be_read_does_not_leak(tmp_path, text):
+    write_config(tmp_path)
+    (tmp_path / "docker/config.json").write_text(text, encoding="latin-1")
+    with pytest.raises(InputError, match=r"config\.json is not what Docker writes"):
+        logins.find("h")
+
+
+@pytest.mark.parametrize("auth", ["%%%", base64.b64encode(b"no-colon").decode()])
+def test_a_login_that_cannot_be_read_does_not_leak(tmp_path, auth):
+    write_config(tmp_path, auths={"h": {"auth": auth}})
+    with pytest.raises(InputError, match="the login for h cannot be read") as caught:
+        logins.find("h")
+    assert "no-colon" not in caught.value.message
+
+
+def test_a_program_that_is_not_installed_is_told(tmp_path, capsys):
+    write_config(tmp_path, credsStore="nowhere", auths={"h": {"auth": AUTH}})
+    assert logins.find("h") == Found(("me", "pa:ss"))
+    assert "docker-credential-nowhere, which is not installed" in " ".join(
+        capsys.readouterr().err.split()
+    )

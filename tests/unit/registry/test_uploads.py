@@ -1,0 +1,389 @@
+"""Blobs on their way into a registry that breaks, refuses, forgets and lies."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, WorkFailed
+from imgbuild.registry import uploads
+from imgbuild.registry.client import Client, Outcome, Source, bytes_source, file_source
+from imgbuild.system.threads import Stopped
+from tests import registries
+from tests.registries import SECRET, Answer, Fault, Registry
+
+DATA = random.Random(6).randbytes(300_000)
+BLOB = bytes_source(DATA)
+PUT = "PUT .*(uploads|elsewhere)/"
+PATCH = "PATCH .*(uploads|elsewhere)/"
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    registries.alone(monkeypatch, tmp_path)
+    monkeypatch.setattr(uploads, "CHUNK", 100_000)
+
+
+@pytest.fixture(name="registry")
+def _registry() -> Iterator[Registry]:
+    with registries.serve(Registry()) as registry:
+        yield registry
+
+
+@pytest.fixture(name="client")
+def _client() -> Client:
+    return Client(attempts=4, first_wait=0.001, timeout=(5, 5))
+
+
+class Counter:
+    """What progress was told."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.told: list[int] = []
+
+    def __call__(self, amount: int) -> None:
+        self.total += amount
+        self.told.append(amount)
+
+
+def push(client: Client, registry: Registry, source: Source = BLOB, name: str = "me/x") -> Outcome:
+    """Upload, with what must hold of every upload that ends well."""
+    counter = Counter()
+    outcome = client.upload(registry.repository(name), source, advance=counter)
+    assert counter.total == source.size
+    with source.open(0) as reader:
+        assert reader.read() == registry.blobs[name, source.digest]
+    assert registry.sessions == {}
+    return outcome
+
+
+def sizes(registry: Registry, where: str) -> list[int]:
+    """How many bytes the matching requests brought."""
+    return [one.size for one in registry.asked(where)]
+
+
+def test_one_piece(client, registry):
+    assert push(client, registry) is Outcome.UPLOADED
+    assert sizes(registry, PUT) == [len(DATA)]
+    assert registry.asked(PATCH) == []
+    assert push(client, registry) is Outcome.PRESENT
+    assert len(registry.asked(PUT)) == 1
+
+
+def test_an_empty_blob(client, registry):
+    assert push(client, registry, bytes_source(b"")) is Outcome.UPLOADED
+
+
+@pytest.mark.parametrize(("chunk", "count"), [(100_000, 3), (70_000, 5), (1_000_000, 1)])
+def test_chunks(registry, chunk, count):
+    client = Client(chunk=chunk)
+    assert push(client, registry) is Outcome.UPLOADED
+    assert len(registry.asked(PATCH)) == count
+    assert sizes(registry, PUT) == [0]
+    ranges = [one.headers["Content-Range"] for one in registry.asked(PATCH)]
+    assert ranges[0] == f"0-{min(chunk, len(DATA)) - 1}"
+    assert ranges[-1].endswith(f"-{len(DATA) - 1}")
+
+
+def test_the_least_chunk_is_the_registrys(registry):
+    registry.chunk_minimum = 120_000
+    push(Client(chunk=1000), registry)
+    assert sizes(registry, PATCH) == [120_000, 120_000, 60_000]
+
+
+@pytest.mark.parametrize("locations", ["absolute", "relative", "foreign"])
+@pytest.mark.parametrize("chunk", [None, 100_000])
+def test_every_kind_of_location(registry, locations, chunk):
+    registry.locations = locations
+    push(Client(chunk=chunk), registry)
+    sent = registry.asked(f"{PUT}|{PATCH}")
+    assert {one.server for one in sent} == {"storage" if locations == "foreign" else "registry"}
+    if locations != "foreign":
+        assert all(f"_state={SECRET}" in one.path for one in sent)
+
+
+# -- mounts
+
+
+def test_a_blob_of_a_neighbour_is_mounted(client, registry):
+    push(client, registry, name="me/other")
+    before = len(registry.asked(PUT))
+    mounts = [registry.repository("me/none"), registry.repository("me/other")]
+    counter = Counter()
+    outcome = client.upload(registry.repository("me/x"), BLOB, mounts=mounts, advance=counter)
+    assert (outcome, counter.total) == (Outcome.MOUNTED, BLOB.size)
+    assert len(registry.asked(PUT)) == before
+    assert registry.blobs["me/x", BLOB.digest] == DATA
+    assert registry.sessions == {}
+
+
+@pytest.mark.parametrize("status", [None, 400, 403, 404])
+def test_what_is_not_mounted_is_sent(client, registry, status):
+    push(client, registry, name="me/other")
+    registry.mounts = False
+    if status is not None:
+        registry.faults.append(Fault("POST .*mount=", status=status))
+    outcome = client.upload(
+        registry.repository("me/x"), BLOB, mounts=[registry.repository("me/other")]
+    )
+    assert outcome is Outcome.UPLOADED
+    assert registry.blobs["me/x", BLOB.digest] == DATA
+    assert registry.sessions == {}
+
+
+def test_a_mount_that_is_only_said_is_sent(client, registry):
+    def _say(answer: Answer) -> None:
+        answer.status = 201
+
+    registry.faults.append(Fault("POST .*mount=", edit=_say))
+    outcome = client.upload(
+        registry.repository("me/x"), BLOB, mounts=[registry.repository("me/other")]
+    )
+    assert outcome is Outcome.UPLOADED
+    assert registry.blobs["me/x", BLOB.digest] == DATA
+
+
+def test_other_registries_are_not_asked_to_mount(client, registry):
+    with registries.serve(Registry()) as other:
+        outcome = client.upload(
+            registry.repository("me/x"), BLOB, mounts=[other.repository("me/x")]
+        )
+    assert outcome is Outcome.UPLOADED
+    assert registry.asked("mount=") == []
+
+
+# -- lines that break
+
+
+@pytest.mark.parametrize("cut", [0, 1, 1000, 299_999])
+def test_a_broken_piece_goes_on_from_what_arrived(client, registry, cut):
+    registry.faults.append(Fault(PUT, cut_request=cut))
+    assert push(client, registry) is Outcome.UPLOADED
+    # By "0-0" a registry says of one byte what it says of none: that one is sent again.
+    arrived = sum(sizes(registry, f"{PUT}|{PATCH}"))
+    assert arrived == len(DATA) + (1 if cut == 1 else 0)
+
+
+def test_after_a_break_later_blobs_go_in_chunks(client, registry):
+    registry.faults.append(Fault(PUT, cut_request=1000))
+    push(client, registry)
+    del registry.requests[:]
+    other = bytes_source(bytes(250_000))
+    push(client, registry, other)
+    assert sizes(registry, PATCH) == [100_000, 100_000, 50_000]
+    push(Client(), registry, bytes_source(b"another client"))
+    assert len(registry.asked(PATCH)) == 3
+
+
+def test_a_registry_that_forgets_broken_parts_is_sent_chunks(client, registry):
+    registry.keeps_parts = False
+    registry.faults.append(Fault(PUT, cut_request=200_000))
+    registry.faults.append(Fault(PATCH, cut_request=99_999))
+    assert push(client, registry) is Outcome.UPLOADED
+    assert sizes(registry, PATCH) == [99_999, 100_000, 100_000, 100_000]
+
+
+def test_breaks_are_forgiven_while_it_moves(registry, monkeypatch):
+    monkeypatch.setattr(uploads, "_PROGRESS", 10_000)
+    registry.faults.append(Fault(f"{PUT}|{PATCH}", times=12, cut_request=20_000))
+    push(Client(attempts=3, first_wait=0.001), registry)
+
+
+def test_an_upload_that_never_moves_ends(client, registry):
+    registry.faults.append(Fault(f"{PUT}|{PATCH}", times=99, cut_request=0))
+    with pytest.raises(FetchFailed, match=f"upload of {BLOB.digest} to {registry.host}/me/x"):
+        client.upload(registry.repository("me/x"), BLOB)
+    assert registry.blobs == {}
+
+
+@pytest.mark.parametrize("where", [PUT, "POST .*/uploads/", "HEAD .*/blobs/"])
+def test_an_answer_that_is_lost(client, registry, where):
+    registry.faults.append(Fault(where, mute=True))
+    counter = Counter()
+    outcome = client.upload(registry.repository("me/x"), BLOB, advance=counter)
+    assert (outcome, counter.total) == (Outcome.UPLOADED, BLOB.size)
+    assert registry.blobs["me/x", BLOB.digest] == DATA
+    assert len(registry.asked(PUT)) == 1  # it arrived, and is not sent again
+
+
+def test_a_lost_answer_to_a_chunk(registry):
+    registry.faults.append(Fault(PATCH, mute=True))
+    push(Client(chunk=100_000, first_wait=0.001), registry)
+    assert sizes(registry, PATCH) == [100_000] * 3
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+@pytest.mark.parametrize(
+    "where", ["HEAD .*/blobs/", "POST .*/uploads/", PUT, PATCH, "GET .*uploads"]
+)
+def test_a_busy_registry_is_asked_again(registry, status, where):
+    registry.faults.append(Fault(where, times=2, status=status, headers={"Retry-After": "0"}))
+    registry.faults.append(Fault(PATCH, cut_request=10))
+    push(Client(first_wait=0.001, chunk=100_000 if where != PUT else None), registry)
+
+
+def test_an_upload_that_is_gone_begins_anew(client, registry):
+    def _forget(answer: Answer) -> None:
+        registry.sessions.clear()
+        answer.status, answer.body = 404, b"{}"
+
+    registry.faults.append(Fault("GET .*/uploads/", edit=_forget))
+    registry.faults.append(Fault(PUT, cut_request=1000))
+    push(client, registry)
+    assert len(registry.asked("POST .*/uploads/")) == 2
+
+
+def test_what_is_too_large_in_one_piece_goes_in_chunks(client, registry):
+    registry.largest = 150_000
+    push(client, registry)
+    assert sizes(registry, PATCH) == [100_000] * 3
+
+
+# -- lies
+
+
+@pytest.mark.parametrize("held", ["0-999999", "0-299999", "nonsense", ""])
+def test_a_range_that_cannot_be_is_not_believed(registry, held):
+    def _lie(answer: Answer) -> None:
+        answer.headers["Range"] = held
+
+    registry.faults.append(Fault(PATCH, edit=_lie))
+    push(Client(chunk=100_000, first_wait=0.001), registry)
+
+
+@pytest.mark.parametrize("held", ["0-199999", "0-99", "0-0", "0-299999", "0-300000", ""])
+def test_a_wrong_place_to_go_on_from(client, registry, held):
+    """It says of an upload with 1000 bytes that it has more, or less."""
+
+    def _lie(answer: Answer) -> None:
+        answer.headers["Range"] = held
+
+    registry.faults.append(Fault("GET .*/uploads/", edit=_lie))
+    registry.faults.append(Fault(PUT, cut_request=1000))
+    push(client, registry)
+
+
+def test_a_registry_that_stores_something_else(client, registry):
+    def _lie(answer: Answer) -> None:
+        answer.headers["Docker-Content-Digest"] = f"sha256:{'0' * 64}"
+
+    registry.faults.append(Fault(PUT, edit=_lie))
+    with pytest.raises(IntegrityError, match="says that it stored sha256:0000"):
+        client.upload(registry.repository("me/x"), BLOB)
+
+
+def test_a_registry_that_has_not_what_it_took(client, registry):
+    def _forget(_: Answer) -> None:
+        registry.blobs.clear()
+
+    registry.faults.append(Fault(PUT, edit=_forget))
+    with pytest.raises(IntegrityError, match="took it and has it not"):
+        client.upload(registry.repository("me/x"), BLOB)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_registry_that_truncates(client, registry, there):
+    def _truncate(_: Answer) -> None:
+        registry.blobs["me/x", BLOB.digest] = DATA[:-1]
+
+    if there:
+        _truncate(Answer(200))
+    registry.faults.append(Fault(PUT, edit=_truncate))
+    with pytest.raises(IntegrityError, match="299999 bytes under"):
+        client.upload(registry.repository("me/x"), BLOB)
+
+
+# -- stops
+
+
+@pytest.mark.parametrize("where", ["in the body", "between tries"])
+def test_an_upload_that_is_stopped_is_not_left_open(client, registry, where):
+    """Another thread has failed: the next word of progress ends this one's work."""
+
+    def _advance(amount: int) -> None:
+        if amount == 0 or where == "in the body":
+            raise Stopped
+
+    registry.faults.append(Fault(PUT, times=99, status=503))
+    with pytest.raises(Stopped):
+        client.upload(registry.repository("me/x"), BLOB, advance=_advance)
+    assert len(registry.asked("POST")) == len(registry.asked("DELETE")) == 1
+    assert len(registry.asked(PUT)) <= 1
+    assert registry.sessions == {}
+    assert registry.blobs == {}
+
+
+# -- sources
+
+
+def test_a_source_of_other_bytes_is_refused(client, registry):
+    wrong = Source(BLOB.digest, BLOB.size, lambda offset: io.BytesIO(bytes(BLOB.size - offset)))
+    with pytest.raises(IntegrityError, match="DIGEST_INVALID") as caught:
+        client.upload(registry.repository("me/x"), wrong)
+    assert "make it again" in str(caught.value.hint)
+    assert registry.blobs == {}
+
+
+@pytest.mark.parametrize("chunk", [None, 100_000])
+def test_a_source_that_is_too_short(registry, chunk):
+    short = Source(BLOB.digest, BLOB.size, lambda offset: io.BytesIO(DATA[offset:-5]))
+    with pytest.raises(IntegrityError, match="has not the 300000 bytes"):
+        Client(chunk=chunk).upload(registry.repository("me/x"), short)
+    assert registry.blobs == {}
+
+
+def test_a_source_that_cannot_be_read(client, registry, tmp_path):
+    gone = file_source(tmp_path / "none", BLOB.digest, BLOB.size)
+    with pytest.raises(WorkFailed, match="cannot read sha256:"):
+        client.upload(registry.repository("me/x"), gone)
+
+
+def test_a_file(client, registry, tmp_path):
+    (tmp_path / "blob").write_bytes(DATA)
+    push(client, registry, file_source(tmp_path / "blob", BLOB.digest, BLOB.size))
+
+
+def test_a_blob_is_never_in_memory(client, registry):
+    largest = 0
+
+    class Reader(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            nonlocal largest
+            data = super().read(size)
+            largest = max(largest, len(data))
+            return data
+
+    def _open(offset: int) -> BinaryIO:
+        return Reader(DATA[offset:])
+
+    client.upload(registry.repository("me/x"), Source(BLOB.digest, BLOB.size, _open))
+    assert registry.blobs["me/x", BLOB.digest] == DATA
+    assert 0 < largest <= uploads.PIECE
+
+
+def test_a_refusal_is_final_and_says_what_the_registry_says(client, registry):
+    body = b'{"errors": [{"code": "DENIED", "message": "quota is used up"}]}'
+    registry.faults.append(Fault(PUT, status=403, body=body))
+    with pytest.raises(FetchFailed, match="403 Forbidden: DENIED: quota is used up") as caught:
+        client.upload(registry.repository("me/x"), BLOB)
+    assert f"docker login {registry.host}" in str(caught.value.hint)
+    assert len(registry.asked(PUT)) == 1
+    assert registry.sessions == {}
+
+
+@pytest.mark.parametrize("locations", ["absolute", "relative", "foreign"])
+@pytest.mark.parametrize("status", [400, 401, 403, 500])
+def test_no_error_shows_a_location(client, registry, locations, status):
+    registry.locations = locations
+    registry.faults.append(Fault(PUT, times=99, status=status))
+    with pytest.raises(ImgbuildError) as caught:
+        client.upload(registry.repository("me/x"), BLOB)
+    assert SECRET not in caught.value.message + str(caught.value.hint)
+    assert BLOB.digest in caught.value.message
+    assert caught.value.__cause__ is None

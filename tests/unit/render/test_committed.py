@@ -1,0 +1,52 @@
+"""The Dockerfiles and the bake file of this repository, as they are committed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from imgbuild import project as projects
+from imgbuild.lock import lock as locks
+from imgbuild.matrix.load import load
+from imgbuild.render import bake, write
+
+ROOT = Path(__file__).parents[3]
+LOCAL = {"oci-layout://", "container-image://"}  # contexts of this machine
+COMMITTED = sorted((ROOT / "images").glob("*/Dockerfile"))
+
+
+def test_committed_dockerfiles_are_current():
+    project = projects.find(ROOT)
+    matrix = load(project.matrix)
+    chosen = [locks.read_lock(project.images, name) for name in project.sealed()]
+    assert chosen
+    write.check(project, matrix, chosen)
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.parent.name)
+def test_committed_dockerfiles_need_no_registry_and_no_new_engine(path):
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"^# *(syntax|escape|check) *=", text, re.MULTILINE)
+    assert "<<" not in text
+    assert set(re.findall(r"\S*://", text.replace("base=", " "))) <= LOCAL
+    assert not re.search(r"^RUN .*--(network|security)", text, re.MULTILINE)
+    assert not re.search(r"^(COPY|ADD) .*--(chmod|link|parents|checksum)", text, re.MULTILINE)
+    assert re.search(r"^USER 1000:1000$", text, re.MULTILINE)
+
+
+def test_exceptions_of_the_linter_have_reasons():
+    for path in COMMITTED:
+        text = path.read_text(encoding="utf-8")
+        ignored = re.findall(r"^# hadolint ignore=(.+)$", text, re.MULTILINE)
+        assert ignored
+        assert all(re.fullmatch(r"DL\d+  # .{8,}", one) for one in ignored)
+
+
+def test_the_bake_file_has_every_dockerfile():
+    found = json.loads((ROOT / bake.FILE).read_bytes())
+    contexts = {target["context"] for target in found["target"].values()}
+    assert contexts == {f"images/{path.parent.name}" for path in COMMITTED}
+    assert sorted(found["target"]) == found["group"]["default"]["targets"]

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Wheel
+from imgbuild.render import contexts
+from imgbuild.values import Arch
+from tests import samples
+
+PACKAGES = ("alpha", "pip", "torch")
+
+
+class World:
+    """A lock whose wheels are all in the cache, and a folder for them."""
+
+    def __init__(self, folder: Path) -> None:
+        store = Store.open(folder / "cache")
+        matrix = samples.matrix()
+        self.inputs = Inputs(matrix, store, Http(offline=True), offline=True)
+        self.folder = folder / "wheels"
+        self.wheels = tuple(
+            samples.add(store, samples.write_wheel(folder, name), name) for name in PACKAGES
+        )
+        self.lock = self.of(*self.wheels)
+
+    def of(self, *wheels: Wheel) -> Lock:
+        """The lock of these wheels."""
+        lock = samples.lock()
+        found = msgspec.structs.replace(lock.arch[Arch.X86_64], wheels=wheels)
+        return msgspec.structs.replace(lock, arch={Arch.X86_64: found})
+
+    def put(self, lock: Lock | None = None) -> contexts.Wheels:
+        """Leave the wheels in the folder."""
+        return contexts.wheels(lock or self.lock, [Arch.X86_64], self.folder, self.inputs)
+
+    def names(self) -> list[str]:
+        """What lies in the folder but for its lock."""
+        return sorted(path.name for path in self.folder.iterdir() if path.name != contexts.LOCK)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_wheels_lie_under_their_own_names_and_take_no_room(world):
+    made = world.put()
+    assert (made.files, made.made, made.size) == (3, 3, sum(each.size for each in world.wheels))
+    for wheel in world.wheels:
+        stored = world.inputs.store.file(wheel.sha256)
+        assert stored is not None
+        assert (world.folder / wheel.file).samefile(stored)
+
+
+def test_a_second_time_nothing_is_done(world):
+    world.put()
+    assert world.put().made == 0
+
+
+def test_wheels_of_another_lock_go(world):
+    world.put()
+    made = world.put(world.of(*world.wheels[:1]))
+    assert (made.files, world.names()) == (1, [world.wheels[0].file])
+
+
+def test_another_file_of_that_name_is_replaced(world):
+    world.put()
+    place = world.folder / world.wheels[0].file
+    place.unlink()
+    place.write_bytes(b"other")
+    assert world.put().made == 1
+    assert place.stat().st_size == world.wheels[0].size
+
+
+def test_on_another_disk_wheels_are_copied_once(world, monkeypatch):
+    def _refuse(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr("imgbuild.render.contexts.os.link", _refuse)
+    assert world.put().made == 3
+    for wheel in world.wheels:
+        stored = world.inputs.store.file(wheel.sha256)
+        assert stored is not None
+        assert (world.folder / wheel.file).read_bytes() == stored.read_bytes()
+    assert all(not name.startswith(".") for name in world.names())
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "folder.whl/x", "sub/x.whl"])
+def test_what_somebody_else_put_there_is_left_alone(world, name):
+    foreign = world.folder / name
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("mine")
+    with pytest.raises(InputError, match="is not a folder of wheels"):
+        world.put()
+    assert foreign.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["../evil-1.0-py3-none-any.whl", ".hidden.whl", "a b.whl", "x"])
+def test_a_name_that_is_no_wheels_is_refused(world, name):
+    bad = msgspec.structs.replace(world.wheels[0], file=name)
+    with pytest.raises(IntegrityError, match="no name of a wheel"):
+        world.put(world.of(bad, *world.wheels[1:]))
+
+
+def test_two_wheels_of_one_name_are_refused(world):
+    bad = msgspec.structs.replace(world.wheels[0], file=world.wheels[1].file)
+    with pytest.raises(IntegrityError, match="two different wheels"):
+        world.put(world.of(bad, *world.wheels[1:]))
+
+
+def test_what_the_cache_lacks_is_told_offline(world):
+    with pytest.raises(FetchFailed):
+        world.put(world.of(*world.wheels, samples.wheel("absent")))

@@ -1,0 +1,69 @@
+"""A Dockerfile of an extension: added system packages are in its base, added files beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.lock import extension
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.published import Extended
+from imgbuild.plan import seal as seals
+from imgbuild.plan.plan import base_of, plan
+from imgbuild.render import current
+from imgbuild.render.dockerfile import Dockerfile, dockerfile
+from imgbuild.values import Arch, digest_of
+from tests import extended, samples
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> Extended:
+    lock = extended.published(samples.wheel("uv", "0.7.13"))
+    return extended.read(extended.repository(tmp_path, lock=lock))
+
+
+def locked(matrix: Extended) -> Lock:
+    return extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
+
+
+def rendered(matrix: Extended, lock: Lock) -> Dockerfile:
+    sealed = seals.seal(lock, extended.records([plan(lock, Arch.X86_64)]))
+    return dockerfile(lock, sealed, matrix)
+
+
+def test_wheels_and_files_of_the_sum(matrix: Extended) -> None:
+    lock = locked(matrix)
+    made = rendered(matrix, lock)
+    (stage,) = made.stages
+    installed = [each for install in stage.installs for each in install.requirements]
+    assert {"torch==2.6.0", "wandb==0.20.1", "einops==0.8.1"} <= set(installed)
+    assert [(file.path, file.mode) for file in made.files.files if "team" in file.path] == [
+        ("/opt/team/train.sh", "0755")
+    ]
+    assert [link.path for link in made.files.links] == ["/opt/team/start"]
+    beside = current.copied(lock, [Arch.X86_64], matrix)
+    assert beside["files/opt/team/train.sh"] == extended.SCRIPT
+
+
+def test_the_base_is_the_one_with_added_system_packages(matrix: Extended) -> None:
+    lock = locked(matrix)
+    planned = base_of(plan(lock, Arch.X86_64))
+    known = extended.records([plan(lock, Arch.X86_64)])
+    manifest = seals.documents(planned, known).manifest
+    assert rendered(matrix, lock).base.digest == digest_of(manifest)
+    assert len(planned.layers) == 2
+
+
+def test_what_is_no_text_cannot_be_rendered(matrix: Extended) -> None:
+    (matrix.folder / "train.sh").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match=r"/opt/team/train\.sh is not UTF-8"):
+        rendered(matrix, locked(matrix))
+
+
+def test_a_file_that_changed_since_is_refused(matrix: Extended) -> None:
+    lock = locked(matrix)
+    (matrix.folder / "train.sh").write_bytes(b"other")
+    with pytest.raises(IntegrityError, match=r"train\.sh has sha256"):
+        rendered(matrix, lock)

@@ -1,0 +1,365 @@
+"""Locks as texts: the Dockerfile word by word, and what each other form must say."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.pylock import Pylock
+
+from imgbuild import project as projects
+from imgbuild.errors import InputError
+from imgbuild.lock import requirements
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.resolution import Wheel
+from imgbuild.matrix.model import Drop
+from imgbuild.pipeline import lock_target
+from imgbuild.render import apptainer, bake, current, online, pylock, script, templates, write
+from imgbuild.render.dockerfile import Dockerfile, dockerfile
+from imgbuild.values import Arch
+from tests import renderworld, samples
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests/data/render"
+NO_TEMPLATES = Path("/nonexistent")
+
+
+def value(*arches: Arch) -> Dockerfile:
+    matrix = renderworld.matrix(*arches)
+    lock = renderworld.lock(matrix)
+    return dockerfile(lock, renderworld.seal(lock), matrix)
+
+
+def text(made: Dockerfile) -> str:
+    return templates.render("dockerfile.j2", made, images=NO_TEMPLATES)
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("Dockerfile", lambda: text(value())),
+        ("Dockerfile.x86_64", lambda: text(value(Arch.X86_64))),
+        ("Dockerfile.online", lambda: text(_online())),
+        ("small-arm64.def", lambda: _definition(value())),
+        ("small.sh", lambda: script.text(_script(), "small", NO_TEMPLATES)),
+    ],
+)
+def test_golden_texts(name, made):
+    """When a change is meant: write the new text into tests/data/render, and read the diff."""
+    assert made() == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+def _online() -> Dockerfile:
+    lock = renderworld.lock()
+    reference = online.reference(value(), lock, "registry.example/me/images")
+    return online.online(value(), lock, reference, renderworld.address)
+
+
+def _definition(made: Dockerfile) -> str:
+    return apptainer.text(made, Arch.ARM64, "small-arm64", NO_TEMPLATES)
+
+
+def _script() -> script.Script:
+    lock = renderworld.lock()
+    return script.script(lock, renderworld.seal(lock), Arch.X86_64, renderworld.address)
+
+
+def test_every_locked_wheel_is_installed_once_on_each_architecture():
+    lock = renderworld.lock()
+    for stage in value().stages:
+        resolution = lock.arch[Arch.parse(stage.arch)]
+        installed = [
+            name
+            for install in stage.installs
+            for name in (*install.requirements, *(one.requirement for one in install.omissions))
+        ]
+        assert sorted(installed) == sorted(
+            f"{package}=={version}" for package, version in resolution.versions.items()
+        )
+
+
+def test_the_requirements_beside_it_have_every_hash():
+    lock = renderworld.lock()
+    text = requirements.text(lock, Arch.X86_64)
+    for wheel in lock.arch[Arch.X86_64].wheels:
+        assert f"{wheel.package}=={wheel.version} --hash=sha256:{wheel.sha256}\n" in text
+    assert f"--hash=sha256:{'b' * 64}\n" in text  # of the wheel that was built, as a folder has it
+
+
+def test_rows_of_dropped_files_are_those_of_record():
+    (omission,) = [one for install in value().stages[0].installs for one in install.omissions]
+    rows = [re.compile(row.replace("\\/", "/")) for row in omission.rows]
+    record = ["../../../bin/fastapi,sha256=x,1", "fastapi_cli/extra/a/b.py,,", "fastapi_cli/x.py,,"]
+    assert [any(row.search(line) for row in rows) for line in record] == [True, True, False]
+    assert not any(row.search("../../../bin/fastapi-cli,,") for row in rows)
+
+
+def test_without_uv_there_is_no_dockerfile():
+    matrix = renderworld.matrix()
+    lock = renderworld.without(renderworld.lock(matrix), "uv")
+    with pytest.raises(InputError, match="small: uv, which installs the packages, is not locked"):
+        dockerfile(lock, renderworld.seal(lock), matrix)
+
+
+def test_online_needs_to_know_a_registry():
+    with pytest.raises(InputError, match="no registry has its base debian-12") as caught:
+        online.reference(value(), renderworld.lock(), None)
+    assert "--registry" in (caught.value.hint or "")
+
+
+def test_online_has_an_address_of_every_file_and_no_named_context():
+    made = text(_online())
+    lock = renderworld.lock()
+    for wheel in lock.arch[Arch.ARM64].wheels:
+        assert f"https://index.example/{wheel.package}/{wheel.file}" in made
+    assert "antlr4-python3-runtime-4.9.3.tar.gz" in made
+    assert "antlr4_python3_runtime-4.9.3-py3-none-any.whl" not in made  # no index has it
+    assert not re.search(r"from=wheels[, ]", made)
+    assert "FROM base" not in made
+
+
+def _needing(*wheels: Wheel) -> Lock:
+    """The world's lock, in which `wheels` build what has no wheel."""
+    lock = renderworld.lock()
+    built = msgspec.structs.replace(renderworld.BUILT, requires=wheels)
+    arches = {
+        arch: msgspec.structs.replace(found, built=(built,)) for arch, found in lock.arch.items()
+    }
+    return msgspec.structs.replace(lock, arch=arches)
+
+
+def test_a_build_takes_the_targets_own_wheels_on_each_architecture():
+    """torch that a build imports was locked on the machine that built: x86_64."""
+    other = "torch-2.6.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+    torch = msgspec.structs.replace(samples.wheel("torch", "2.6.0"), file=other, sha256="c" * 64)
+    lock = _needing(torch, samples.wheel("setuptools", "80.9.0"))
+    own = renderworld.wheels(lock)["torch"]
+    files = online.build_files(lock, [Arch.ARM64])
+    (text,) = (data.decode() for data in files.values())
+    assert list(files) == ["build-antlr4-python3-runtime-arm64.txt"]
+    assert f"torch==2.6.0 --hash=sha256:{own.sha256}\n" in text
+    made = script.script(lock, renderworld.seal(lock), Arch.ARM64, renderworld.address)
+    (needs,) = [each.requires for each in made.alone if each.sdist]
+    assert [line.plain.partition("=")[0] for line in needs] == ["setuptools"]  # torch is there
+
+
+def test_a_build_that_needs_another_architectures_wheel_is_refused():
+    file = "ninja-1.11-py3-none-manylinux_2_12_x86_64.manylinux2010_x86_64.whl"
+    lock = _needing(msgspec.structs.replace(samples.wheel("ninja", "1.11"), file=file))
+    assert online.build_files(lock, [Arch.X86_64])
+    with pytest.raises(
+        InputError, match=r"ninja 1\.11, and the lock has ninja-1\.11-py3"
+    ) as caught:
+        online.build_files(lock, [Arch.ARM64])
+    assert "--only wheels" in (caught.value.hint or "")
+
+
+def test_what_is_built_may_lose_files_too():
+    lock = renderworld.lock()
+    drop = Drop(package="antlr4-python3-runtime", paths=("bin/pygrun",), reason="trl ships it too")
+    lock = msgspec.structs.replace(lock, drop=(*lock.drop, drop))
+    made = dockerfile(lock, renderworld.seal(lock), renderworld.matrix())
+    made = online.online(made, lock, "registry.example/base@sha256:0", renderworld.address)
+    steps = text(made).split("\nRUN ")
+    (step,) = [step for step in steps if "PYTHONPATH=/tmp/build" in step and "amd64" in step]
+    places = [
+        step.index(words)
+        for words in (
+            "--prefix /tmp/part antlr4-python3-runtime==4.9.3",
+            "-path /tmp/part/bin/pygrun",
+            "cp -a /tmp/part/. /opt/venv/",
+        )
+    ]
+    assert places == sorted(places)
+    assert "# Without some files of antlr4-python3-runtime==4.9.3: trl ships it too" in text(made)
+
+
+def test_online_takes_a_registry_base_where_it_is():
+    lock = renderworld.lock()
+    image = f"quay.example/base:1@sha256:{'c' * 64}"
+    base = msgspec.structs.replace(lock.base, kind="registry", image=image)
+    lock = msgspec.structs.replace(lock, base=base)
+    assert online.reference(value(), lock, None) == image
+
+
+def _head(made: Dockerfile) -> str:
+    return text(made).partition("\nARG ")[0]
+
+
+def test_commands_in_heads_name_one_platform():
+    """A machine without emulation builds no other one."""
+    for made in (value(), _online()):
+        (named,) = re.findall(r"docker buildx build .*--platform (\S+)", _head(made))
+        assert named == "linux/amd64"
+        (several,) = re.findall(r"^# --platform (\S+) builds both", _head(made), re.MULTILINE)
+        assert sorted(several.split(",")) == ["linux/amd64", "linux/arm64"]
+    arm = value(Arch.ARM64)
+    assert re.findall(r"--platform (\S+)", _head(arm)) == ["linux/arm64"] * 2
+
+
+def test_a_head_elsewhere_than_beside_the_lock_says_so():
+    matrix = renderworld.matrix()
+    lock = renderworld.lock(matrix)
+    made = dockerfile(lock, renderworld.seal(lock), matrix, [Arch.ARM64])
+    head = _head(msgspec.structs.replace(made, kept=False))
+    assert "beside it" not in head
+    assert "images/small" not in head
+    assert "--builder docker" not in head, "which builds what is beside the lock"
+    assert "imgbuild render small --arch arm64 --output FOLDER" in head
+    assert "imgbuild build small --arch arm64 --only base " in head
+    assert "imgbuild build small --arch arm64 --only wheels " in head
+    assert re.findall(r"--platform (\S+)", head) == ["linux/arm64"] * 2
+
+
+def test_texts_of_one_architecture_name_their_own_file():
+    assert "#   sh small-arm64.sh FOLDER" in script.text(_script(), "small-arm64", NO_TEMPLATES)
+    assert "render small --format apptainer --arch arm64`" in _definition(value())
+
+
+def test_bake_names_have_no_dots_and_contexts_are_by_digest():
+    made = msgspec.structs.replace(value(), target="cu130-vllm0.20.2")
+    (name,) = bake.bake([made])["target"]
+    assert name == "cu130-vllm0_20_2"
+    found = bake.bake([made])["target"][name]
+    assert sorted(found["platforms"]) == ["linux/amd64", "linux/arm64"]
+    assert found["contexts"]["base"].endswith(f"@{made.base.digest}")
+    assert found["network"] == "none"
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", name)
+
+
+def test_pylock_is_read_by_packaging_and_has_every_hash():
+    lock = renderworld.lock()
+    text = pylock.text(lock, tuple(lock.arch), renderworld.address)
+    assert (
+        "\n# Built from its sdist on installing, with QUIET='yes, please'.\n[[packages]]\n" in text
+    )
+    document = tomllib.loads(text)
+    read = Pylock.from_dict(document)
+    read.validate()
+    by_name = {str(package.name): package for package in read.packages}
+    for package, wheel in renderworld.wheels(lock).items():
+        (found,) = by_name[package].wheels or ()
+        assert found.hashes == {"sha256": wheel.sha256}
+        assert found.url == renderworld.address(package, wheel)
+    marker = str(by_name["nvidia-x"].marker)
+    assert "platform_machine" in marker
+    assert "aarch64" not in marker
+    sdist = by_name["antlr4-python3-runtime"].sdist
+    assert sdist is not None
+    assert sdist.hashes == {"sha256": "a" * 64}
+
+
+def test_a_script_moves_the_images_folders():
+    made = _script()
+    assert made.env["GREETING"] == '"say \\"hi\\" to \\$HOME"'
+    assert "PATH" not in made.env
+    assert made.links == {"lib/libx.so": "libx.so.1"}
+    assert made.env["FLASHINFER_WORKSPACE_BASE"] == '"$cache"'
+    assert [each.package for each in made.alone] == ["fastapi-cli", "antlr4-python3-runtime"]
+    plain = [line.plain.partition("=")[0] for line in made.requirements]
+    assert plain == ["fastapi", "nvidia-x", "pip", "torch", "trl", "uv"]
+
+
+def test_packages_of_other_indexes_are_in_a_script_by_address():
+    lock = renderworld.lock()
+    lock = msgspec.structs.replace(lock, indexes={"trl": "elsewhere"})
+    made = script.script(lock, renderworld.seal(lock), Arch.X86_64, renderworld.address)
+    trl = renderworld.wheels(lock)["trl"]
+    where = f"trl @ https://index.example/trl/{trl.file} --hash=sha256:{trl.sha256}"
+    (line,) = [line for line in made.requirements if line.there]
+    assert line.there == where
+    assert line.plain == f"trl==0.18.2 --hash=sha256:{trl.sha256}"  # as a folder of wheels has it
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_size=30))
+def test_values_are_read_back_as_they_were(text):
+    written = templates.value_text(text)
+    if written.startswith('"'):
+        assert re.fullmatch(r'"(?:[^"\\$]|\\["\\$])*"', written)
+        assert re.sub(r"\\(.)", r"\1", written[1:-1]) == text
+    else:
+        assert written == text
+        assert re.fullmatch(r"[!-~]+", text)
+
+
+def test_a_value_of_two_lines_is_refused():
+    with pytest.raises(InputError, match="has several lines"):
+        templates.value_text("one\ntwo")
+
+
+def test_comments_never_end_early():
+    made = templates.comment("a line\nRUN evil   " + "word " * 60, "    ")
+    assert all(re.match(r" {4}# \S", line) for line in made.splitlines())
+    assert max(map(len, made.splitlines())) <= 100
+
+
+def test_a_projects_own_template_is_read_first(tmp_path):
+    own = tmp_path / "templates"
+    own.mkdir()
+    (own / "files.j2").write_text("# mine, for {{ target }}\n")
+    made = templates.render("dockerfile.j2", value(), images=tmp_path)
+    assert "# mine, for small" in made
+    assert "# The empty environment" in made  # the others are imgbuild's
+
+
+def test_a_broken_template_is_named(tmp_path):
+    own = tmp_path / "templates"
+    own.mkdir()
+    (own / "files.j2").write_text("\n{{ nothing_of_this_name }}\n")
+    with pytest.raises(InputError, match="nothing_of_this_name"):
+        templates.render("dockerfile.j2", value(), images=tmp_path)
+    (own / "files.j2").write_text("{% if %}\n")
+    with pytest.raises(InputError, match=r"files\.j2:1"):
+        templates.render("dockerfile.j2", value(), images=tmp_path)
+
+
+def test_accounts_that_differ_between_architectures_stay_apart():
+    matrix = renderworld.matrix()
+    lock = renderworld.lock(matrix)
+    arches = {
+        arch: msgspec.structs.replace(
+            found,
+            base_files={"etc/passwd": f"{arch}:x:7:7::/:/bin/sh\n", "etc/group": "root:x:0:\n"},
+        )
+        for arch, found in lock.arch.items()
+    }
+    lock = msgspec.structs.replace(lock, arch=arches)
+    files = current.copied(lock, tuple(lock.arch), matrix)
+    assert files["files-arm64/etc/passwd"].startswith(b"arm64:")
+    assert files["files-amd64/etc/passwd"].startswith(b"x86_64:")
+    assert b"imgbuild:x:1000:" in files["files/etc/group"]
+    made = text(dockerfile(lock, renderworld.seal(lock), matrix))
+    assert 'install -D -T -m 0644 /run/context/files-"$TARGETARCH"/etc/passwd /etc/passwd' in made
+    assert "\nARG TARGETARCH\n" in made
+    definition = _definition(dockerfile(lock, renderworld.seal(lock), matrix))
+    assert "install -D -T -m 0644 /imgbuild/files-arm64/etc/passwd /etc/passwd" in definition
+    assert "TARGETARCH" not in definition
+
+
+def test_where_a_new_lock_has_no_dockerfile_the_old_one_goes(tmp_path):
+    project = projects.Project(matrix=tmp_path / "matrix.yaml")
+    matrix = renderworld.matrix()
+    before = renderworld.lock(matrix)
+    left: list[set[str]] = []
+    for lock in (before, renderworld.without(before, "uv")):
+        lock_target.write_locked(project, lock, renderworld.seal(lock))
+        write.keep_new(project, matrix, ["small"])
+        places = (project.images / "small").rglob("*")
+        left.append({path.name for path in places if path.is_file()})
+    first, second = left
+    assert {"Dockerfile", "environment.sh"} <= first
+    assert second == {
+        "lock.json", "digests.json", "requirements-x86_64.txt", "requirements-arm64.txt",
+    }  # fmt: skip
+
+
+def test_samples_without_uv_are_told(tmp_path):
+    """What `imgbuild lock` meets in a project whose images have no uv."""
+    lock = samples.lock()
+    with pytest.raises(InputError, match="uv"):
+        dockerfile(lock, renderworld.seal(lock), samples.matrix())

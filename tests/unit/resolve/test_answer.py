@@ -1,0 +1,257 @@
+"""From what is asked for to a target: wishes, torches and their CUDA, why each version, the row."""
+
+from __future__ import annotations
+
+import datetime
+
+import msgspec
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import InputError
+from imgbuild.matrix import row
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.load import loads
+from imgbuild.matrix.model import Flashinfer, Index, Target, Wanted
+from imgbuild.resolve import answer, reasons, request
+from imgbuild.resolve.request import Ask, Wish
+from imgbuild.solve import torch
+from imgbuild.solve.torch import Build
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+from tests import samples
+from tests.localindex import LocalIndex
+from tests.servers import Site, serve
+from tests.unit.matrix_text import RIGHT
+
+MARKERS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
+
+
+def test_wishes_are_read_with_commas_in_both_meanings():
+    found, cuda = request.read(["vllm>=0.9,<0.10, TRL", "torch==2.8.0"], [], {})
+    assert found == (
+        Wish(package="vllm", spec=">=0.9,<0.10"),
+        Wish(package="trl"),
+        Wish(package="torch", spec="==2.8.0"),
+    )
+    assert [wish.pin for wish in found] == [None, None, "2.8.0"]
+    assert cuda is None
+
+
+def test_what_is_there_names_its_cuda_and_keeps_its_build_only_on_its_own_index():
+    found, cuda = request.read(["vllm"], ["torch==2.8.0+cu128"], {})
+    assert (found[0].spec, found[0].have, cuda) == ("==2.8.0", True, "12.8")
+    found, cuda = request.read([], ["torch==2.8.0+cu126"], {"torch": "pytorch"})
+    assert (found[0].spec, cuda) == ("==2.8.0+cu126", "12.6")
+
+
+def test_what_is_there_stays_where_the_wish_allows_it():
+    found, _ = request.read(["torch>=2.7"], ["torch==2.8.0"], {})
+    assert found == (Wish(package="torch", spec="==2.8.0", have=True),)
+
+
+@pytest.mark.parametrize(
+    ("wants", "have", "words"),
+    [
+        ([], [], "nothing is asked for"),
+        (["vllm="], [], "'vllm=' is no requirement"),
+        (["ray[cgraph]"], [], "extra"),
+        (["vllm; python_version > '3'"], [], "marker"),
+        (["vllm==0.9", "vllm==0.8"], [], "twice"),
+        (["torch>=2.9"], ["torch==2.8.0"], "you have torch==2.8.0 and you asked for torch>=2.9"),
+        ([], ["torch>=2.8.0"], "what you have is one version"),
+        (["vllm===0.9.2"], [], "'vllm===0.9.2' compares text"),
+        ([], ["torch===2.8.0"], "compares text"),
+        ([], ["torch==2.6.0+cpu"], r"no build \+cpu of torch"),
+        ([], ["torch==2.6.0+cu1300"], r"no build \+cu1300 of torch"),
+        (
+            [],
+            ["torch==2.6.0+cu124", "torchvision==0.21.0+cu118"],
+            r"torch==2\.6\.0\+cu124 for 12\.4 and torchvision==0\.21\.0\+cu118 for 11\.8",
+        ),
+    ],
+)
+def test_wishes_that_no_row_could_say(wants, have, words):
+    with pytest.raises(InputError, match=words):
+        request.read(wants, have, {})
+
+
+@pytest.mark.parametrize(("text", "cuda"), [("12.6", "12.6"), ("cu126", "12.6"), ("130", "13.0")])
+def test_spellings_of_a_cuda_release(text, cuda):
+    assert request.cuda_of(text, None) == cuda
+
+
+def test_cuda_that_contradicts_what_is_there():
+    assert request.cuda_of(None, "12.8") == "12.8"
+    with pytest.raises(InputError, match=r"built for CUDA 12\.8"):
+        request.cuda_of("12.6", "12.8")
+    for text in ("12", "cu1300", "130.0"):
+        with pytest.raises(InputError, match="two numbers"):
+            request.cuda_of(text, None)
+
+
+def test_a_build_for_no_cuda_stays_on_its_own_index():
+    found, cuda = request.read([], ["torch==2.6.0+cpu"], {"torch": "pytorch"})
+    assert (found[0].spec, cuda) == ("==2.6.0+cpu", None)
+
+
+@pytest.mark.parametrize("text", ["3", "abc", "", "3.x"])
+def test_a_python_that_is_no_release(text):
+    assert request.python_of("3.11") == "3.11"
+    with pytest.raises(InputError, match=f"--python {text}: ") as caught:
+        request.python_of(text)
+    assert caught.value.hint == "--python 3.11"
+
+
+def test_architectures_with_commas_and_in_other_spellings():
+    assert request.arches_of(["amd64,aarch64", "x86_64"]) == (Arch.X86_64, Arch.ARM64)
+    assert len(request.arches_of([])) == 1
+    with pytest.raises(InputError, match="no such architecture"):
+        request.arches_of(["sparc"])
+
+
+def test_indexes_are_those_of_the_matrix():
+    matrix = samples.matrix()
+    assert request.indexes_of(["Torch=pypi"], matrix) == {"torch": "pypi"}
+    with pytest.raises(InputError, match="no index pytorch"):
+        request.indexes_of(["torch=pytorch"], matrix)
+
+
+def test_what_a_target_asks_for_is_said_of_the_target():
+    matrix = samples.matrix(requires={"trl": Wanted(spec=">=0.18", reason=samples.REASON)})
+    ask = request.of_target("small", matrix.targets["small"], Arch.X86_64)
+    assert ask.row == "small"
+    assert [str(wish) for wish in ask.wishes] == [
+        "the target small asks for trl>=0.18",
+        "the target small asks for torch==2.6.0",
+    ]
+
+
+def test_names_are_free_and_of_what_was_wanted_first():
+    matrix = samples.matrix()
+    ask = Ask(
+        wishes=(Wish(package="torch", spec="==2.8.0", have=True), Wish(package="vllm")),
+        arches=(Arch.X86_64,),
+    )
+    versions = {"vllm": "0.10.2", "torch": "2.8.0"}
+    assert request.name_of(ask, matrix, "12.8", versions) == "cu128-vllm0.10.2"
+    taken = msgspec.structs.replace(matrix, targets={"cu128-vllm0.10.2": matrix.targets["small"]})
+    assert request.name_of(ask, taken, "12.8", versions) == "cu128-vllm0.10.2-2"
+    with pytest.raises(InputError, match="has a target small already"):
+        request.check(msgspec.structs.replace(ask, name="small"), matrix)
+
+
+@pytest.mark.parametrize(
+    ("version", "requires", "cuda"),
+    [
+        ("2.6.0", ["nvidia-cuda-runtime-cu12 (==12.4.127)", "sympy"], "12.4"),
+        ("2.11.0", ["cuda-toolkit[cublas]==13.0.2"], "13.0"),
+        ("2.6.0+cu126", [], "12.6"),
+        ("2.6.0+cu118", [], "11.8"),
+        ("2.6.0", ["sympy"], None),
+        ("2.6.0+cpu", [], None),
+    ],
+)
+def test_the_cuda_of_a_torch(version, requires, cuda):
+    found = torch.build_of(Version(version), [Requirement(line) for line in requires])
+    assert found.cuda == cuda
+
+
+def build(version, cuda):
+    return Build(version=Version(version), cuda=cuda, evidence="said so")
+
+
+def test_torches_in_words_and_as_a_specifier():
+    found = [build("2.11.0", "13.0"), build("2.10.0", None), build("2.9.0", None)]
+    assert torch.summary(found) == "2.11.0: CUDA 13.0, 2.9.0 to 2.10.0: CPU builds"
+    known = [Version(text) for text in ("2.6.0", "2.7.0", "2.7.1", "2.8.0")]
+    wanted = [Version("2.6.0"), Version("2.7.1")]
+    assert torch.spec_of(wanted, known) == ">=2.6.0,<=2.7.1,!=2.7.0"
+
+
+METADATA = {
+    "vllm": b"Requires-Dist: torch==2.6.0\nRequires-Dist: ray[cgraph]!=2.44.*\n"
+    b"Requires-Dist: xformers==0.0.29; platform_machine == 'aarch64'\n",
+    "ray": b"Requires-Dist: cupy-cuda12x; extra == 'cgraph'\n"
+    b"Requires-Dist: numpy; extra == 'all'\n",
+    "torch": b"",
+    "cupy-cuda12x": b"Requires-Dist: numpy>=2.0\n",
+    "numpy": b"",
+    "xformers": b"",
+}
+
+
+def test_who_requires_whom_with_extras_and_markers():
+    found = {(link.asker, link.package): link.spec for link in reasons.links(METADATA, MARKERS)}
+    assert found == {
+        ("vllm", "torch"): "==2.6.0",
+        ("vllm", "ray"): "!=2.44.*",
+        ("ray", "cupy-cuda12x"): "",
+        ("cupy-cuda12x", "numpy"): ">=2.0",
+    }
+
+
+def test_why_a_version_learned_things_included():
+    learned = Constraint(
+        package="vllm", versions="==0.8.5.post1", needs="ray<2.50", check="imports",
+        file="vllm/x.py", line=3, name="ray.old",
+    )  # fmt: skip
+    other = msgspec.structs.replace(learned, versions="==0.9.0")
+    versions = dict.fromkeys(METADATA, "1.0") | {"vllm": "0.8.5.post1"}
+    found = reasons.whys(
+        versions, {"vllm": "you asked for vllm"}, reasons.links(METADATA, MARKERS), [learned, other]
+    )
+    assert found["vllm"] == ("you asked for vllm",)
+    assert found["torch"] == ("vllm requires ==2.6.0",)
+    assert found["ray"][0].startswith("learned: vllm==0.8.5.post1 needs ray<2.50")
+    assert "vllm/x.py:3" in found["ray"][0]
+    assert found["ray"][1:] == ("for vllm !=2.44.*",)
+    assert found["xformers"] == ()
+
+
+TARGET = Target(
+    summary='vllm, "trl" & more: for CUDA 12.4',
+    base="debian-12",
+    cuda="12.4",
+    arch=(Arch.X86_64,),
+    as_of=datetime.date(2025, 6, 20),
+    pins={"torch": "2.6.0", "vllm": "0.8.5.post1"},
+    requires={"trl": Wanted(spec=">=0.18,<0.19", reason="asked for: yes")},
+    indexes={"torch": "torch"},
+    flashinfer=Flashinfer(mode="off", reason="nothing asks for it"),
+    gpu=("9.0",),
+    exclude={Arch.ARM64: 'torch 2.6.0: "CPU" build; no wheel'},
+)
+
+
+def test_a_row_pasted_into_a_matrix_is_the_same_target():
+    text = RIGHT + "\n".join(row.row("pasted", TARGET)) + "\n"
+    assert loads(text.encode(), "matrix.yaml").targets["pasted"] == TARGET
+
+
+def test_a_row_is_read_the_same_by_other_readers_of_yaml():
+    import yaml
+
+    read = yaml.safe_load("\n".join(row.row("pasted", TARGET)))["pasted"]
+    assert read["pins"] == TARGET.pins
+    assert (read["cuda"], read["as_of"]) == ("12.4", TARGET.as_of)
+    assert (read["flashinfer"]["mode"], read["gpu"]) == ("off", ["9.0"])
+    assert read["exclude"] == {"arm64": TARGET.exclude[Arch.ARM64]}
+
+
+def test_an_impossible_world_has_passed_no_check(tmp_path):
+    index = LocalIndex()
+    index.wheel("demo", "1.0")
+    ask = Ask(wishes=(Wish(package="demo", spec="==9.9"),), arches=(Arch.X86_64,), cuda="12.4")
+    with serve(Site(files=index.site_files())) as site:
+        here = {"pypi": Index(url=site.url("simple"))}
+        matrix = msgspec.structs.replace(samples.matrix(), indexes=here)
+        store = Store.open(tmp_path / "cache")
+        found = answer.answer(ask, matrix, (), store, Http(attempts=1))
+    refused = found.arch[Arch.X86_64].refused
+    assert refused is not None
+    assert refused.reasons[0] == "you asked for demo==9.9"
+    assert (found.row, found.checks, found.unchecked) == ((), (), ())

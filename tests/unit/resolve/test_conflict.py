@@ -1,0 +1,345 @@
+"""Chains of reasons and the nearest worlds, on an index of small wheels on this machine."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from packaging.version import Version
+
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.index.candidates import Rules
+from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.remote_wheel import metadata
+from imgbuild.index.server import Catalogue
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.resolve import conflict, suggest
+from imgbuild.resolve import gaps as behind
+from imgbuild.resolve.conflict import Facts
+from imgbuild.resolve.suggest import Look
+from imgbuild.solve import torch
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+from tests import samples
+from tests.localindex import LocalIndex
+from tests.servers import Site, serve
+
+X86, ARM = "cp311-cp311-manylinux_2_17_x86_64", "cp311-cp311-manylinux_2_17_aarch64"
+LEARNED = Constraint(
+    package="trl", versions=">=1.1", needs="vllm>=0.9", check="imports",
+    file="trl/client.py", line=43, name="vllm.utils.network_utils", came="0.9", read_in="1.2",
+    against="0.8",
+)  # fmt: skip
+
+
+def small_index() -> LocalIndex:
+    made = LocalIndex()
+    for version, cuda in (("2.5.0", "12.4"), ("2.6.0", "12.4"), ("2.7.0", "12.6")):
+        needs = [f"nvidia-cuda-runtime-cu12=={cuda}.127; platform_machine == 'x86_64'"]
+        made.wheel("torch", version, needs, tag=X86)
+        made.wheel("torch", version, needs, tag=ARM)
+        made.wheel("nvidia-cuda-runtime-cu12", f"{cuda}.127")
+    made.wheel("cuda-toolkit", "13.0.2")
+    for tag in (X86, ARM):
+        made.wheel("torch", "2.11.0", ["cuda-toolkit==13.0.2"], tag=tag)
+    for version, base in (
+        ("0.7", "2.5.0"),
+        ("0.8", "2.6.0"),
+        ("0.9", "2.7.0"),
+        ("1.0", "2.11.0"),
+    ):
+        made.wheel("vllm", version, [f"torch=={base}", "certs>=1"], tag=X86)
+    made.wheel("vllm", "1.0", ["torch==2.11.0"], tag=ARM)
+    made.wheel("vllm", "1.1", ["torch==2.11.0", "certs>=5"], tag=X86)
+    made.wheel("certs", "4")
+    for version in ("1.0", "1.1", "1.2"):
+        made.wheel("trl", version, ["torch>=2.0"])
+    made.wheel("dict", "0.1", uploaded="2023-01-01")
+    made.wheel("dict", "0.2", tag=X86, uploaded="2023-06-01")
+    made.wheel("dict", "0.6", tag=X86, uploaded="2024-11-01")
+    made.wheel("dict", "0.8", tag=X86, uploaded="2025-01-01")
+    made.wheel("dict", "0.8", tag=ARM, uploaded="2025-01-01")
+    made.wheel("dict", "0.9", tag=ARM, uploaded="2025-02-01")
+    made.wheel("rl", "0.4", uploaded="2024-01-01")
+    made.wheel("rl", "0.9", ["vllm==0.7"], uploaded="2025-01-01")
+    return made
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with serve(Site(files=small_index().site_files())) as opened:
+        yield opened
+
+
+@pytest.fixture
+def ask(site, tmp_path):
+    """Facts of the small index for wishes, as (package, specifier) pairs."""
+    http, store = Http(attempts=1), Store.open(tmp_path / "cache")
+
+    def make(*wishes, arch=Arch.X86_64, learned=()):
+        demands = tuple(conflict.demand(package, spec) for package, spec in wishes)
+        rules = Rules(
+            as_of=datetime.date(2025, 6, 20),
+            tags=Tags(python="3.11", glibc="2.36", arch=arch),
+            pins=conflict.pins_of(demands),
+        )
+        place = Place(name="pypi", address=site.url("simple"))
+        gone = Place(name="gone", address="http://127.0.0.1:9/simple")
+        indexes = Indexes(
+            {"pypi": place, "gone": gone}, {"flashinfer-python": "gone"}, "pypi", http
+        )
+        catalogue = Catalogue(indexes, rules, http, store)
+
+        def read(file):
+            return metadata(file, http, store)
+
+        return Facts(catalogue, read, learned, torch.builds(catalogue, read)), demands
+
+    return make
+
+
+def refused(facts, demands, cuda) -> conflict.Conflict:
+    found = conflict.conflict(facts, demands, cuda)
+    assert found is not None
+    return found
+
+
+def read_all(versions) -> Look:
+    return Look(read=frozenset(versions))
+
+
+def clash(versions, *taught) -> Look:
+    return Look(clashes=True, taught=taught, read=frozenset(versions))
+
+
+def near(facts, demands, cuda, check=read_all, kept=()):
+    found = refused(facts, demands, cuda)
+    return suggest.Nearest(facts, demands, found, check, kept).worlds(cuda)
+
+
+def test_wishes_that_fit_have_no_conflict(ask):
+    facts, demands = ask(("vllm", "==0.8"), ("trl", ""), ("torch", ">=2.6"))
+    assert conflict.conflict(facts, demands, "12.4") is None
+    torch = conflict.torch_of(facts, demands, "12.4")
+    assert torch is not None
+    assert (str(torch.version), torch.cuda) == ("2.6.0", "12.4")
+
+
+def test_a_version_whose_torch_is_of_another_cuda(ask):
+    facts, demands = ask(("vllm", "==1.0"))
+    found = refused(facts, demands, "12.4")
+    assert found.reasons == (
+        "you asked for CUDA 12.4",
+        "you asked for vllm==1.0",
+        "vllm 1.0 requires torch==2.11.0 (its METADATA)",
+        "torch 2.11.0 (CUDA 13.0: requires cuda-toolkit==13.0.2) on x86_64",
+    )
+    assert (found.wishes, found.cuda) == (("vllm",), True)
+    of_row = conflict.conflict(facts, demands, "12.4", row="cu124-vllm")
+    assert of_row is not None
+    assert of_row.reasons[0] == "the target cu124-vllm is of CUDA 12.4"
+    assert near(facts, demands, "12.4") == (
+        "vllm 0.8, with torch 2.6.0 for CUDA 12.4",
+        "CUDA 13.0 in place of 12.4, with torch 2.11.0 for CUDA 13.0",
+    )
+
+
+def test_two_wishes_that_name_different_torches(ask):
+    facts, demands = ask(("torch", "==2.6.0"), ("vllm", "==0.9"))
+    found = refused(facts, demands, None)
+    assert found.reasons == (
+        "you asked for torch==2.6.0",
+        "you asked for vllm==0.9",
+        "vllm 0.9 requires torch==2.7.0 (its METADATA)",
+    )
+    assert near(facts, demands, None) == (
+        "torch 2.7.0 for CUDA 12.6",
+        "vllm 0.8, with torch 2.6.0 for CUDA 12.4",
+    )
+    assert near(facts, demands, None, kept=("torch",)) == (
+        "vllm 0.8, with torch 2.6.0 for CUDA 12.4",
+    )
+
+
+def test_a_requirement_that_the_index_is_too_old_for(ask):
+    facts, demands = ask(("vllm", "==1.1"))
+    assert refused(facts, demands, "13.0").reasons == (
+        "you asked for vllm==1.1",
+        "vllm 1.1 requires certs>=5 (its METADATA)",
+        "the newest certs on the index pypi is 4",
+    )
+    assert near(facts, demands, "13.0") == ("vllm 1.0, with torch 2.11.0 for CUDA 13.0",)
+
+
+def test_what_was_learned_is_told_with_its_evidence(ask):
+    facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
+    found = refused(facts, demands, None)
+    assert found.reasons[-1] == (
+        "trl 1.2 needs vllm>=0.9: trl/client.py:43 imports vllm.utils.network_utils,"
+        " new in vllm 0.9"
+    )
+    assert near(facts, demands, None) == (
+        "vllm 0.9, with torch 2.7.0 for CUDA 12.6",
+        "trl 1.0, with torch 2.6.0 for CUDA 12.4",
+    )
+
+
+def test_a_near_world_is_checked_and_what_that_teaches_is_heeded(ask):
+    facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
+    asked = []
+
+    def check(versions):
+        asked.append(dict(versions))
+        more = msgspec.structs.replace(LEARNED, versions=">=1.0", needs="vllm>=1.0")
+        return clash(versions, more) if versions["vllm"] in ("0.8", "0.9") else read_all(versions)
+
+    assert near(facts, demands, None, check) == ("vllm 1.0, with torch 2.11.0 for CUDA 13.0",)
+    assert {"vllm": "0.9", "trl": "1.2"} in asked
+
+
+def test_no_torch_of_the_cuda_release_on_the_machine(ask):
+    facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
+    found = refused(facts, demands, "12.4")
+    assert found.reasons == (
+        "torch 2.6.0 (a CPU build: requires no CUDA library) on aarch64",
+        "no torch on aarch64 is built for CUDA 12.4: 2.11.0: CUDA 13.0, 2.5.0 to 2.7.0: CPU builds",
+        (
+            "dict 0.6: no Linux aarch64 wheel, nor has any version from 0.2 to 0.6"
+            " (it has Linux x86_64); nearest that fits: 0.8"
+        ),
+    )
+    (text,) = near(facts, demands, "12.4")
+    assert text == "torch 2.11.0 and dict 0.8, with torch 2.11.0 for CUDA 13.0"
+
+
+def test_a_world_with_several_changes_is_checked_and_what_that_teaches_is_heeded(ask):
+    facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
+    asked = []
+
+    def against(*clashing):
+        def check(versions):
+            asked.append(dict(versions))
+            needs = msgspec.structs.replace(
+                LEARNED, package="dict", versions=f"=={versions['dict']}", needs="torch<2.11"
+            )
+            return clash(versions, needs) if versions["dict"] in clashing else read_all(versions)
+
+        return check
+
+    (text,) = near(facts, demands, "12.4", against("0.8"))
+    assert text == "torch 2.11.0 and dict 0.9, with torch 2.11.0 for CUDA 13.0"
+    assert asked == [{"torch": "2.11.0", "dict": "0.8"}, {"torch": "2.11.0", "dict": "0.9"}]
+    assert near(facts, demands, "12.4", against("0.8", "0.9")) == ()
+
+
+def test_wishes_whose_code_does_not_get_along_do_not_on_another_cuda_either(ask):
+    facts, demands = ask(("vllm", "==1.0"), ("trl", "==1.2"))
+    plain = near(facts, demands, "12.4")
+    assert plain[-1] == "CUDA 13.0 in place of 12.4, with torch 2.11.0 for CUDA 13.0"
+
+    def check(versions):
+        older = msgspec.structs.replace(LEARNED, versions="==1.2", needs="vllm<1.0")
+        clashes = versions == {"vllm": "1.0", "trl": "1.2"}
+        return clash(versions, older) if clashes else read_all(versions)
+
+    assert near(facts, demands, "12.4", check) == plain[:-1]
+
+
+def test_a_clash_that_teaches_nothing_is_no_near_world_and_is_not_tried_again(ask):
+    facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
+    asked = []
+
+    def check(versions):
+        asked.append(dict(versions))
+        return clash(versions) if versions["vllm"] == "0.9" else read_all(versions)
+
+    assert near(facts, demands, None, check) == (
+        "vllm 1.0, with torch 2.11.0 for CUDA 13.0",
+        "trl 1.0, with torch 2.6.0 for CUDA 12.4",
+    )
+    assert [one["vllm"] for one in asked] == ["0.9", "1.0", "0.8"]
+
+
+def test_a_world_of_several_changes_that_clashes_untaught_is_not_tried_again(ask):
+    facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
+    asked = []
+
+    def check(versions):
+        asked.append(versions["dict"])
+        return clash(versions) if versions["dict"] == "0.8" else read_all(versions)
+
+    (text,) = near(facts, demands, "12.4", check)
+    assert text == "torch 2.11.0 and dict 0.9, with torch 2.11.0 for CUDA 13.0"
+    assert asked == ["0.8", "0.9"]
+
+
+def test_a_near_world_says_what_code_was_not_read(ask):
+    # Of a range it is not known which version there will be.
+    facts, demands = ask(("vllm", "==1.0"), ("trl", ">=1.0"), ("torch", ">=2.0"))
+    words = "(the code of trl was not looked at)"
+    assert near(facts, demands, "12.4") == (
+        f"vllm 0.8, with torch 2.6.0 for CUDA 12.4 {words}",
+        f"CUDA 13.0 in place of 12.4, with torch 2.11.0 for CUDA 13.0 {words}",
+    )
+    assert near(facts, demands, "12.4", lambda versions: Look())[0] == (
+        "vllm 0.8, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code was not looked at)"
+    )
+
+
+def test_a_prebuilt_wheel_says_its_torch_though_no_index_answers(ask):
+    wish = ("flashinfer-python", "==0.2.5+cu124torch2.6")
+    facts, demands = ask(("torch", "==2.7.0"), wish)
+    found = refused(facts, demands, None)
+    assert found.wishes == ("torch", "flashinfer-python")
+    assert "is compiled for torch 2.6, as its version says" in found.reasons[-1]
+    assert near(facts, demands, None) == ("torch 2.6.0 for CUDA 12.4",)
+    facts, demands = ask(("torch", "==2.6.0"), wish)
+    assert conflict.conflict(facts, demands, "12.4") is None
+
+
+def test_a_package_that_no_index_has(ask):
+    facts, demands = ask(("absent", "==1.0"))
+    assert refused(facts, demands, None).reasons == (
+        "you asked for absent==1.0",
+        "absent: the index pypi has no such package",
+    )
+
+
+def test_a_gap_in_the_wheels_is_no_way_back(ask):
+    for arch, hidden in ((Arch.ARM64, True), (Arch.X86_64, False)):
+        facts, _ = ask(arch=arch)
+        gaps = behind.Gaps(facts.catalogue.indexes, facts.catalogue.rules.tags, ())
+        assert gaps.beyond("dict", Version("0.1")) is hidden
+        assert not gaps.beyond("dict", Version("0.8"))
+
+
+def test_a_wish_that_fell_back_is_told_with_the_cause(ask):
+    facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
+    versions = {"vllm": "0.8", "rl": "0.4", "torch": "2.6.0"}
+    (text,) = behind.fallen(facts, demands, versions, "12.4")
+    assert text == (
+        "rl 0.4 is of 2024-01, and 0.9 is of 2025-01: this world has vllm 0.8;"
+        " rl 0.9 was to be had; rl 0.9 requires vllm==0.7 (its METADATA)"
+    )
+    assert behind.fallen(facts, demands, {**versions, "rl": "0.9"}, "12.4") == ()
+
+
+def test_the_target_with_most_of_the_wishes_is_the_nearest():
+    matrix = samples.matrix(pins={"torch": "2.6.0", "vllm": "0.8"})
+    target = matrix.targets["small"]
+    other = msgspec.structs.replace(target, pins={"torch": "2.7.0", "vllm": "0.9"}, cuda="12.6")
+    far = msgspec.structs.replace(other, indexes={"torch": "pytorch"})
+    matrix = msgspec.structs.replace(matrix, targets={"small": target, "far": far, "other": other})
+    wishes = [conflict.demand("vllm", "==0.9"), conflict.demand("torch", "==2.6.0")]
+    assert suggest.targets(matrix, wishes, "12.6", Arch.X86_64) == (
+        "the target other on x86_64: CUDA 12.6, torch 2.7.0, vllm 0.9",
+    )
+    assert suggest.targets(matrix, wishes, "12.6", Arch.ARM64) == ()
+
+
+def test_one_exact_version_is_told_from_other_specifiers():
+    exact = {"==2.6.0": "2.6.0", "== 2.6.0": "2.6.0", "===2.6.0": None, "==2.*": None, "<3": None}
+    assert {spec: conflict._exact(spec) for spec in exact} == exact

@@ -1,0 +1,284 @@
+"""A first matrix that extends, the copy of what is published, and where its layers come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from imgbuild import codec
+from imgbuild.assemble import published_layers
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
+from imgbuild.lock import published
+from imgbuild.matrix.model import Matrix
+from imgbuild.plan import seal as seals
+from imgbuild.plan.plan import plan
+from imgbuild.resolve import init
+from imgbuild.resolve.init import Wanted
+from imgbuild.resolve.request import Wish
+from imgbuild.values import Arch
+from tests import extended, images, samples
+
+GOLDEN = """\
+# An image of our own on a published one. `imgbuild lock` resolves what is added and locks the sum,
+# `imgbuild build` makes the added layers; all else is the published target's, unchanged.
+version: 1
+
+published:
+  small:
+    # Its lock.json and digests.json, copied; renew them with: imgbuild init --refresh
+    lock: published/small
+    from: https://example.org/images/small
+    image: registry.example.org/small   # its layers are taken from here by digest
+
+targets:
+  ours:
+    extends: small
+    summary: our image
+    # What is added was uploaded before this day; by default 2025-06-20, as for small itself: what
+    # existed together works together.
+    # as_of: 2025-06-20
+    requires:
+      einops: {spec: ">=0.8", reason: asked for with imgbuild init}
+      wandb: {reason: asked for with imgbuild init}
+    pins:
+      einx: "0.3.0"
+    packages: [rsync, jq]
+    files:
+      /opt/team/train.sh: {from: train.sh, mode: "0755"}
+    # env:
+    #   WANDB_MODE: {value: offline, reason: nodes have no network}
+"""
+
+
+def test_the_matrix_that_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    extended.publish(tmp_path / "published/small", extended.published())
+    (tmp_path / "train.sh").write_bytes(extended.SCRIPT)
+    (tmp_path / "train.sh").chmod(0o755)
+    wishes = (
+        Wish(package="einops", spec=">=0.8"),
+        Wish(package="wandb"),
+        Wish(package="einx", spec="==0.3.0"),
+    )
+    wanted = Wanted(
+        name="ours",
+        packages=wishes,
+        system=("rsync", "jq"),
+        files=init.files_of(["train.sh:/opt/team/train.sh"]),
+    )
+    below = published.read(tmp_path / "published/small", "small")
+    origin = "https://example.org/images/small"
+    text = init.text(wanted, below, origin, "registry.example.org/small")
+    assert text == GOLDEN
+    init.write(tmp_path / "matrix.yaml", text)
+    assert extended.read(tmp_path / "matrix.yaml").targets["ours"].pins["einx"] == "0.3.0"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["null", "x: y.sh", "yes", "1.5", "a #b", "a:", "- x", "~", "2025-06-20", "é, {x}", "@x"],
+)
+def test_names_that_yaml_reads_otherwise_are_quoted(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    extended.publish(tmp_path / "published/small", extended.published())
+    (tmp_path / name).write_bytes(extended.SCRIPT)
+    files = init.files_of([f"{name}:/opt/x"])
+    below = published.read(tmp_path / "published/small", "small")
+    text = init.text(Wanted(name="ours", summary=name, files=files), below, name, "")
+    read = yaml.safe_load(text)
+    assert read["published"]["small"]["from"] == name
+    assert read["targets"]["ours"]["summary"] == name
+    ((there, file),) = read["targets"]["ours"]["files"].items()
+    assert (there, file["from"]) == ("/opt/x", name)
+    init.write(tmp_path / "matrix.yaml", text)
+
+
+def test_examples_stand_where_nothing_is_wanted(tmp_path: Path) -> None:
+    extended.publish(tmp_path / "published/small", extended.published())
+    below = published.read(tmp_path / "published/small", "small")
+    text = init.text(Wanted(name="ours"), below, "../project", "")
+    init.write(tmp_path / "matrix.yaml", text)
+    # Each example is one that can be taken as it is.
+    taken = [line.replace("    # ", "    ", 1) for line in text.splitlines(keepends=True)]
+    rows = "".join(taken[taken.index("    extends: small\n") :])
+    rows = rows.replace("What", "# What").replace("existed", "# existed")
+    assert set(yaml.safe_load(rows)) == {
+        "extends", "summary", "as_of", "requires", "packages", "files", "env",
+    }  # fmt: skip
+
+
+def test_a_matrix_that_cannot_be_read_is_not_left_behind(tmp_path: Path) -> None:
+    extended.publish(tmp_path / "published/small", extended.published())
+    below = published.read(tmp_path / "published/small", "small")
+    wanted = Wanted(name="ours", packages=(Wish(package="torch", spec="==2.7.0"),))
+    with pytest.raises(InputError) as caught:
+        init.write(tmp_path / "matrix.yaml", init.text(wanted, below, "../project", ""))
+    assert "small has torch 2.6.0" in caught.value.problems[0].message
+    assert not (tmp_path / "matrix.yaml").exists()
+
+
+@pytest.mark.parametrize("place", ["images/small", "images", ""])
+def test_a_published_target_is_found_and_copied(place: str, tmp_path: Path) -> None:
+    extended.publish(tmp_path / "project/images/small", extended.published())
+    copy = tmp_path / "copy"
+    below = init.copied(str(tmp_path / "project" / place), "small", copy, Http())
+    assert below.name == "small"
+    for name in (published.LOCK, published.SEAL):
+        original = tmp_path / "project/images/small" / name
+        assert (copy / name).read_bytes() == original.read_bytes()
+
+
+def test_a_place_without_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"there is no lock\.json and digests\.json of small"):
+        init.copied(str(tmp_path), "small", tmp_path / "copy", Http())
+
+
+def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
+    extended.publish(tmp_path / "project/images/small", extended.published())
+    path, place = tmp_path / "ours/matrix.yaml", str(tmp_path / "project")
+
+    def _begin(*wishes: Wish) -> None:
+        wanted = Wanted(name="ours", packages=wishes)
+        init.begin(path, wanted, extends="small", place=place, image="", http=Http())
+
+    with pytest.raises(InputError):
+        _begin(Wish(package="torch", spec="==2.7.0"))
+    assert not (tmp_path / "ours/published").exists(), "what was refused leaves nothing"
+    (tmp_path / "ours/published/small").mkdir(parents=True)
+    with pytest.raises(InputError, match="ours/published/small is there already"):
+        _begin()
+    (tmp_path / "ours/published/small").rmdir()
+    _begin()
+    with pytest.raises(InputError, match=r"ours/matrix\.yaml is there already"):
+        _begin()
+
+
+def test_a_copy_that_cannot_be_read_replaces_none(tmp_path: Path) -> None:
+    path = extended.repository(tmp_path / "ours")
+    before = (path.parent / "published/small/lock.json").read_bytes()
+    extended.publish(tmp_path / "project", extended.published())
+    (tmp_path / "project/lock.json").write_bytes(before.replace(b'"small"', b'"other"'))
+    with pytest.raises(InputError, match=r"project/lock\.json is the lock of other") as caught:
+        init.refresh(path, Http())
+    assert "another target or release" in (caught.value.hint or "")
+    assert (path.parent / "published/small/lock.json").read_bytes() == before
+
+
+def test_a_copy_is_renewed_from_where_it_came(tmp_path: Path) -> None:
+    path = extended.repository(tmp_path / "ours")
+    extended.publish(tmp_path / "project", extended.published())
+    (same,) = init.refresh(path, Http())
+    assert same.before == same.after
+    extended.publish(tmp_path / "project", extended.published(samples.wheel("new")))
+    (other,) = init.refresh(path, Http())
+    assert (other.target, other.before) == ("small", same.after)
+    assert other.after == extended.read(path).below["small"].digest != other.before
+    path.write_text(extended.MATRIX.replace("    from: ../project\n", ""), encoding="utf-8")
+    with pytest.raises(InputError, match="does not say where it was copied from"):
+        init.refresh(path, Http())
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("train.sh", "a path here and an absolute one"),
+        ("train.sh:opt/train.sh", "a path here and an absolute one"),
+        ("gone.sh:/opt/train.sh", r"there is no file gone\.sh here"),
+        ("../train.sh:/opt/train.sh", r"\.\./train\.sh lies outside this folder"),
+        ("/etc/passwd:/opt/passwd", "/etc/passwd lies outside this folder"),
+        ("linked.sh:/opt/train.sh", r"linked\.sh lies outside this folder"),
+    ],
+)
+def test_words_for_files(word: str, message: str, tmp_path: Path, monkeypatch) -> None:
+    folder = tmp_path / "ours"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "train.sh").touch()
+    (tmp_path / "train.sh").touch()
+    (folder / "linked.sh").symlink_to("../train.sh")
+    with pytest.raises(InputError, match=message):
+        init.files_of([word])
+
+
+def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "ours/a").mkdir(parents=True)
+    (tmp_path / "ours/a/train.sh").touch()
+    monkeypatch.chdir(tmp_path / "ours")
+    for here in (
+        "a/train.sh",
+        "./a//train.sh",
+        f"{tmp_path}/ours/a/train.sh",
+        "../ours/a/train.sh",
+    ):
+        found = init.files_of([f"{here}:/opt/train.sh"])
+        assert [(str(path), there) for path, there in found] == [("a/train.sh", "/opt/train.sh")]
+    # A path that leads through a link is another one than its words say.
+    (tmp_path / "other/b").mkdir(parents=True)
+    (tmp_path / "other/a").mkdir()
+    (tmp_path / "other/a/train.sh").touch()
+    (tmp_path / "ours/link").symlink_to("../other/b")
+    with pytest.raises(InputError, match="lies outside this folder"):
+        init.files_of(["link/../a/train.sh:/opt/train.sh"])
+
+
+# -- published layers
+
+
+def inputs(matrix: Matrix, folder: Path) -> Inputs:
+    return Inputs(matrix, Store.open(folder / "cache"), Http(), offline=True)
+
+
+def test_records_are_those_of_the_published_seal(tmp_path: Path) -> None:
+    matrix = extended.read(extended.repository(tmp_path))
+    found = published_layers.records(matrix, extended.OWN)
+    assert found == extended.records([plan(extended.published(), Arch.X86_64)])
+    assert published_layers.records(samples.matrix(), "small") == {}
+
+
+def test_a_seal_of_another_lock_is_refused(tmp_path: Path) -> None:
+    matrix = extended.read(extended.repository(tmp_path))
+    other = extended.published(samples.wheel("new"))
+    sealed = seals.seal(other, extended.records([plan(other, Arch.X86_64)]))
+    codec.write(tmp_path / "published/small" / published.SEAL, sealed)
+    with pytest.raises(LockStale, match="is not the seal of small's lock") as caught:
+        published_layers.records(matrix, extended.OWN)
+    assert "by which they were published" in str(caught.value.hint)
+
+
+def test_layers_are_copied_from_a_layout_and_checked(tmp_path: Path) -> None:
+    image = images.tiny(tmp_path)
+    planned = plan(extended.published(), Arch.X86_64)
+    known = extended.records([planned])
+    path = extended.repository(
+        tmp_path / "ours",
+        extended.MATRIX.replace("    from: ../project", f"    image: oci:{image}"),
+    )
+    matrix = extended.read(path)
+    due = planned.layers[:1]
+    with pytest.raises(FetchFailed, match="has no layer sha256:") as caught:
+        published_layers.take(extended.OWN, due, known, inputs(matrix, tmp_path))
+    assert "take `image` out of the matrix" in str(caught.value.hint)
+    blob = image / "blobs/sha256" / known[due[0].id].digest.removeprefix("sha256:")
+    blob.write_bytes(b"something else")
+    with pytest.raises(IntegrityError, match="has the digest sha256:"):
+        published_layers.take(extended.OWN, due, known, inputs(matrix, tmp_path))
+
+
+def test_a_registry_is_not_asked_offline(tmp_path: Path) -> None:
+    path = extended.repository(
+        tmp_path / "ours",
+        extended.MATRIX.replace("    from: ../project", "    image: registry.example.org/small"),
+    )
+    matrix = extended.read(path)
+    planned = plan(extended.published(), Arch.X86_64)
+    known = extended.records([planned])
+    with pytest.raises(FetchFailed, match=r"layers of registry\.example\.org/small@sha256:"):
+        published_layers.take(extended.OWN, planned.layers, known, inputs(matrix, tmp_path))
+    published_layers.take(extended.OWN, (), known, inputs(matrix, tmp_path))

@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.oci import image as picture
+from imgbuild.oci import layout
+from imgbuild.oci.tar import Kind, Member
+from imgbuild.plan import documents
+from imgbuild.plan.plan import Config
+from imgbuild.show import accepted
+from imgbuild.show.accepted import Accepted
+from imgbuild.show.compare import Comparison, compare
+from imgbuild.values import Arch
+from imgbuild.wheel import scripts
+from tests import images
+
+NAMES = ("embedded", "docker")
+INFO = "opt/venv/lib/python3.11/site-packages/demo-1.0.dist-info"
+SITE = "opt/venv/lib/python3.11/site-packages"
+
+
+def made(folder: Path, *layers: Iterable[Member], config: Config | None = None) -> picture.Picture:
+    """The image of these layers, read back."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stack = [images.layer(folder / "blobs", list(members)) for members in layers]
+    plan = images.plan(names=[str(number) for number in range(len(stack))])
+    if config is not None:
+        plan = msgspec.structs.replace(plan, config=config)
+    records = [record for record, _ in stack]
+    data = documents.config(plan, [record.diff_id for record in records])
+    own = layout.Image(
+        config=data,
+        manifest=documents.manifest(data, records),
+        layers={record.digest: path for record, path in stack},
+    )
+    layout.write(folder / "layout", {Arch.X86_64: own}, "tiny")
+    return picture.read(folder / "layout")
+
+
+def compared(
+    folder: Path,
+    left: Sequence[Iterable[Member]],
+    right: Sequence[Iterable[Member]],
+    *accepted: Accepted,
+) -> Comparison:
+    one, other = made(folder / "left", *left), made(folder / "right", *right)
+    return compare(one, other, accepted, names=NAMES)
+
+
+def found(comparison: Comparison) -> list[tuple[str, str, str | None, str | None]]:
+    return [(each.path, each.field, each.left, each.right) for each in comparison.refused]
+
+
+paths = st.sampled_from(["a", "b", "d/a", "d/b", "d/e/a", "ünï/x"])
+members = st.builds(
+    lambda path, kind, text, mode, owner: Member(
+        path=path, kind=kind, mode=0o777 if kind is Kind.LINK else mode, uid=owner, gid=owner,
+        target=text if kind is Kind.LINK else "", size=len(text) if kind is Kind.FILE else 0,
+        content=text.encode() if kind is Kind.FILE else None,
+    ),
+    paths,
+    st.sampled_from([Kind.FILE, Kind.FILE, Kind.LINK]),
+    st.sampled_from(["x", "yy", "zzz"]),
+    st.sampled_from([0o644, 0o755, 0o4755]),
+    st.sampled_from([0, 1000]),
+)  # fmt: skip
+trees = st.lists(members, min_size=1, max_size=6, unique_by=lambda member: member.path)
+
+
+@settings(max_examples=25, deadline=None)
+@given(trees, st.integers(0, 6))
+def test_how_files_are_cut_into_layers_is_of_no_account(tree: list[Member], cut: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        whole = sorted(tree, key=lambda member: member.path.encode())
+        parts = [part for part in (whole[:cut], whole[cut:]) if part]
+        answer = compared(Path(name), [whole], parts)
+        assert (answer.equal, answer.differences) == (True, ())
+        assert answer.left.paths == answer.right.paths
+        assert answer.left.bytes == sum(member.size for member in tree)
+
+
+@settings(max_examples=40, deadline=None)
+@given(trees, st.data())
+def test_one_change_is_one_difference(tree: list[Member], data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(tree) - 1))
+    old = tree[place]
+    changes: dict[str, dict[str, object]] = {"owner": {"uid": old.uid + 1}}
+    if old.kind is Kind.FILE:
+        changes |= {
+            "mode": {"mode": old.mode ^ 0o1},
+            "content": {"content": b"other", "size": 5},
+            "type": {"kind": Kind.LINK, "content": None, "size": 0, "target": "x"},
+        }
+    else:
+        changes |= {"target": {"target": old.target + "/more"}}
+    field = data.draw(st.sampled_from(sorted(changes)))
+    new = list(tree)
+    new[place] = msgspec.structs.replace(old, **changes[field])
+    with tempfile.TemporaryDirectory() as name:
+        answer = compared(Path(name), [tree], [new])
+        assert [(each.path, each.field) for each in answer.refused] == [(f"/{old.path}", field)]
+        assert not answer.equal
+
+
+def test_a_path_on_one_side_alone_is_told_with_all_below_it(tmp_path):
+    answer = compared(
+        tmp_path,
+        [[images.text("a/b/c", "x"), images.text("d", "y")]],
+        [[images.text("d", "y"), Member(path="z", kind=Kind.LINK, target="d")]],
+    )
+    assert found(answer) == [
+        ("/a", "presence", "folder 0755 of 0:0", None),
+        ("/a/b", "presence", "folder 0755 of 0:0", None),
+        ("/a/b/c", "presence", "file 0644 of 0:0, 1 bytes", None),
+        ("/z", "presence", None, "symlink to d"),
+    ]
+
+
+def test_a_file_that_a_later_layer_removes_is_not_there(tmp_path):
+    removed = [images.text("opt/.wh.b", "")]
+    answer = compared(
+        tmp_path,
+        [[images.text("opt/a", "x")]],
+        [[images.text("opt/a", "x"), images.text("opt/b", "y")], removed],
+    )
+    assert (answer.equal, answer.right.paths) == (True, 2)
+
+
+def test_a_file_with_two_names_is_not_two_files(tmp_path):
+    hard = Member(path="b", kind=Kind.HARD, target="a")
+    answer = compared(
+        tmp_path,
+        [[images.text("a", "x"), hard]],
+        [[images.text("a", "x"), images.text("b", "x")]],
+    )
+    assert found(answer) == [
+        ("/a", "same file as", "/a", None),
+        ("/b", "same file as", "/a", None),
+    ]
+
+
+def test_settings_are_compared_by_name(tmp_path):
+    config = images.plan().config
+    other = msgspec.structs.replace(
+        config,
+        env=("WORD=two words", "PATH=/bin:/sbin", "EMPTY="),  # the order is of no account
+        cmd=(),
+        user="0",
+        labels={**config.labels, "more": "x"},
+        created="2026-01-01T00:00:00Z",
+    )
+    tree = [images.text("a", "x")]
+    one = made(tmp_path / "left", tree, config=config)
+    answer = compare(one, made(tmp_path / "right", tree, config=other), names=NAMES)
+    assert found(answer) == [
+        ("configuration", "Cmd", '["cat","/opt/hello"]', None),
+        ("configuration", "Env EMPTY", None, "="),
+        ("configuration", "Env PATH", "=/bin", "=/bin:/sbin"),
+        ("configuration", "Labels more", None, "=x"),
+        ("configuration", "User", "1000:1000", "0"),
+    ]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_damaged_layer_ends_both_sides(tmp_path, side):
+    text = "".join(f"{number}" for number in range(400_000))
+    good = [images.text("a", text), images.text("b", text)]
+    one, other = made(tmp_path / "left", good), made(tmp_path / "right", good)
+    bad = one if side == "left" else other
+    blob = bad.layers[0].path
+    data = bytearray(blob.read_bytes())
+    data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
+    blob.unlink()
+    blob.write_bytes(data)
+    with pytest.raises(IntegrityError):
+        compare(one, other, names=NAMES)
+
+
+# -- what is accepted
+
+
+def entry(path: str, field: str = "content", **more: object) -> Accepted:
+    return msgspec.convert({"path": path, "field": field, "reason": "because", **more}, Accepted)
+
+
+def test_an_entry_accepts_what_it_names_and_nothing_else(tmp_path):
+    left = [images.text("a/x", "1"), images.text("a/b/x", "1"), images.text("a/y", "1")]
+    right = [images.text("a/x", "2"), images.text("a/b/x", "2"), images.text("a/y", "1", 0o600)]
+    answer = compared(tmp_path, [left], [right], entry("/a/*"), entry("/c/**"))
+    assert [(each.path, each.field) for each in answer.refused] == [
+        ("/a/b/x", "content"),
+        ("/a/y", "mode"),
+    ]
+    assert [each.reason for each in answer.differences] == ["", "because", ""]
+    assert [each.path for each in answer.unused] == ["/c/**"]
+
+
+@pytest.mark.parametrize(("only", "equal"), [(["docker"], True), (["embedded"], False)])
+def test_an_entry_may_be_of_one_builder(tmp_path, only, equal):
+    trees_ = [[images.text("a", "x")]], [[images.text("a", "x"), images.text("b", "x")]]
+    answer = compared(tmp_path, *trees_, entry("/b", "presence", only=only))
+    assert answer.equal is equal
+    both = [[images.text("b", "x")]], [[images.text("b", "y")]]
+    assert not compared(tmp_path / "both", *both, entry("/b", "*", only=only)).equal
+
+
+def test_entries_of_other_builders_are_not_unused(tmp_path):
+    tree = [[images.text("a", "x")]]
+    answer = compared(tmp_path, tree, tree, entry("/b", "presence", only=["podman"]))
+    assert answer.unused == ()
+
+
+RECORD = entry("/**/RECORD", like="record")
+ROWS = "demo.py,sha256=abc,3\n../../../bin/tool,sha256=def,5\n"
+
+
+def record(rows: str, *more: Member) -> list[Member]:
+    return [images.text(f"{INFO}/RECORD", rows), *more]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "equal"),
+    [
+        (ROWS, "".join(reversed(ROWS.splitlines(keepends=True))), True),
+        (ROWS, ROWS.replace("abc", "xyz"), False),
+        (ROWS, ROWS.replace("demo.py", "other.py"), False),
+        (ROWS, ROWS + "more.py,sha256=abc,3\n", False),
+        (ROWS, ROWS.replace("def", "xyz"), True),  # of a file whose own difference is accepted
+        (ROWS, "", False),
+    ],
+)
+def test_records_are_alike_row_by_row(tmp_path, left, right, equal):
+    tool = entry("/**/bin/tool")
+    one = record(left, images.text("opt/venv/bin/tool", "one"))
+    other = record(right, images.text("opt/venv/bin/tool", "two"))
+    assert compared(tmp_path, [one], [other], RECORD, tool).equal is equal
+
+
+def test_a_row_of_a_file_that_differs_without_leave_is_refused(tmp_path):
+    one = record(ROWS, images.text(f"{SITE}/demo.py", "one"))
+    other = record(ROWS.replace("abc", "xyz"), images.text(f"{SITE}/demo.py", "two"))
+    answer = compared(tmp_path, [one], [other], RECORD)
+    assert {each.path for each in answer.refused} == {f"/{SITE}/demo.py", f"/{INFO}/RECORD"}
+
+
+PLAIN = scripts.launcher(
+    scripts.EntryPoint(name="tool", module="demo", attribute="main"), "/opt/venv/bin/python"
+).decode()
+OTHER = """\
+#!/opt/venv/bin/python
+# -*- coding: utf-8 -*-
+import sys
+from demo import main
+if __name__ == "__main__":
+    if sys.argv[0].endswith("-script.pyw"):
+        sys.argv[0] = sys.argv[0][:-11]
+    elif sys.argv[0].endswith(".exe"):
+        sys.argv[0] = sys.argv[0][:-4]
+    sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "equal"),
+    [
+        (OTHER, True),
+        (OTHER.replace("/opt/venv/bin/python", "/usr/bin/python3"), False),
+        (OTHER.replace("from demo", "from evil"), False),
+        (OTHER.replace("main", "other"), False),
+        (OTHER.replace("    sys.exit(main())", "    print()"), False),
+        (OTHER.replace("import sys\n", "import sys\nimport os; os.system('x')\n"), False),
+        (OTHER.replace("[:-4]", "[:-4] + 'x'"), False),
+        (OTHER.replace("    sys.exit", "    sys.argv.append('--more')\n    sys.exit"), False),
+        (OTHER.replace("# -*- coding: utf-8 -*-", "# -*- coding: rot13 -*-"), False),
+        (OTHER + "print('more')\n", False),
+        (OTHER + "# more\n", False),
+        ("echo\n", False),
+    ],
+)
+def test_launchers_are_alike_if_they_call_the_same(tmp_path, script, equal):
+    entries = entry("/**/bin/*", like="launcher")
+    one, other = images.text("opt/bin/tool", PLAIN), images.text("opt/bin/tool", script)
+    assert compared(tmp_path, [[one]], [[other]], entries).equal is equal
+
+
+def test_an_empty_folder_is_accepted_and_nothing_in_it(tmp_path):
+    entries = entry("/**", "presence", only=["docker"], like="folder")
+    folders = [Member(path=path, kind=Kind.FOLDER, mode=0o755) for path in ("a", "a/b", "c")]
+    one = [images.text("x", "x")]
+    answer = compared(tmp_path, [one], [[*folders, *one]], entries)
+    assert (answer.equal, len(answer.differences)) == (True, 3)
+    file = images.text("a/b/file", "y")
+    answer = compared(tmp_path / "file", [one], [[*folders, file, *one]], entries)
+    assert [each.path for each in answer.refused] == ["/a", "/a/b", "/a/b/file"]
+    leave = entry("/a/b/file", "presence")
+    answer = compared(tmp_path / "leave", [one], [[*folders, file, *one]], entries, leave)
+    assert answer.equal
+
+
+def test_of_a_large_file_no_text_is_kept(tmp_path):
+    entries = entry("/**/bin/*", like="launcher")
+    large = "#" * 100_000
+    one, other = (
+        images.text("opt/bin/tool", PLAIN + large),
+        images.text("opt/bin/tool", OTHER + large),
+    )
+    assert not compared(tmp_path, [[one]], [[other]], entries).equal
+
+
+def test_the_builders_list_is_read_and_needed_nowhere_else():
+    entries = accepted.builders()
+    assert len(entries) == len({(each.path, each.field, each.like) for each in entries})
+    assert all(len(each.reason) > 40 for each in entries)
+    # Content is never waved through: it must be alike.
+    assert all(each.like for each in entries if each.field == "content")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("- {path: /a, field: mode}", "reason"),
+        ("- {path: /a, field: mode, reason: ' '}", "without a reason"),
+        ("- {path: /a, field: mode, reason: x, because: y}", "because"),
+        ("- {path: /a, field: mode, reason: x, like: that}", "like"),
+        ("a: [", "no list of accepted differences"),
+    ],
+)
+def test_a_list_that_is_wrong_is_refused(tmp_path, text, told):
+    (tmp_path / "list.yaml").write_text(text)
+    with pytest.raises(InputError, match=told):
+        accepted.read(tmp_path / "list.yaml")
+
+
+def test_patterns_are_no_regular_expressions():
+    for text, path in itertools.product(["/a.b/*", "/a.b/**"], ["/axb/c", "/a.b"]):
+        assert accepted.pattern(text).fullmatch(path) is None
+    assert accepted.pattern("/**/c").fullmatch("/a/b/c")
+    assert accepted.pattern("/*/c").fullmatch("/a/b/c") is None

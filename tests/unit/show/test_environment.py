@@ -1,0 +1,295 @@
+"""`imgbuild env`: what it tells of an image, and that its table is what really sets variables."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild.lock import extension
+from imgbuild.lock import lock as locks
+from imgbuild.lock.published import load
+from imgbuild.matrix.model import Flashinfer, Variable
+from imgbuild.show import environment as stage
+from imgbuild.show.environment import Environment, Row
+from imgbuild.sif import files
+from imgbuild.values import Arch
+from tests import extended, samples
+from tests.unit.cli_project import TARGET, UNLOCKED, Command, json_of, make
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = ROOT / "builder/imgbuild"
+SCRIPTS = sorted((ROOT / "tests/data/slurm").glob("*.sh"))
+SERVER = PROGRAM / "data/templates/slurm/trl-server.j2"  # what is for one trainer is in no script
+OWN = ("APPTAINERENV_", "IMGBUILD_ENV_")  # what comes from --env, under a name of its own
+RAY = samples.wheel("ray", "2.47.1")
+
+
+def told(by: str) -> dict[str, Row]:
+    """The rows of the table by variable, of those that `by` sets."""
+    return {name: row for row in stage.rows() if row.by == by for name in row.names}
+
+
+def of(made: Environment, name: str) -> stage.Setting:
+    (found,) = [item for item in made.image if item.name == name]
+    return found
+
+
+def dictionary(path: Path, function: str) -> dict[str, object]:
+    """Keys of the dictionaries that a Python file's `function` writes, and values if known."""
+    tree = ast.parse(path.read_text("utf-8"))
+    (body,) = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function
+    ]
+    return {
+        key.value: value.value if isinstance(value, ast.Constant) else None
+        for node in ast.walk(body)
+        if isinstance(node, ast.Dict)
+        for key, value in zip(node.keys, node.values, strict=True)
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    }
+
+
+# -- the images of this repository
+
+
+@pytest.fixture(scope="module")
+def committed() -> dict[str, Environment]:
+    matrix, images = load(ROOT / "matrix.yaml"), ROOT / "images"
+    found = {}
+    for name, target in matrix.targets.items():
+        lock = locks.read_lock(images, name) if locks.lock_path(images, name).exists() else None
+        found[name] = stage.environment(matrix, name, target.arch, lock)
+    return found
+
+
+def test_every_variable_of_every_image_has_a_reason_and_a_source(
+    committed: dict[str, Environment],
+) -> None:
+    lacking = [
+        (made.target, item.name)
+        for made in committed.values()
+        for item in made.image
+        if not item.reason or not item.source or item.differs
+    ]
+    assert len(committed) > 20
+    assert lacking == []
+
+
+def test_files_that_are_sources_are_there(committed: dict[str, Environment]) -> None:
+    lists = [
+        each
+        for made in committed.values()
+        for each in (*(x.source for x in made.image), *(x.source for x in made.late))
+    ]
+    sources = {source for each in lists for source in each}
+    paths = {source for source in sources if "://" not in source and " " not in source}
+    assert paths
+    assert [path for path in sorted(paths) if not (ROOT / path).is_file()] == []
+
+
+def test_what_is_shown_is_what_the_lock_says(committed: dict[str, Environment]) -> None:
+    lock = locks.read_lock(ROOT / "images", "cu130-trl")
+    shown = {item.name: item.value for item in committed["cu130-trl"].image}
+    assert shown == lock.settings.env
+    assert of(committed["cu130-trl"], "CUDA_HOME").by == "targets.cu130-trl.env"
+    assert of(committed["cu130-vllm"], "CUDA_HOME").by == "FlashInfer mode jit"
+    assert of(committed["cu130-vllm"], "PATH").by == "FlashInfer mode jit"
+    assert of(committed["cu124-vllm"], "PATH").by == "image.env"
+
+
+def test_variables_of_ray_are_told_where_ray_is(committed: dict[str, Environment]) -> None:
+    with_ray = {made.target for made in committed.values() if "RAY_ADDRESS" in late(made)}
+    assert {"cu124-vllm", "cu130-vllm", "cu130-ray"} <= with_ray
+    assert not {"cu130-trl", "cu130-sglang", "cu130-vllm0.31.0"} & with_ray
+
+
+def late(made: Environment) -> set[str]:
+    return {item.name for item in made.late}
+
+
+# -- lock and matrix
+
+
+def test_a_lock_that_says_otherwise_is_stale_and_shown_as_it_is() -> None:
+    old = samples.lock(RAY)
+    variable = Variable(value="/elsewhere", reason=samples.REASON, source=("docs/x.md",))
+    path = Variable(value="/opt/venv/bin:/bin", reason=samples.REASON)
+    matrix = samples.matrix(env={"HF_HOME": variable, "PATH": path})
+    made = stage.environment(matrix, "small", (Arch.X86_64,), old)
+    assert of(made, "PATH").value == "/opt/venv/bin:/usr/bin:/bin"
+    assert of(made, "PATH").differs == "the matrix says '/opt/venv/bin:/bin'"
+    assert of(made, "HF_HOME").value == ""
+    assert "the lock has no such variable" in of(made, "HF_HOME").differs
+    assert of(made, "HF_HOME").source == ("docs/x.md",)
+    assert made.locked
+
+
+def test_a_variable_that_the_matrix_has_no_more() -> None:
+    old = samples.lock(of=samples.matrix(env={"OLD": Variable(value="1", reason=samples.REASON)}))
+    made = stage.environment(samples.matrix(), "small", (Arch.X86_64,), old)
+    assert of(made, "OLD").differs == "the matrix says nothing of it"
+    assert of(made, "PATH").differs == ""
+
+
+def test_without_a_lock_the_matrix_is_told() -> None:
+    own = Flashinfer(mode="jit", reason=samples.REASON)
+    made = stage.environment(samples.matrix(cuda="13.0", flashinfer=own), "small", (), None)
+    assert not made.locked
+    assert of(made, "CUDA_HOME").by == "FlashInfer mode jit"
+    assert "RAY_ADDRESS" in late(made)
+
+
+def test_a_row_of_the_target_wins() -> None:
+    path = Variable(value="/opt/venv/bin:/x", reason="the x is needed")
+    matrix = samples.matrix(env={"PATH": path})
+    made = stage.environment(matrix, "small", (Arch.X86_64,), samples.lock(of=matrix))
+    assert (of(made, "PATH").by, of(made, "PATH").reason) == ("targets.small.env", path.reason)
+
+
+def test_packages_of_the_architecture_count() -> None:
+    lock = samples.lock(RAY)
+    other = {Arch.X86_64: samples.resolution(), Arch.ARM64: lock.arch[Arch.X86_64]}
+    lock = msgspec.structs.replace(lock, arch=other)
+    x86, arm, both = (
+        stage.environment(samples.matrix(), "small", arches, lock)
+        for arches in ((Arch.X86_64,), (Arch.ARM64,), (Arch.X86_64, Arch.ARM64))
+    )
+    assert "RAY_ADDRESS" not in late(x86)
+    assert "RAY_ADDRESS" in late(arm) & late(both)
+
+
+def test_an_extension_tells_what_is_published_and_what_is_its_own(tmp_path: Path) -> None:
+    matrix = extended.read(extended.repository(tmp_path))
+    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
+    made = stage.environment(matrix, extended.OWN, tuple(lock.arch), lock)
+    assert {item.name: item.value for item in made.image} == lock.settings.env
+    assert of(made, "WANDB_MODE").by == "targets.ours.env"
+    assert of(made, "WANDB_MODE").reason == "nodes have no network"
+    assert of(made, "PATH").by == "published small"
+    assert "small" in of(made, "PATH").reason
+    assert not [item for item in made.image if item.differs]
+
+
+# -- the table, and what sets variables
+
+
+def test_the_entry_point_sets_what_the_table_says() -> None:
+    text = (PROGRAM / "data/image/environment.sh").read_text("utf-8")
+    (moved,) = re.findall(r"for imgbuild_name in ([A-Z_ ]+);", text)
+    exported = set(re.findall(r"(?:export|\s)([A-Z]+)=\"\$", text))
+    assert told("entry point").keys() == exported | set(moved.split())
+
+
+def test_a_sif_sets_what_the_table_says() -> None:
+    exported = re.findall(r"export ([A-Z0-9_]+)=", files.LAST)
+    assert told("SIF").keys() == {*files.UNWANTED, *exported}
+    assert files.LIBRARIES in told("SIF")["LD_LIBRARY_PATH"].value
+
+
+def set_by(script: Path) -> Iterator[tuple[str, str]]:
+    """Variables that a job script sets in the image, with the values as it writes them."""
+    text = re.sub(r"^ *#.*$", "", script.read_text("utf-8"), flags=re.MULTILINE)
+    for line in re.findall(r"\bexport (.*)$", text, re.MULTILINE):
+        yield from re.findall(r"([A-Za-z_]*[A-Z_][A-Za-z_]*)=(\S*)", line)
+    for words in re.findall(r"^ *env ([A-Z_]+=.*)$", text, re.MULTILINE):
+        yield from re.findall(r"([A-Z_]+)=(\S+)", words)
+    for words in re.findall(r"--env (\S+)", text):
+        yield from re.findall(r"([A-Z_]+)=([^,]*)", words)
+
+
+def test_job_scripts_set_what_the_table_says() -> None:
+    found = {
+        name: value
+        for script in (*SCRIPTS, SERVER)
+        for name, value in set_by(script)
+        if not name.startswith(OWN)
+    }
+    passed = {name for name, row in told("slurm").items() if row.value == "as where sbatch runs"}
+    kept_out = {name for name, row in told("slurm").items() if row.value == "unset"}
+    assert found.keys() == told("slurm").keys() - passed - kept_out
+    for name, value in found.items():
+        said = told("slurm")[name].value
+        if re.fullmatch(r"[\w/.]+", said):  # no words: the value itself
+            assert said in re.split(r"[},:-]|=", value), (name, value)
+
+
+def test_job_scripts_pass_on_and_unset_what_the_table_says() -> None:
+    (single,) = [path for path in SCRIPTS if path.stem == "single"]
+    (cases,) = re.findall(r"case \$name in(.*?)\)\n", single.read_text("utf-8"), re.DOTALL)
+    patterns = set(re.split(r"[\s|\\]+", cases.strip()))
+    assert patterns <= told("slurm").keys()
+    said = {row.value: set(row.names) for row in stage.rows() if row.by == "slurm"}
+    assert said["as where sbatch runs"] == patterns
+    (pyxis,) = [path for path in SCRIPTS if path.stem == "pyxis"]
+    (unset,) = re.findall(r"for name in ([A-Z_ ]+); do unset", pyxis.read_text("utf-8"))
+    assert said["unset"] == set(unset.split())
+
+
+def test_job_scripts_for_ray_alone_speak_of_ray() -> None:
+    for script in SCRIPTS:
+        names = {name for name, _ in set_by(script)}
+        rays = {name for name, row in told("slurm").items() if row.packages == ("ray",)}
+        assert bool(rays & names) == (script.stem in ("ray", "verl", "pyxis"))
+
+
+def test_smoke_tests_set_what_the_table_says() -> None:
+    found = dictionary(ROOT / "smoke_tests/run.py", "environment")
+    found = {name: value for name, value in found.items() if not name.startswith("SMOKE_")}
+    assert told("smoke").keys() == found.keys()
+    for name, value in found.items():
+        assert value in (None, told("smoke")[name].value)
+
+
+def test_root_folders_kernels_and_bytecode_set_what_the_table_says() -> None:
+    shown = dictionary(PROGRAM / "container/driver.py", "shown")
+    assert told("root folder with GPUs").keys() == shown.keys()
+    compiled = dictionary(PROGRAM / "precompile/flashinfer.py", "_compile")
+    assert told("kernels").keys() == compiled.keys() - {"HOME"}
+    compiled = dictionary(PROGRAM / "precompile/bytecode.py", "_run")
+    assert told("bytecode").keys() == compiled.keys() - {"HOME"}
+
+
+# -- the verb
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    monkeypatch.chdir(tmp_path)
+    return Command(monkeypatch, capsys)
+
+
+def test_the_verb_explains(tmp_path: Path, command: Command) -> None:
+    make(tmp_path)
+    done = command("env", TARGET)
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{TARGET} (x86_64): 6 variables in the image\n")
+    shown = "\nPATH=/opt/venv/bin:/bin\n    commands come first\n    set by: image.env\n"
+    assert shown in done.stdout
+    assert f"{TARGET}, when it runs: set by the job scripts of imgbuild slurm" in done.stdout
+    assert "    source: https://" in done.stdout
+    assert "RAY_ADDRESS" not in done.stdout
+
+
+def test_the_verb_tells_a_stale_lock(tmp_path: Path, command: Command) -> None:
+    make(tmp_path).edit('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: {value: "0"')
+    done = command("env", TARGET)
+    assert done.status == 0
+    assert "the lock is stale" in done.stderr
+    assert f"imgbuild lock --target {TARGET}" in done.stderr
+    assert "VLLM_USE_V1=1\n    stale: the matrix says '0'\n" in done.stdout
+
+
+def test_the_verb_tells_a_target_without_a_lock(tmp_path: Path, command: Command) -> None:
+    make(tmp_path)
+    done = command("env", UNLOCKED, "--arch", "arm64", "--json")
+    assert "not locked; this is what the matrix says" in done.stderr
+    (made,) = json_of(done)
+    assert (made["target"], made["arch"], made["locked"]) == (UNLOCKED, ["arm64"], False)
+    assert {item["name"] for item in made["image"]} >= {"PATH", "VLLM_USE_FLASHINFER_SAMPLER"}

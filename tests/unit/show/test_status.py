@@ -1,0 +1,124 @@
+"""How far a target is, and which targets a verb for many takes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild.errors import NothingSelected
+from imgbuild.matrix.model import Index, Matrix, Wanted
+from imgbuild.matrix.select import Selected
+from imgbuild.project import Project
+from imgbuild.show import status
+from imgbuild.values import Condition
+from tests import samples
+from tests.unit import cli_project
+from tests.unit.cli_project import TARGET, UNLOCKED, Command, World
+
+FAR = {"torch": "pytorch", "triton": "pytorch"}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.chdir(tmp_path)
+    return cli_project.make(tmp_path)
+
+
+@pytest.fixture
+def imgbuild(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capfd)
+
+
+def matrix(tmp_path: Path, **assigned: str) -> Matrix:
+    """A matrix with one target, whose packages come from the indexes given."""
+    indexes = {
+        "pypi": Index(),
+        "pytorch": Index(url="https://example.org/whl/{cuda_tag}", upload_times="none"),
+        "wheels": Index(url=f"{tmp_path.as_uri()}/wheels/", upload_times="none", flat=True),
+    }
+    wanted = {"flash-attn": Wanted(reason=samples.REASON)}
+    made = samples.matrix(indexes=assigned, requires=wanted)
+    return msgspec.structs.replace(made, indexes=indexes)
+
+
+def test_the_default_index_is_no_need(tmp_path: Path) -> None:
+    assert status.needs(matrix(tmp_path), "small") == ()
+    assert status.needs(matrix(tmp_path, torch="pypi"), "small") == ()
+
+
+def test_another_index_is_a_need_and_says_for_what(tmp_path: Path) -> None:
+    assert status.needs(matrix(tmp_path, **FAR), "small") == (
+        "the index pytorch for torch, triton",
+    )
+
+
+def test_a_wheel_to_bring_is_a_need_until_it_is_there(tmp_path: Path) -> None:
+    found = matrix(tmp_path, **{"flash-attn": "wheels"})
+    assert status.needs(found, "small") == ("a wheel of flash-attn in wheels/",)
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "other-1.0-py3-none-any.whl").touch()
+    assert status.needs(found, "small") == ("a wheel of flash-attn in wheels/",)
+    (tmp_path / "wheels" / "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl").touch()
+    assert status.needs(found, "small") == ()
+
+
+def test_a_target_in_need_is_passed_over_unless_it_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    project = Project(matrix=tmp_path / "matrix.yaml")
+    found = matrix(tmp_path, **FAR)
+    near = samples.matrix().targets["small"]
+    found = msgspec.structs.replace(found, targets={**found.targets, "near": near})
+    selected = [
+        Selected(name=name, target=target, arches=target.arch)
+        for name, target in found.targets.items()
+    ]
+    kept = status.within_reach(project, found, selected, ["*"])
+    assert [item.name for item in kept] == ["near"]
+    said = " ".join(capfd.readouterr().err.split())
+    assert "small is passed over: it needs the index pytorch for torch, triton" in said
+    assert "--target small" in said
+    kept = status.within_reach(project, found, selected, ["small", "near"])
+    assert [item.name for item in kept] == ["small", "near"]
+
+
+def test_nothing_is_left(tmp_path: Path) -> None:
+    project = Project(matrix=tmp_path / "matrix.yaml")
+    found = matrix(tmp_path, **FAR)
+    target = found.targets["small"]
+    selected = [Selected(name="small", target=target, arches=target.arch)]
+    with pytest.raises(NothingSelected) as caught:
+        status.within_reach(project, found, selected, [])
+    assert caught.value.hint == "to try it, name it: --target small"
+
+
+def test_the_states_of_a_project(world: World, imgbuild: Command) -> None:
+    # The target's torch comes from another index; it has a lock, so nothing is needed any more.
+    lines = imgbuild("matrix").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["target", TARGET, UNLOCKED]
+    ends = [[cell.strip() for cell in line.split("  ") if cell][-2:] for line in lines]
+    digest = world.seal.digest.removeprefix("sha256:")[:12]
+    assert ends == [
+        ["state", "proven"], ["locked", f"{digest}: no proof of this digest"], ["not locked", "-"]
+    ]  # fmt: skip
+    world.edit('value: "1", reason: the newer engine', 'value: "0", reason: the newer engine')
+    (row,) = cli_project.json_of(imgbuild("matrix", "--state", "stale", "--json"))
+    assert row["target"] == TARGET
+    assert any("VLLM_USE_V1" in reason for reason in row["reasons"])
+
+
+def test_all_builds_what_is_locked_and_tells_the_rest(world: World, imgbuild: Command) -> None:
+    world.edit('torch: "2.11.0"}', 'torch: "2.11.0"}\n    indexes: {torch: torch}')
+    done = imgbuild("lock", "--check", "--all")
+    assert (done.status, done.stdout) == (0, f"{TARGET} {world.seal.digest}\n")
+    said = " ".join(done.stderr.split())
+    assert f"{UNLOCKED} is passed over: it needs the index torch for torch" in said
+    assert imgbuild("lock", "--check", UNLOCKED).status == 5
+
+
+def test_filters_that_leave_nothing(world: World, imgbuild: Command) -> None:
+    assert imgbuild("matrix", "--cuda", "13", "--state", "locked").status == 3
+    (row,) = cli_project.json_of(imgbuild("matrix", "--cuda", "12", "--json"))
+    assert (row["target"], row["state"]) == (TARGET, Condition.LOCKED)

@@ -1,0 +1,203 @@
+"""The flat stream of some layers holds what the layers make, and nothing else."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.merged import Merged, Node
+from imgbuild.oci.tar import END, Kind, Member, header
+from imgbuild.oci.unpack import Reader
+from imgbuild.sif.flat import Flat, Layer
+from imgbuild.values import sha256
+from tests.unit.oci import test_merged as merging
+
+Facts = tuple[object, ...]
+
+
+def facts(tree: Merged) -> dict[str, Facts]:
+    """What can be seen of every path; of files with several names the first of them."""
+    found: dict[str, Facts] = {}
+    first: dict[int, str] = {}
+    for path, node in tree.walk():
+        found[path] = (*_own(node), first.setdefault(id(node), path))
+    return found
+
+
+def _own(node: Node) -> Facts:
+    return (node.kind, node.mode, node.uid, node.gid, node.size, node.target, node.digest,
+            node.device, node.mtime, node.attributes)  # fmt: skip
+
+
+def merged(*layers: bytes) -> Merged:
+    """The layers with their content, as `compare` reads them."""
+    tree = Merged()
+    for data in layers:
+        tree.add(Reader(io.BytesIO(data), "a layer"))
+    return tree
+
+
+def flat(*layers: bytes) -> bytes:
+    """The flat stream of plain tars."""
+    made = Flat()
+    made.add([Layer(data=data) for data in layers])
+    return b"".join(made.chunks())
+
+
+def members(*infos: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    """A tar of these members, as they come."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as out:
+        for info, content in infos:
+            info.size = len(content)
+            out.addfile(info, io.BytesIO(content))
+    return data.getvalue()
+
+
+def info(path: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tarfile.TarInfo:
+    """The header of a member."""
+    made = tarfile.TarInfo(path)
+    made.type = kind
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+@given(merging.layers)
+@settings(max_examples=300)
+def test_what_the_layers_make_is_what_the_stream_makes(layers):
+    given_ = [merging.layer(each) for each in layers]
+    try:
+        expected = merged(*given_)
+    except IntegrityError:
+        with pytest.raises(IntegrityError):
+            flat(*given_)
+        return
+    assert facts(merged(flat(*given_))) == facts(expected)
+
+
+@given(merging.layers)
+def test_no_path_comes_twice_and_folders_come_before_what_is_in_them(layers):
+    try:
+        stream = flat(*[merging.layer(each) for each in layers])
+    except IntegrityError:
+        return
+    seen: list[str] = []
+    for entry in Reader(io.BytesIO(stream), "the stream"):
+        path = entry.path.rstrip("/")
+        assert path not in seen
+        assert not path.startswith(("/", ".."))
+        above = path.rpartition("/")[0]
+        assert not above or above in seen
+        if entry.type == tarfile.LNKTYPE:
+            assert entry.target in seen
+        seen.append(path)
+
+
+def test_a_hard_link_holds_what_another_layer_hid():
+    stream = flat(
+        members((info("usr/data"), b"kept")),
+        members((info("opt/name", tarfile.LNKTYPE, linkname="usr/data"), b"")),
+        members((info("usr/.wh.data"), b"")),
+    )
+    found = facts(merged(stream))
+    assert "/usr/data" not in found
+    assert found["/opt/name"][4] == len(b"kept")
+
+
+def test_a_path_through_a_link_of_a_lower_layer_lands_where_the_link_leads():
+    stream = flat(
+        members((info("lib", tarfile.SYMTYPE, linkname="usr/lib"), b""), (info("usr/lib/a"), b"1")),
+        members((info("lib/b"), b"2")),
+    )
+    found = facts(merged(stream))
+    assert found["/lib"][0] == "symlink"
+    assert {"/usr/lib/a", "/usr/lib/b"} <= found.keys()
+
+
+def test_devices_attributes_owners_long_names_and_odd_bytes_come_through():
+    long = "/".join(["a folder with a long näme" * 4] * 4)
+    odd = info("odd")
+    odd.pax_headers = {"SCHILY.xattr.user.note": "wörd", "SCHILY.xattr.user.raw": "\udcff\x01"}
+    given_ = members(
+        (info(f"{long}/file", mode=0o4755, uid=70000, gid=1 << 22, mtime=5), b"deep"),
+        (info("null", tarfile.CHRTYPE, devmajor=1, devminor=3, mode=0o666), b""),
+        (info("disk", tarfile.BLKTYPE, devmajor=8, devminor=300), b""),
+        (info("pipe", tarfile.FIFOTYPE, mode=0o600), b""),
+        (info("same pipe", tarfile.LNKTYPE, linkname="pipe"), b""),
+        (info("raw \udcff name"), b""),
+        (odd, b"attributes"),
+    )
+    assert facts(merged(flat(given_))) == facts(merged(given_))
+    assert facts(merged(given_))["/odd"][-2] == {"user.note": "wörd", "user.raw": "\udcff\x01"}
+
+
+def test_attributes_that_no_squashfs_holds_are_left_out_and_told():
+    kept, other, lost = info("kept"), info("other"), info("lost", tarfile.DIRTYPE)
+    kept.pax_headers = {
+        "SCHILY.xattr.security.capability": "\x01",
+        "SCHILY.xattr.system.posix_acl_access": "\x02",
+    }
+    lost.pax_headers = {"SCHILY.xattr.com.apple.provenance": "x"}
+    other.pax_headers = {"SCHILY.xattr.system.posix_acl_access": "\x02"}
+    given_ = members((kept, b""), (lost, b""), (other, b""))
+    made = Flat()
+    made.add([Layer(data=given_)])
+    found = facts(merged(b"".join(made.chunks())))
+    assert [found[path][-2] for path in ("/kept", "/lost", "/other")] == [
+        {"security.capability": "\x01"}, None, None
+    ]  # fmt: skip
+    assert made.lost == {"system.posix_acl_access": "/kept", "com.apple.provenance": "/lost"}
+
+
+def test_a_time_that_no_squashfs_holds_becomes_the_last_that_it_does():
+    found = facts(merged(flat(members((info("late", mtime=1 << 33), b"")))))
+    assert found["/late"][8] == (1 << 32) - 1
+
+
+def test_bytes_follow_from_the_layers_alone():
+    layers = [members((info("a"), b"1"), (info("b", tarfile.LNKTYPE, linkname="a"), b""))] * 2
+    assert flat(*layers) == flat(*layers)
+
+
+def _stored(folder: Path, content: bytes) -> Layer:
+    data = header(Member(path="file", size=len(content))) + content.ljust(512, b"\0") + END
+    path = folder / "layer"
+    path.write_bytes(data)
+    return Layer(path=path, digest=f"sha256:{sha256(data)}", size=len(data))
+
+
+def test_a_damaged_layer_is_refused_by_name(tmp_path):
+    layer = _stored(tmp_path, b"good")
+    layer.path.write_bytes(layer.path.read_bytes().replace(b"good", b"evil"))
+    with pytest.raises(IntegrityError, match=str(layer.path)):
+        Flat().add([layer])
+    layer.path.unlink()
+    with pytest.raises(IntegrityError, match="No such file"):
+        Flat().add([layer])
+
+
+def test_a_layer_that_changes_between_the_readings_is_seen(tmp_path):
+    made = Flat()
+    layer = _stored(tmp_path, b"good")
+    made.add([layer])
+    layer.path.write_bytes(header(Member(path="x", kind=Kind.FOLDER)) + END)
+    with pytest.raises(IntegrityError, match="changed"):
+        list(made.chunks())
+
+
+def test_size_and_progress_count_the_content_that_is_written():
+    made = Flat()
+    made.add([Layer(data=members((info("a"), b"12345"), (info("b"), b"1")))])
+    made.add(
+        [Layer(data=members((info("a"), b"123"), (info("c", tarfile.LNKTYPE, linkname="a"), b"")))]
+    )
+    told: list[int] = []
+    list(made.chunks(told.append))
+    assert made.size == sum(told) == 4
+    assert made.newest == 0

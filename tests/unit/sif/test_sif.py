@@ -1,0 +1,304 @@
+"""The parts of a SIF: its container, the files that Apptainer and enroot look for, the tool."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import struct
+
+import msgspec
+import pytest
+
+from imgbuild.cli import sif as verb
+from imgbuild.errors import InputError, IntegrityError, ToolMissing
+from imgbuild.oci import layout
+from imgbuild.oci.documents import Descriptor
+from imgbuild.oci.merged import Merged
+from imgbuild.oci.unpack import Reader
+from imgbuild.sif import container, enroot, files, image, squashfs
+from imgbuild.system import process
+from imgbuild.values import Arch, digest_of, sha256
+from tests.unit.sif.test_flat import facts, info, members, merged
+
+DIGEST = f"sha256:{'1' * 64}"
+TIME = 1750377600
+
+
+def picture(**settings: object) -> image.Image:
+    """An image with these settings, by image-spec's names."""
+    return image.Image(
+        name="small",
+        arch=Arch.X86_64,
+        digest=DIGEST,
+        settings=msgspec.convert(settings, image.Settings),
+        time=TIME,
+        config=b"{}",
+    )
+
+
+# -- the container
+
+
+def made(tmp_path, objects):
+    path = tmp_path / "x.sif"
+    start = container.file_system_at(objects)
+    path.write_bytes(bytes(start) + b"hsqs" + bytes(8188))
+    container.finish(path, objects, Arch.ARM64, TIME)
+    return path.read_bytes(), start
+
+
+def test_a_sif_is_a_header_descriptors_and_objects_at_their_places(tmp_path):
+    objects = [
+        container.Object(kind=container.DEFINITION, data=b"from: x\n"),
+        container.Object(kind=container.JSON, name="lock.json", data=b"{}" * 3000),
+    ]
+    data, start = made(tmp_path, objects)
+    assert data.startswith(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\x0001\x0004\x00")
+    created, modified, free, total, at, size, first, length = struct.unpack("<8q", data[64:128])
+    assert data[48:64] == bytes(16)
+    assert (created, modified, free, total, at) == (TIME, TIME, 45, 48, 4096)
+    assert (first, at + size, first + length) == (4096 + 48 * 585, first, len(data))
+    rows = [struct.unpack_from("<i?IIIqqqqqqq128s384s", data, at + 585 * n) for n in range(4)]
+    found = [
+        (row[0], row[1], row[2], row[12].rstrip(b"\0"), data[row[5] : row[5] + row[6]])
+        for row in rows[:2]
+    ]
+    assert found == [
+        (0x4001, True, 1, b"", b"from: x\n"),
+        (0x4006, True, 2, b"lock.json", b"{}" * 3000),
+    ]
+    system = rows[2]
+    assert (system[0], system[2], system[5], system[6]) == (0x4004, 3, start, 8192)
+    assert system[13][:11] == struct.pack("<ii3s", 1, 2, b"04\0")
+    assert start % 4096 == 0
+    assert data[start : start + 4] == b"hsqs"
+    assert sum(row[7] for row in rows[:3]) == length
+    assert rows[3][:3] == (0, False, 0)
+
+
+def test_the_architecture_of_a_sif_is_read(tmp_path):
+    made(tmp_path, [])
+    assert container.arch_of(tmp_path / "x.sif") is Arch.ARM64
+    for data in (b"", b"no SIF" * 99, (tmp_path / "x.sif").read_bytes().replace(b"04\0", b"05\0")):
+        (tmp_path / "other").write_bytes(data)
+        with pytest.raises(InputError, match="is no SIF for x86_64 or arm64"):
+            container.arch_of(tmp_path / "other")
+    with pytest.raises(InputError, match="No such file"):
+        container.arch_of(tmp_path / "absent")
+
+
+def test_the_small_objects_of_a_sif_are_read(tmp_path):
+    objects = [
+        container.Object(kind=container.DEFINITION, data=b"from: x\n"),
+        container.Object(kind=container.JSON, name="oci-config.json", data=b"{}" * 3000),
+    ]
+    data, start = made(tmp_path, objects)
+    assert container.objects_of(tmp_path / "x.sif") == objects
+    assert files.config_of(tmp_path / "x.sif") == digest_of(objects[1].data)
+    (tmp_path / "cut.sif").write_bytes(data[: start - 4096])
+    with pytest.raises(InputError, match=r"cut\.sif is cut off"):
+        container.objects_of(tmp_path / "cut.sif")
+    made(tmp_path, objects[:1])
+    assert files.config_of(tmp_path / "x.sif") is None
+
+
+def test_the_same_parts_give_the_same_sif(tmp_path):
+    (tmp_path / "other").mkdir()
+    assert made(tmp_path, []) == made(tmp_path / "other", [])
+
+
+# -- the image
+
+
+def written(tmp_path, document):
+    data = json.dumps(document).encode()
+    digest = f"sha256:{sha256(data)}"
+    blobs = tmp_path / "blobs/sha256"
+    blobs.mkdir(parents=True)
+    (blobs / digest[7:]).write_bytes(data)
+    part = Descriptor("application/json", digest, len(data))
+    stored = layout.Stored(manifest=part, config=part, layers=(), diff_ids=(), settings={})
+    return layout.Layout(path=tmp_path, name="", top=part, images={Arch.X86_64: stored})
+
+
+def test_an_image_of_another_builder_is_read_too(tmp_path):
+    found = image.read(
+        written(tmp_path, {"created": "2025-06-20T00:00:00.123456789Z", "config": {"Env": None}}),
+        Arch.X86_64,
+    )
+    assert (found.time, found.environment, found.command) == (TIME, {}, ("/bin/sh",))
+    assert found.name == "image"
+
+
+def test_an_image_that_was_made_at_no_time_is_refused(tmp_path):
+    with pytest.raises(IntegrityError, match="yesterday"):
+        image.read(written(tmp_path, {"created": "yesterday"}), Arch.X86_64)
+
+
+# -- what Apptainer looks for
+
+
+def test_values_of_the_environment_are_taken_as_they_are():
+    odd = "a 'b' $(id) \"c\" `d` \\ *\nsecond line"
+    text = files.environment(
+        picture(Env=[f"ODD={odd}", "PATH=/a:/b", "EMPTY=", "not-a-name=1", "UID=1000"])
+    )
+    words = shlex.split(text, comments=True)
+    assert words == ["export", f"ODD={odd}", "export", "PATH=/a:/b", "export", "EMPTY="]
+
+
+def test_what_the_image_says_of_python_stays_and_the_callers_is_kept_out():
+    text = files.kept_out(picture(Env=["PYTHONPATH=/opt/mine", "PATH=/bin"]))
+    assert "PYTHONPATH" not in text
+    assert {"PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE"} == {
+        line.removeprefix("export ").rstrip("=")
+        for line in text.splitlines()
+        if line.startswith("export ")
+    }
+
+
+def test_the_home_is_the_callers():
+    """Apptainer binds it, and --home names another; the image's own is nobody's to write."""
+    assert "HOME" not in files.environment(picture(Env=["HOME=/root", "PATH=/bin"]))
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "command", "lines"),
+    [
+        (["/e", "an arg"], ["sh"], ['[ "$#" -gt 0 ] || set -- sh', "exec /e 'an arg' \"$@\""]),
+        (["/e"], [], ['exec /e "$@"']),
+        ([], ["ls", "-l"], ['[ "$#" -gt 0 ] || set -- ls -l', 'exec "$@"']),
+        ([], [], ['[ "$#" -gt 0 ] || set -- /bin/sh', 'exec "$@"']),
+    ],
+)
+def test_the_runscript_is_entry_point_and_command(entrypoint, command, lines):
+    text = files.runscript(picture(Entrypoint=entrypoint, Cmd=command))
+    assert text.splitlines() == ["#!/bin/sh", *lines]
+
+
+def test_places_to_mount_are_added_where_they_are_missing():
+    below = members(
+        (info("bin", b"2", linkname="usr/bin"), b""),
+        (info("tmp", b"5", mode=0o1777), b""),
+        (info("var/run", b"5"), b""),
+        (info("etc/hosts"), b"mine"),
+        (info("environment"), b"a file of the image's own"),
+    )
+    added = image.archive(files.members(picture(), merged(below)))
+    names = [entry.path.rstrip("/") for entry in Reader(_stream(added), "added")]
+    assert len(names) == len(set(names))
+    assert {"proc", "sys", "dev", "root", "home", "var/tmp", "etc/resolv.conf"} <= set(names)
+    assert not {"tmp", "etc", "var", "etc/hosts", "environment"} & set(names)
+    tree = facts(merged(below, added))
+    assert tree["/singularity"][5] == ".singularity.d/runscript"
+    assert tree["/.singularity.d/runscript"][1] == 0o755
+
+
+def _stream(data):
+    import io
+
+    return io.BytesIO(data)
+
+
+def test_labels_lead_back_to_the_image_and_its_lock():
+    small = picture(Labels={"title": "small"})
+    assert files.labels(small) == {"title": "small", "dev.imgbuild.image": DIGEST}
+    locked = msgspec.structs.replace(small, lock=b"{}\n")
+    assert files.labels(locked)["dev.imgbuild.lock"] == f"sha256:{sha256(b'{}' + bytes([10]))}"
+    objects = {each.name: each.data for each in files.objects(locked)}
+    assert objects["lock.json"] == b"{}\n"
+    assert objects["oci-config.json"] == b"{}"
+    said = json.loads(objects["inspect-metadata.json"])
+    assert said["data"]["attributes"]["labels"] == files.labels(locked)
+    assert "lock.json" not in {each.name for each in files.objects(small)}
+
+
+# -- what enroot looks for
+
+
+def test_enroot_finds_environment_mounts_and_start():
+    small = picture(
+        Env=["A=b c"], Entrypoint=["/e"], Cmd=["x y"], WorkingDir="/work/a", Volumes={"/data": {}}
+    )
+    tree = Merged()
+    found = {each.path: each for each in enroot.members(small, tree)}
+    assert found["etc/environment"].content == b"A=b c\n"
+    assert found["etc/fstab"].content == (
+        b"${ENROOT_ROOTFS}/data /data none x-create=dir,bind,rw,nosuid,nodev\n"
+    )
+    start = found["etc/rc"].content
+    assert isinstance(start, bytes)
+    assert start.endswith(b"  exec /e \"$@\"\nfi\nexec /e 'x y'\n")
+    assert f"# dev.imgbuild.image {DIGEST}".encode() in start
+    assert {"work", "work/a", "etc"} <= found.keys()
+    assert "opt/imgbuild/lock.json" not in found
+
+
+# -- mksquashfs
+
+
+def answers(monkeypatch, text):
+    monkeypatch.setattr(process, "find", lambda program, remedy: f"/usr/bin/{program}")
+    monkeypatch.setattr(process, "run", lambda command, check: process.Result(1, text, ""))
+
+
+@pytest.mark.parametrize("version", ["4.5.1 (2022/03/17)", "4.7-abc (2025)", "5.0"])
+def test_a_mksquashfs_that_reads_tar_is_taken(monkeypatch, version):
+    answers(monkeypatch, f"mksquashfs version {version}\n")
+    assert squashfs.find().version == version.split()[0]
+
+
+@pytest.mark.parametrize("text", ["mksquashfs version 4.4 (2019/08/29)", "no version"])
+def test_another_is_refused_with_the_remedy(monkeypatch, text):
+    answers(monkeypatch, text)
+    with pytest.raises(ToolMissing) as raised:
+        squashfs.find()
+    assert "squashfs-tools 4.5" in str(raised.value.hint)
+
+
+# -- the verb
+
+
+def test_files_have_the_names_of_their_images(tmp_path):
+    own = tmp_path / "build/small"
+    assert verb.placed(own, None, ".sif", several=False) == tmp_path / "build/small.sif"
+    assert verb.placed(own, tmp_path / "x", ".sif", several=False) == tmp_path / "x"
+    assert verb.placed(own, tmp_path / "x", ".sqsh", several=True) == tmp_path / "x/small.sqsh"
+
+
+def test_two_images_are_never_one_file(tmp_path):
+    one, two = ("host/x:1.0", tmp_path / "1.0"), ("host/y:1.0", tmp_path / "1.0")
+    other = ("some/1.0", tmp_path / "some/1.0")
+    with pytest.raises(InputError, match=r"host/x:1\.0 and host/y:1\.0 would both be .*1\.0\.sif"):
+        verb.places([one, two], None, ".sif")
+    assert verb.places([one, other], None, ".sif") == [
+        tmp_path / "1.0.sif", tmp_path / "some/1.0.sif"
+    ]  # fmt: skip
+    with pytest.raises(InputError, match=r"host/x:1\.0 and some/1\.0 would both be"):
+        verb.places([one, other], tmp_path / "out", ".sif")
+
+
+@pytest.mark.parametrize(
+    ("name", "remote"),
+    [
+        ("cu124-vllm", False),
+        ("registry.example/rl:cu124-vllm", True),
+        ("localhost/rl", True),
+        ("127.0.0.1:5000/rl@sha256:1", True),
+        ("build/cu124-vllm", False),
+        ("./layout", False),
+        ("../layout", False),
+        ("cu130-*", False),
+    ],
+)
+def test_a_name_with_a_host_is_an_image_of_a_registry(name, remote):
+    assert verb._is_remote(name) is remote
+
+
+def test_a_layout_is_no_image_of_a_registry(tmp_path, monkeypatch):
+    place = tmp_path / "a.folder/layout"
+    place.mkdir(parents=True)
+    (place / "oci-layout").write_text("{}", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert not verb._is_remote("a.folder/layout")
+    assert verb._is_remote("a.folder/other")

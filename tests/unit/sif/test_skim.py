@@ -1,0 +1,167 @@
+"""The names of a layer, read without its contents, are those that reading all of it gives."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import tarfile
+import zlib
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.layer import GZIP_HEADER, write_layer
+from imgbuild.oci.tar import END, Kind, Member, header
+from imgbuild.oci.unpack import Entry, Reader, inflated
+from imgbuild.sif import skim
+from imgbuild.sif.flat import Flat, Layer
+from imgbuild.values import sha256
+from tests.unit.oci.test_layer import member, noise, placed, text
+
+LARGE = 300_000  # bytes: enough for a content to be passed over
+
+
+def whole(path: Path) -> list[Entry]:
+    """The members, by reading all of the layer."""
+    with inflated(path) as stream:
+        return list(Reader(stream, str(path)))
+
+
+def blob(folder: Path, members: list[Member]) -> Path:
+    """A layer as imgbuild writes it."""
+    path = folder / "blob"
+    with path.open("wb") as sink:
+        write_layer(members, sink)
+    return path
+
+
+def stored(data: bytes, *, level: int = 0) -> bytes:
+    """A gzip member with imgbuild's own header."""
+    packer = zlib.compressobj(level, zlib.DEFLATED, -15)
+    body = packer.compress(data) + packer.flush()
+    return GZIP_HEADER + body + struct.pack("<II", zlib.crc32(data), len(data))
+
+
+@pytest.fixture(name="members")
+def _members(tmp_path: Path) -> list[Member]:
+    """Spliced, packed and stored contents, large and small, one behind another."""
+    return [
+        Member(path="d", kind=Kind.FOLDER, mode=0o755),
+        member("d/large", placed(tmp_path, text(LARGE), deflate=True), LARGE),
+        member("d/larger", placed(tmp_path, text(3_000_000), deflate=True), 3_000_000),
+        member("d/link", b""),
+        member("d/noise", placed(tmp_path, noise(LARGE), deflate=False), LARGE),
+        member("d/packed", text(LARGE), pack=True),
+        member("d/raw", noise(LARGE, 1)),
+        member("d/round", placed(tmp_path, text(1 << 20), deflate=True), 1 << 20),
+        member("d/small", placed(tmp_path, text(900), deflate=True), 900),
+        member("e" * 300, placed(tmp_path, text(70_000), deflate=True), 70_000),
+    ]
+
+
+def test_a_layer_of_ours(members, tmp_path):
+    path = blob(tmp_path, members)
+    found = skim.entries(path)
+    assert found == whole(path)
+    assert [entry.size for entry in found] == [each.size for each in members]
+
+
+def test_a_large_content_is_not_even_inflated(members, tmp_path):
+    path = blob(tmp_path, members)
+    due = whole(path)
+    stream = zlib.compressobj(6, zlib.DEFLATED, -15)
+    content = stream.compress(text(3_000_000)) + stream.flush()
+    data = path.read_bytes()
+    assert content in data
+    path.write_bytes(data.replace(content, bytes(len(content))))
+    with pytest.raises(IntegrityError):
+        whole(path)
+    assert skim.entries(path) == due
+
+
+@pytest.mark.parametrize("cut", [1 << 30, 100_000, 512, 777])
+def test_a_layer_of_others(tmp_path, cut):
+    """gzip members that are cut where nothing of the tar ends, or everywhere."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as out:
+        for name, content in (("a", text(LARGE)), ("b", b""), ("x/" * 90 + "c", noise(LARGE))):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            out.addfile(info, io.BytesIO(content))
+    tar = data.getvalue()
+    path = tmp_path / "blob"
+    path.write_bytes(
+        b"".join(gzip.compress(tar[at : at + cut], 1) for at in range(0, len(tar), cut))
+    )
+    assert skim.entries(path) == whole(path)
+    path.write_bytes(tar)
+    assert skim.entries(path) == whole(path)
+    path.write_bytes(tar[: len(tar) // 2])
+    with pytest.raises(IntegrityError, match="middle of a member"):
+        skim.entries(path)
+
+
+@given(st.lists(st.tuples(st.integers(0, 200_000), st.sampled_from("spr")), max_size=6))
+@settings(max_examples=40)
+def test_layers_of_any_contents(tmp_path_factory, wanted):
+    folder = tmp_path_factory.mktemp("skim")
+    members = []
+    for number, (size, kind) in enumerate(wanted):
+        content = text(size) if size else b""
+        if kind == "s" and size:
+            members.append(member(f"{number}", placed(folder, content, deflate=True), size))
+        else:
+            members.append(member(f"{number}", content, pack=kind == "p"))
+    path = blob(folder, members)
+    assert skim.entries(path) == whole(path)
+
+
+def misleading(behind: bytes) -> bytes:
+    """A layer in whose one content stands what looks like its end, and `behind` as what follows."""
+    fake = stored(bytes(-LARGE % 512) + behind + END)
+    tail = struct.pack("<I", LARGE) + fake
+    content = noise(LARGE - len(tail)) + tail
+    first = header(Member(path="file", size=LARGE))
+    # Stored, so that it stands there as it is: in one block, which begins behind five bytes.
+    return stored(first) + stored(content) + stored(bytes(-LARGE % 512) + END)
+
+
+@pytest.mark.parametrize("behind", [header(Member(path="other")), b"no header" * 100])
+def test_what_looks_like_an_end_is_not_believed(tmp_path, behind):
+    path = tmp_path / "blob"
+    path.write_bytes(misleading(behind))
+    assert [entry.path for entry in skim.entries(path)] == ["file"]
+    assert skim.entries(path) == whole(path)
+
+
+def test_other_members_than_were_seen_first_are_refused(members, tmp_path, monkeypatch):
+    path = blob(tmp_path, members)
+    layer = Layer(path=path, digest=f"sha256:{sha256(path.read_bytes())}", size=1)
+    first, second, *others = whole(path)
+    renamed = msgspec.structs.replace(second, path="d/other")
+    monkeypatch.setattr(skim, "entries", lambda _: [first, renamed, *others])
+    made = Flat()
+    made.add([layer])
+    with pytest.raises(IntegrityError, match="changed"):
+        list(made.chunks())
+
+
+def test_members_are_told_apart_by_all_that_they_say():
+    one = Entry("a", b"0", 0o644, 1, 2, 3, 4, "", (0, 0), {"user.a": "1"})
+    changes: list[dict[str, object]] = [
+        {"path": "b"}, {"type": b"5"}, {"mode": 0o600}, {"uid": 9}, {"gid": 9}, {"size": 9},
+        {"mtime": 9}, {"target": "x"}, {"device": (1, 1)}, {"xattrs": {"user.a": "2"}},
+    ]  # fmt: skip
+    values = set()
+    for change in [{}, *changes]:
+        seen = skim.Seen()
+        seen.add(
+            Entry(**{**{name: getattr(one, name) for name in one.__struct_fields__}, **change})
+        )
+        values.add(seen.value)
+    assert len(values) == 11

@@ -1,0 +1,269 @@
+"""Arrays as values: what is done, what is queued, what is asked again, and how ends are told."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild import codec
+from imgbuild.errors import WorkFailed
+from imgbuild.render import templates
+from imgbuild.slurm import array, commands
+from imgbuild.slurm.array import Followed, Order, State, Task
+from imgbuild.system import process as processes
+from tests.unit.cli_project import TARGET, Command, make
+
+ONE = Task(target="one", digest="sha256:" + "1" * 64)
+TWO = Task(target="two", digest="sha256:" + "2" * 64)
+THREE = Task(target="three", digest="sha256:" + "3" * 64)
+COMMAND = ("python", "-m", "imgbuild", "build")
+
+
+@pytest.fixture(name="command")
+def _command(monkeypatch, capsys, tmp_path) -> Command:
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path)
+    return Command(monkeypatch, capsys)
+
+
+def order(top: Path, name: str, *tasks: Task, job: str = "7", command=COMMAND, **more) -> Order:
+    made = Order(
+        verb="build", name=name, folder=str(top / name), root=str(top), command=command,
+        options=(), tasks=tasks, job=job, **more,
+    )  # fmt: skip
+    codec.write(top / name / array.ORDER, made)
+    return made
+
+
+def say(made: Order, number: int, status: int | None) -> None:
+    state = State(state="running" if status is None else "done", status=status, node="n1")
+    codec.write(made.place / f"{made.tasks[number].target}.state.json", state)
+
+
+def targets(found) -> list[str]:
+    return sorted(one.target for one in found)
+
+
+def test_the_newest_order_of_a_task_counts(tmp_path):
+    order(tmp_path, "1", ONE, TWO, job="1")
+    order(tmp_path, "2", TWO, job="2")
+    order(tmp_path, "3", ONE, command=("another",), job="3")
+    found = array.known(tmp_path, "build", COMMAND, [ONE, TWO, THREE])
+    assert {one.target: one.order.job for one in found} == {"one": "1", "two": "2"}
+
+
+def test_another_digest_is_another_task(tmp_path):
+    order(tmp_path, "1", ONE)
+    changed = Task(target="one", digest=TWO.digest)
+    assert array.known(tmp_path, "build", COMMAND, [changed]) == []
+
+
+def test_what_ran_with_other_options_is_another_matter_where_they_count(tmp_path):
+    order(tmp_path, "1", ONE)
+    assert array.known(tmp_path, "build", COMMAND, [ONE], ()) != []
+    assert array.known(tmp_path, "build", COMMAND, [ONE], ("--partition=h100",)) == []
+    assert array.known(tmp_path, "build", COMMAND, [ONE]) != []
+
+
+def test_a_smoke_test_has_passed_on_its_own_partition_alone(command, tmp_path, monkeypatch):
+    asked: list[object] = []
+
+    def known(*given: object) -> list[Followed]:
+        asked.append(given[-1])
+        return []
+
+    monkeypatch.setattr(array, "known", known)
+    monkeypatch.setattr(commands, "submit", lambda *_: "1")
+    for verb in ("smoke", "build"):
+        words = ("--on", "slurm", "--partition", "h100", "--no-wait")
+        assert command(verb, TARGET, *words).status == 0
+    assert asked == [("--partition=h100",), None]
+
+
+def test_an_array_is_not_given_another_range(command):
+    done = command("build", TARGET, "--on", "slurm", "--sbatch=--array=0")
+    assert done.status == 2
+    assert "--sbatch '--array=0': the script sets it" in done.stderr
+
+
+def test_an_order_without_a_number_is_looked_for_by_name(tmp_path, monkeypatch):
+    order(tmp_path, "1", ONE, job="")
+    monkeypatch.setattr(commands, "named", {"1": "42"}.__getitem__)
+    [found] = array.known(tmp_path, "build", COMMAND, [ONE])
+    assert found.order.job == "42"
+
+
+def test_done_queued_and_to_be_asked_again(tmp_path, monkeypatch):
+    made = order(tmp_path, "1", ONE, TWO, THREE)
+    say(made, 0, 0)
+    say(made, 1, None)
+    say(made, 2, 1)
+    followed = [Followed(order=made, number=number) for number in range(3)]
+    monkeypatch.setattr(commands, "states", lambda _: {("7", 1): "RUNNING", ("7", 2): "FAILED"})
+    done, live, again = array.sort(followed)
+    assert (targets(done), targets(live), targets(again)) == (["one"], ["two"], ["three"])
+    assert done[0].good
+    assert done[0].kept
+
+
+def test_a_task_that_is_being_ended_is_asked_again(tmp_path, monkeypatch):
+    made = order(tmp_path, "1", ONE, TWO)
+    say(made, 0, None)
+    say(made, 1, 0)
+    followed = [Followed(order=made, number=number) for number in range(2)]
+    monkeypatch.setattr(commands, "states", lambda tasks: dict.fromkeys(tasks, "COMPLETING"))
+    done, live, again = array.sort(followed)
+    assert (targets(done), targets(live), targets(again)) == (["two"], [], ["one"])
+
+
+def test_a_slurm_that_does_not_answer_is_asked_again(tmp_path, monkeypatch, capsys):
+    made = order(tmp_path, "1", ONE)
+    answers = [WorkFailed("Socket timed out"), WorkFailed("Socket timed out"), {}]
+
+    def answer(_: object) -> dict[tuple[str, int], str]:
+        found = answers.pop(0)
+        if isinstance(found, WorkFailed):
+            raise found
+        say(made, 0, 0)
+        return {}
+
+    monkeypatch.setattr(commands, "states", answer)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    [end] = array.follow([Followed(order=made, number=0)])
+    assert end.good
+    assert capsys.readouterr().err.count("Slurm does not answer") == 1
+
+
+def test_a_slurm_that_is_gone_is_told_and_that_the_tasks_go_on(tmp_path, monkeypatch):
+    made = order(tmp_path, "1", ONE)
+    waited: list[float] = []
+
+    def silent(_: object) -> None:
+        raise WorkFailed("Unable to contact slurm controller")
+
+    monkeypatch.setattr(commands, "states", silent)
+    monkeypatch.setattr(time, "sleep", waited.append)
+    with pytest.raises(WorkFailed, match="Unable to contact") as caught:
+        array.follow([Followed(order=made, number=0)])
+    assert caught.value.hint == array.LATER
+    assert sum(waited) >= commands.SILENCE - commands.LONGEST_PAUSE
+
+
+def test_what_squeue_has_forgotten_sacct_is_asked(monkeypatch):
+    said = {"squeue": "12 1 RUNNING\n", "sacct": "12_0|COMPLETED\n12_0.batch|FAILED\n12_1|FAILED\n"}
+
+    def answer(command, **_: object) -> processes.Result:
+        return processes.Result(status=0, stdout=said[command[0]], stderr="")
+
+    monkeypatch.setattr(processes, "find", lambda name, **_: name)
+    monkeypatch.setattr(processes, "run", answer)
+    found = commands.states([("12", 0), ("12", 1)])
+    assert found == {("12", 0): "COMPLETED", ("12", 1): "RUNNING"}
+
+
+@pytest.mark.parametrize("own", [(), ("--export=NONE",)])
+def test_tasks_get_the_environment_that_knows_the_cache_unless_told_otherwise(
+    tmp_path, monkeypatch, own
+):
+    told: list[str] = []
+
+    def taken(_: str, __: Path, options: list[str]) -> str:
+        told.extend(options)
+        return "7"
+
+    monkeypatch.setattr(commands, "submit", taken)
+    made = msgspec.structs.replace(order(tmp_path, "1", ONE), options=own)
+    array.submit(msgspec.structs.replace(made, folder=str(tmp_path / "new")), tmp_path)
+    assert ("--export=ALL" in told) is (not own)
+
+
+@pytest.mark.parametrize(
+    ("word", "most"), [("TIMEOUT", array.GRACE), ("COMPLETED", array.COMPLETED_GRACE)]
+)
+def test_a_task_that_left_without_a_word_is_lost_after_a_while(tmp_path, monkeypatch, word, most):
+    made = order(tmp_path, "1", ONE)
+    say(made, 0, None)
+    (made.place / "0.log").write_text(
+        "working\nslurmstepd: error: *** CANCELLED DUE TO TIME LIMIT\n"
+    )
+    looks: list[object] = []
+
+    def gone(_: object) -> dict[tuple[str, int], str]:
+        looks.append(_)
+        return {("7", 0): word}
+
+    monkeypatch.setattr(commands, "states", gone)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    [end] = array.follow([Followed(order=made, number=0)])
+    assert len(looks) == most
+    assert not end.good
+    assert end.message == f"{word.lower()}: slurmstepd: error: *** CANCELLED DUE TO TIME LIMIT"
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        ("building …\nerror: it broke\n  here\nhint: mend it\n", "it broke\n  here\nhint: mend it"),
+        ("error: first\nerror: last\n", "last"),
+        ("Segmentation fault\n", "Segmentation fault"),
+        ("", "ended with status 1"),
+    ],
+)
+def test_a_bad_end_is_told_by_its_error(tmp_path, log, message):
+    made = order(tmp_path, "1", ONE)
+    (made.place / "0.log").write_text(log)
+    end = array.ended(Followed(order=made, number=0), "COMPLETED", State(state="done", status=1))
+    assert end.message == message
+
+
+def test_the_script_names_every_target_and_quotes_the_place(tmp_path):
+    made = order(tmp_path / "100% it's", "1", ONE, TWO, throttle=3)
+    text = templates.render("slurm/array.j2", made, images=None)
+    assert "#SBATCH --array=0-1%3\n" in text
+    assert "targets=(\n  one\n  two\n)" in text
+    assert f"""folder='{tmp_path}/100% it'"'"'s/1'\n""" in text
+
+
+def test_a_build_starts_as_many_processes_as_were_granted(tmp_path):
+    granted = 'set -- "--jobs=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"'
+    own = order(tmp_path, "1", ONE)
+    assert granted in templates.render("slurm/array.j2", own, images=None)
+    told = order(tmp_path, "2", ONE, command=(*COMMAND, "--jobs=2"))
+    assert granted not in templates.render("slurm/array.j2", told, images=None)
+
+
+def test_rows_of_squeue_are_read():
+    text = "12 0 RUNNING\n12 1 PENDING\n13 N/A RUNNING\n"
+    assert commands._rows(text) == {("12", 0): "RUNNING", ("12", 1): "PENDING"}
+
+
+def test_options_of_a_cluster_need_a_cluster(command: Command):
+    answer = command("build", TARGET, "--partition", "gpu")
+    assert answer.status == 2
+    assert "options of a cluster go with --on slurm" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("build", TARGET, "--output", "x"), "--output"),
+        (("build", TARGET, "--format", "oci-archive"), "--format"),
+        (("smoke", TARGET, "--layout", "x"), "--layout"),
+    ],
+)
+def test_what_no_task_can_have_is_refused(command: Command, words, option):
+    answer = command(*words, "--on", "slurm")
+    assert answer.status == 2
+    assert f"--on slurm does not go with {option}" in answer.stderr
+
+
+def test_without_slurm_the_remedy_is_told(command: Command, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    answer = command("build", TARGET, "--on", "slurm", "--json")
+    assert answer.status == 6
+    assert json.loads(answer.stdout)["error"] == "ToolMissing"

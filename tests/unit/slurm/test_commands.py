@@ -1,0 +1,319 @@
+"""Job scripts: each kind as it is committed for reading, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from imgbuild.cli import containers
+from imgbuild.errors import InputError
+from imgbuild.sif import container, files
+from imgbuild.slurm import jobs
+from imgbuild.slurm.jobs import Allocation, Container, Job
+from imgbuild.values import Arch, digest_of
+from tests import samples
+from tests.unit.cli_project import TARGET, Command, make
+
+GOLDEN = Path(__file__).parents[2] / "data/slurm"
+DIGEST = "sha256:" + "1" * 64
+SIF = Container(image="/images/small.sif", binds=("/data:/data:ro",))
+TRAIN = ("python", "train.py", "--name", "two words")
+ALLOCATION = Allocation(
+    nodes=2, gpus=8, cpus=64, memory="200G", time="4:00:00", account="lab", partition="gpu",
+    more=("--qos=high",),
+)  # fmt: skip
+
+
+def lock(trl: str = "0.18.2"):
+    packages = {"grpcio": "1.73.0", "ray": "2.47.1", "trl": trl, "verl": "0.4.1", "vllm": "0.8.5"}
+    return samples.lock(*(samples.wheel(name, version) for name, version in packages.items()))
+
+
+def made(
+    job: Job, allocation: Allocation = ALLOCATION, container: Container = SIF, **more: object
+) -> str:
+    given = {"command": TRAIN, **more}
+    return jobs.text(jobs.script(lock(), DIGEST, job, allocation, container, **given), None)
+
+
+def with_(**changes: object) -> Allocation:
+    return msgspec.structs.replace(ALLOCATION, **changes)
+
+
+KINDS: dict[str, tuple[Job, dict[str, Any]]] = {
+    "single": (Job.SINGLE, {"allocation": with_(nodes=1, gpus=1), "stage": ("/models/my model",)}),
+    "ray": (Job.RAY, {"environment": (jobs.Variable("WORD", "it's"),), "passed": ("TOKEN",)}),
+    "verl": (Job.VERL, {"scratch": "/local"}),
+    "trl-server": (Job.TRL_SERVER, {"model": "Qwen/Qwen3-8B", "allocation": with_(nodes=3)}),
+    "check": (Job.CHECK, {"allocation": with_(time=""), "command": ()}),
+    "pyxis": (
+        Job.RAY,
+        {"container": Container(image="reg#rl:small", pyxis=True, binds=("/data",)),
+         "stage": ("/models",), "environment": (jobs.Variable("WORD", "it's"),),
+         "passed": ("TOKEN",)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_script_is_the_committed_one(kind):
+    job, changes = KINDS[kind]
+    path = GOLDEN / f"{kind}.sh"
+    text = made(job, **changes)
+    assert text == path.read_text("utf-8"), f"look at the difference, then write {path} anew"
+
+
+def test_every_committed_script_is_one_of_these():
+    assert {path.stem for path in GOLDEN.iterdir()} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_options_stand_before_the_first_command(kind):
+    lines = (GOLDEN / f"{kind}.sh").read_text("utf-8").splitlines()
+    first = next(place for place, line in enumerate(lines) if line and not line.startswith("#"))
+    assert not [line for line in lines[first:] if line.startswith("#SBATCH")]
+    assert "#SBATCH --qos=high" in lines[:first]
+
+
+def test_what_the_user_says_of_the_log_and_the_signal_counts():
+    """Of two lines sbatch takes the last."""
+    mine = ("--output=mine.log", "--signal=B:TERM@300")
+    lines = made(Job.RAY, allocation=with_(more=mine)).splitlines()
+    for option in ("--output=", "--signal="):
+        said = [line for line in lines if line.startswith(f"#SBATCH {option}")]
+        assert said[-1].removeprefix("#SBATCH ") in mine
+
+
+def test_a_check_stands_behind_a_whole_command_line():
+    assert made(Job.CHECK, model="Qwen/Qwen3-8B") == made(Job.CHECK)
+
+
+def test_a_word_of_the_command_stays_one():
+    assert "step -- python train.py --name 'two words' &\n" in made(
+        Job.SINGLE, allocation=with_(nodes=1)
+    )
+
+
+def test_a_check_has_a_time_of_its_own_unless_told_otherwise():
+    text = made(Job.CHECK, allocation=with_(time=""))
+    # Slurm may tell the end up to a minute before the warning is due: two minutes are left to use.
+    assert "#SBATCH --time=00:05:00\n" in text
+    assert "#SBATCH --signal=B:TERM@10\n" in text
+    assert "#SBATCH --time=4:00:00\n" in made(Job.CHECK)
+
+
+def test_a_check_hears_a_signal_while_its_steps_run():
+    lines = made(Job.CHECK).splitlines()
+    steps = [place for place, line in enumerate(lines) if line.startswith("step ")]
+    assert len(steps) == 2
+    for place in steps:
+        assert lines[place + 1].endswith(" &")
+        assert lines[place + 2] == "wait $! || sound=1"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("train.py --a b", "train.py --a b"),
+        ("python train.py --a b", "train.py --a b"),
+        ("/opt/venv/bin/python3.11 train.py", "train.py"),
+        ("python -m my.train --a b", "--module my.train --a b"),
+        ("--config_file a.yaml train.py", "--config_file a.yaml train.py"),
+    ],
+)
+def test_accelerate_is_given_a_script_or_a_module(command, words):
+    text = made(Job.TRL_SERVER, model="x", command=tuple(command.split()))
+    assert f'\n  {words} "${{words[@]}}" &\n' in text
+
+
+def test_one_trainer_has_a_rank_and_so_a_gpu_with_a_number():
+    """accelerate gives ranks to several processes alone."""
+    job, more = KINDS["trl-server"]
+    alone = made(job, **{**more, "allocation": with_(nodes=2, gpus=1)})
+    assert "env RANK=0 LOCAL_RANK=0 WORLD_SIZE=1" in alone
+    assert "--multi_gpu" not in alone
+    several = made(job, **more)
+    assert "RANK=0" not in several
+    assert "--multi_gpu" in several
+
+
+@pytest.mark.parametrize("command", ["python", "python -u train.py", "python -c pass"])
+def test_python_with_options_is_nothing_for_accelerate(command):
+    with pytest.raises(InputError, match="accelerate starts Python itself"):
+        made(Job.TRL_SERVER, model="x", command=tuple(command.split()))
+
+
+def test_no_server_for_clients_whose_port_all_jobs_share():
+    # A Ray without grpcio has none, and takes no option for it.
+    option = "--ray-client-server-port=0"
+    assert option in made(Job.RAY)
+    bare = samples.lock(samples.wheel("ray", "2.47.1"))
+    script = jobs.script(bare, DIGEST, Job.RAY, ALLOCATION, SIF, command=TRAIN)
+    assert option not in jobs.text(script, None)
+
+
+def test_secrets_stand_in_no_command_line():
+    text = made(Job.RAY, passed=("TOKEN",))
+    assert 'export APPTAINERENV_TOKEN="${TOKEN}"' in text
+    assert "--env TOKEN" not in text
+
+
+def test_pyxis_takes_variables_of_env_from_within_the_image():
+    pyxis = Container(image="reg#rl:small", pyxis=True)
+    assert "IMGBUILD_ENV" not in made(Job.RAY, container=pyxis)
+    text = made(Job.RAY, container=pyxis, passed=("TOKEN", "OTHER"))
+    assert 'export IMGBUILD_ENV_TOKEN="${TOKEN}"' in text
+    assert 'for IMGBUILD_ENV in "${!IMGBUILD_ENV_@}"' in text
+
+
+def test_what_env_says_of_a_fixed_variable_counts():
+    text = made(Job.RAY, environment=(jobs.Variable("LIBRARY_PATH", "/x"),))
+    assert "export APPTAINERENV_LIBRARY_PATH=/x\n" in text
+    assert " --env PYTHONNOUSERSITE=1,TMPDIR=/tmp --env HF_HOME=" in text
+    # What is passed on is taken as it is: the script itself may have set it.
+    assert "OMP_NUM_THREADS)" not in made(Job.RAY, passed=("OMP_NUM_THREADS",))
+
+
+def test_without_a_gpu_no_driver_is_asked_for():
+    text = made(Job.RAY, allocation=with_(gpus=0))
+    assert "--nv" not in text
+    assert "--gpus-per-node" not in text
+
+
+@pytest.mark.parametrize(
+    ("job", "changes", "words"),
+    [
+        (Job.SINGLE, {}, "--job single with --nodes 2: one node; for several: --job ray"),
+        (Job.RAY, {"command": ()}, "--job ray: what is to run stands behind --"),
+        (Job.VERL, {"allocation": with_(gpus=0)}, "--job verl needs GPUs"),
+        (Job.TRL_SERVER, {}, "--model goes with --job trl-server"),
+        (Job.RAY, {"model": "x"}, "--model goes with --job trl-server"),
+        (
+            Job.TRL_SERVER,
+            {"allocation": with_(nodes=1), "model": "x"},
+            "--job trl-server needs --nodes 2 or more",
+        ),
+        (Job.RAY, {"allocation": with_(time="soon")}, "--time 'soon': expected minutes"),
+        (Job.RAY, {"allocation": with_(memory="lots")}, "--mem 'lots': expected a number"),
+        (Job.RAY, {"allocation": with_(partition="a b")}, "--partition 'a b': expected a name"),
+        (Job.RAY, {"allocation": with_(account="x\n#SBATCH")}, "--account"),
+        (Job.RAY, {"allocation": with_(more=("--x=1 2",))}, "--sbatch '--x=1 2': expected an opt"),
+        (Job.RAY, {"allocation": with_(more=("--job-name=x",))}, "the script sets it"),
+        (Job.RAY, {"allocation": with_(more=("-N2",))}, "--sbatch '-N2': the script sets it"),
+        (Job.CHECK, {"allocation": with_(more=("--output=x",))}, "the script sets it"),
+        (Job.RAY, {"stage": ("models",)}, "--stage 'models': expected an absolute path"),
+        (
+            Job.RAY,
+            {"environment": (jobs.Variable("RAY_ADDRESS", "x"),)},
+            "--env RAY_ADDRESS: --job ray sets it",
+        ),
+        (
+            Job.RAY,
+            {"container": Container(image="x", pyxis=True), "stage": ("/my models",)},
+            "--stage '/my models': expected an absolute path without commas, colons and spaces",
+        ),
+        (Job.RAY, {"scratch": "/a,b"}, "--scratch '/a,b': expected an absolute path"),
+        (
+            Job.RAY,
+            {"container": Container(image="x", binds=("here",))},
+            "--bind 'here': expected SOURCE or SOURCE:PLACE[:ro]",
+        ),
+        (
+            Job.RAY,
+            {"container": Container(image="x", binds=("/data:ro",))},
+            "--bind '/data:ro': expected SOURCE or SOURCE:PLACE[:ro]",
+        ),
+        (
+            Job.RAY,
+            {"container": Container(image="x", pyxis=True, words=("--nvccli",))},
+            "--apptainer does not go with --pyxis",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(job, changes, words):
+    with pytest.raises(InputError) as caught:
+        made(job, **changes)
+    assert words in caught.value.message
+
+
+def test_everything_that_is_wrong_is_said_at_once():
+    with pytest.raises(InputError) as caught:
+        made(Job.VERL, allocation=with_(gpus=0, time="soon"), stage=("x",))
+    assert len(caught.value.message.splitlines()) == 3
+
+
+def test_an_image_without_the_packages_is_refused():
+    bare = samples.lock(samples.wheel("ray", "2.47.1"))
+    for job, package in ((Job.VERL, "verl"), (Job.TRL_SERVER, "trl")):
+        with pytest.raises(InputError) as caught:
+            jobs.script(bare, DIGEST, job, ALLOCATION, SIF, command=TRAIN, model="")
+        assert f"--job {job}: small has no {package}" in caught.value.message
+
+
+def test_a_trl_without_a_server_is_refused():
+    with pytest.raises(InputError, match=r"trl 0\.15\.2 has no server"):
+        jobs.script(
+            lock("0.15.2"), DIGEST, Job.TRL_SERVER, ALLOCATION, SIF, command=TRAIN, model="x"
+        )
+
+
+def test_variables_are_set_or_passed_on():
+    found = jobs.variables(["A=b=c", "TOKEN", "EMPTY="])
+    assert found == ((jobs.Variable("A", "b=c"), jobs.Variable("EMPTY", "")), ("TOKEN",))
+    with pytest.raises(InputError, match="no name of a variable"):
+        jobs.variables(["1A=b"])
+    for word in ("UID=5", "SHELLOPTS", "SLURM_JOB_ID=1", "IMGBUILD_ENV_A=b"):
+        with pytest.raises(InputError, match="and nobody else"):
+            jobs.variables([word])
+
+
+def test_what_is_not_there_is_not_submitted(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path)
+    command = Command(monkeypatch, capsys)
+    for words, name in (((), f"build/{TARGET}.sif"), (("--pyxis", "a.sqsh"), "a.sqsh")):
+        written = command("slurm", TARGET, *words, "--", "true")
+        assert written.status == 0
+        assert f"{tmp_path}/{name} is not there yet" in written.stderr
+        refused = command("slurm", TARGET, *words, "--submit", "--", "true")
+        assert refused.status == 2
+        assert f"{tmp_path}/{name} is not there" in refused.stderr
+
+
+def test_shared_memory_is_looked_at_by_a_check_alone(tmp_path, monkeypatch, capsys):
+    command = Command(monkeypatch, capsys)
+    done = command("slurm", TARGET, "--shared", "64", "--", "true")
+    assert done.status == 2
+    assert "--shared goes with --check" in done.stderr
+
+
+def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatch, capsys):
+    world = make(tmp_path)
+    sif = tmp_path / "some.sif"
+    sif.write_bytes(b"hsqs")
+    command = Command(monkeypatch, capsys)
+    done = command("slurm", TARGET, "--sif", str(sif), "--", "true")
+    assert done.status == 0
+    assert "some.sif is no SIF for x86_64 or arm64" in done.stderr
+
+    objects = [container.Object(kind=container.JSON, name=files.CONFIG_OBJECT, data=b"{}")]
+    sif.write_bytes(bytes(container.file_system_at(objects) + 4096))
+    container.finish(sif, objects, Arch.X86_64, 0)
+    done = command("slurm", TARGET, "--sif", str(sif), "--", "true")
+    assert done.status == 0
+    assert "some.sif is not the image that is locked now" in done.stderr
+
+    locked = msgspec.structs.replace(world.seal.arch[Arch.X86_64], config=digest_of(b"{}"))
+    containers.same_image(sif, msgspec.structs.replace(world.seal, arch={Arch.X86_64: locked}))
+    assert "not the image" not in capsys.readouterr().err
+
+
+def test_pyxis_is_given_files_by_their_whole_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "image").touch()
+    assert containers.imported("image") == tmp_path / "image"
+    assert containers.imported("reg#rl:small") == "reg#rl:small"

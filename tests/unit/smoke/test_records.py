@@ -1,0 +1,215 @@
+"""Ledgers: what is written is read, runs are there once and in order, the latest ones count."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from imgbuild import codec
+from imgbuild.cache.store import Store
+from imgbuild.errors import InputError, LockStale
+from imgbuild.smoke import records
+from imgbuild.smoke.records import Content, Ledger, Run, Stop
+from imgbuild.values import Arch
+
+TARGET = "small"
+FIRST, SECOND = "sha256:" + "1" * 64, "sha256:" + "2" * 64
+LAYERS = {FIRST: ("sha256:" + "a" * 64,), SECOND: ("sha256:" + "b" * 64, "sha256:" + "c" * 64)}
+CONTENTS = {config: Content(diff_ids=diff_ids) for config, diff_ids in LAYERS.items()}
+
+
+def run(date: str = "2026-11-21T14:48:17Z", *, good: bool = True, **changes: object) -> Run:
+    """A run of the gpu tier in the first image."""
+    fields: dict[str, object] = {
+        "date": date,
+        "arch": Arch.X86_64,
+        "tier": "gpu",
+        "result": "pass" if good else "fail",
+        "digest": "sha256:" + "d" * 64,
+        "config": FIRST,
+        "gpu": ("NVIDIA H200",),
+        "driver": "580.159.04",
+        "versions": {"torch": "2.6.0"},
+        "seconds": 373.7,
+        "passed": 12,
+        "failed": 0 if good else 1,
+        "skipped": 5,
+        "first": None if good else Stop(case="nccl", message="no peers"),
+        "through": "unpacked",
+        **changes,
+    }
+    return Run(**fields)  # type: ignore[arg-type]
+
+
+RUNS = some.builds(
+    run,
+    some.sampled_from(["2026-11-21T14:48:17Z", "2026-11-22T01:00:00Z", "2026-11-22T01:00:01Z"]),
+    good=some.booleans(),
+    arch=some.sampled_from(list(Arch)),
+    tier=some.sampled_from(records.TIERS),
+    config=some.sampled_from(sorted(LAYERS)),
+    gpu=some.lists(some.sampled_from(["NVIDIA H200", "Tesla T4"]), max_size=2).map(tuple),
+    through=some.sampled_from(["docker", "unpacked", "apptainer 1.4.5 --unsquash"]),
+    seconds=some.floats(0, 1e6),
+    driver=some.text(max_size=8),
+    caches=some.text(max_size=8),
+)
+
+
+@given(some.lists(RUNS), some.lists(RUNS))
+def test_what_is_written_is_read_and_the_order_of_writing_is_no_matter(
+    tmp_path_factory: pytest.TempPathFactory, ones: list[Run], others: list[Run]
+) -> None:
+    images = tmp_path_factory.mktemp("images")
+    together = list({one.key: one for one in (*ones, *others)}.values())
+    for part in (ones, others):
+        known = records.read_ledger(images, TARGET)
+        codec.write(records.ledger_path(images, TARGET), records.merge(known, part, CONTENTS))
+    read = records.read_ledger(images, TARGET)
+    assert read == records.merge(Ledger(target=TARGET), reversed(together), CONTENTS)
+    assert [one.key for one in read.runs] == sorted(one.key for one in together)
+    assert read.images == {config: CONTENTS[config] for config in sorted(read.images)}
+    data = records.ledger_path(images, TARGET).read_bytes()
+    assert codec.encode(codec.decode(data, Ledger, file="ledger")) == data
+
+
+@given(some.lists(RUNS))
+def test_of_each_tier_and_kind_of_gpu_the_latest_counts(runs: list[Run]) -> None:
+    found = records.merge(Ledger(target=TARGET), runs, CONTENTS)
+    counted = records.counting(found, Arch.X86_64, FIRST, LAYERS[FIRST])
+    kinds = [(one.tier, frozenset(one.gpu)) for one in counted]
+    due = {
+        (one.tier, frozenset(one.gpu))
+        for one in found.runs
+        if (one.config, one.arch) == (FIRST, Arch.X86_64)
+    }
+    assert len(set(kinds)) == len(kinds)
+    assert set(kinds) == due
+    for one, kind in zip(counted, kinds, strict=True):
+        rivals = [
+            other
+            for other in found.runs
+            if (other.config, other.arch) == (FIRST, Arch.X86_64)
+            and (other.tier, frozenset(other.gpu)) == kind
+        ]
+        assert one.date == max(other.date for other in rivals)
+        if one.good:
+            assert all(other.good for other in rivals if other.date == one.date)
+
+
+def test_a_failure_outweighs_a_pass_until_a_later_pass() -> None:
+    early, late = run("2026-11-21T00:00:00Z"), run("2026-11-23T00:00:00Z")
+    failure = run("2026-11-22T00:00:00Z", good=False, through="docker")
+    found = records.merge(Ledger(target=TARGET), [failure, early], CONTENTS)
+    assert records.counting(found, Arch.X86_64, FIRST, LAYERS[FIRST]) == (failure,)
+    found = records.merge(found, [late], {})
+    assert records.counting(found, Arch.X86_64, FIRST, LAYERS[FIRST]) == (late,)
+    assert len(found.runs) == 3
+
+
+def test_another_content_is_not_proven() -> None:
+    found = records.merge(Ledger(target=TARGET), [run()], CONTENTS)
+    assert records.counting(found, Arch.X86_64, FIRST, LAYERS[FIRST]) == (run(),)
+    assert records.counting(found, Arch.ARM64, FIRST, LAYERS[FIRST]) == ()
+    assert records.counting(found, Arch.X86_64, SECOND, LAYERS[SECOND]) == ()
+    assert records.counting(found, Arch.X86_64, FIRST, LAYERS[SECOND]) == ()
+    assert records.counting(found, Arch.X86_64, FIRST, LAYERS[FIRST][1:]) == ()
+
+
+def test_a_run_in_words() -> None:
+    assert records.words(run()) == "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"
+    two = run(tier="multi-gpu", gpu=("NVIDIA H200",) * 2, good=False, driver="")
+    assert records.words(two) == "multi-gpu failed on 2 NVIDIA H200, 2026-11-21"
+    assert records.words(run(tier="cpu", gpu=(), driver="")) == "cpu, 2026-11-21"
+
+
+def test_several_record_at_once(tmp_path: Path) -> None:
+    runs = [run(f"2026-11-21T00:00:{second:02}Z") for second in range(24)]
+    threads = [
+        threading.Thread(target=records.add, args=(tmp_path, TARGET, [one], CONTENTS, Store.open()))
+        for one in runs
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert records.read_ledger(tmp_path, TARGET).runs == tuple(runs)
+    assert [path.name for path in (tmp_path / TARGET).iterdir()] == ["smoke.json"]
+
+
+def test_none_yet_is_empty_and_adding_says_whether_it_was_new(tmp_path: Path) -> None:
+    assert records.read_ledger(tmp_path, TARGET) == Ledger(target=TARGET)
+    assert records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())
+    assert not records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())
+    assert records.add(tmp_path, TARGET, [run(caches="nothing")], CONTENTS, Store.open())
+    assert records.read_ledger(tmp_path, TARGET).runs == (run(caches="nothing"),)
+
+
+def test_a_ledger_is_a_line_for_each_thing(tmp_path: Path) -> None:
+    records.add(tmp_path, TARGET, [run(good=False)], CONTENTS, Store.open())
+    lines = records.ledger_path(tmp_path, TARGET).read_text().splitlines()
+    assert f'      "diff_ids": ["{LAYERS[FIRST][0]}"]' in lines
+    assert '      "gpu": ["NVIDIA H200"],' in lines
+    assert '      "first": {"case": "nccl", "message": "no peers"},' in lines
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"target": "small"', '"target": "other"', "target: it is another target's (found other)"),
+        ('"result": "pass"', '"result": "fail"', "runs[0].result: it is not what the cases say"),
+        ('"failed": 0', '"failed": 2', "runs[0].result: it is not what the cases say (found pass"),
+        ('"passed": 12', '"passed": 0', "runs[0].result: it is not what the cases say (found pass"),
+        (f'"config": "{FIRST}"', f'"config": "{SECOND}"', "runs[0].config: no content is known"),
+        ('"through": "unpacked"', '"through": "magic"', "expected one of docker, podman"),
+        ('"date": "2026-11-21T14:48:17Z"', '"date": "yesterday"', "$.runs[0].date"),
+        ('"seconds": 373.7', '"seconds": -1', "$.runs[0].seconds"),
+        ('"driver": "580.159.04",', "", None),
+        ('"tier": "gpu",', "", "required field `tier` - at `$.runs[0]`"),
+        ('"tier": "gpu"', '"tier": "tpu"', "Invalid enum value 'tpu' - at `$.runs[0].tier`"),
+        ('"runs": [', '"runs": [[', "Expected `object`, got `array` - at `$.runs[0]`"),
+    ],
+)
+def test_a_damaged_ledger_says_where_and_what(
+    tmp_path: Path, old: str, new: str, words: str | None
+) -> None:
+    records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())
+    path = records.ledger_path(tmp_path, TARGET)
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+    if words is None:
+        assert records.read_ledger(tmp_path, TARGET).runs[0].driver == ""
+        return
+    with pytest.raises(InputError) as caught:
+        records.read_ledger(tmp_path, TARGET)
+    said = "\n".join(map(str, caught.value.problems))
+    assert words in said, said
+    assert str(path) in said
+    assert caught.value.hint == records.REMEDY
+    before = path.read_bytes()
+    with pytest.raises(InputError):
+        records.add(tmp_path, TARGET, [run("2026-11-25T00:00:00Z")], CONTENTS, Store.open())
+    assert path.read_bytes() == before
+
+
+def test_a_run_twice_and_a_content_of_nothing_are_damage(tmp_path: Path) -> None:
+    doubled = Ledger(target=TARGET, images=CONTENTS, runs=(run(), run(caches="nothing")))
+    codec.write(records.ledger_path(tmp_path, TARGET), doubled)
+    with pytest.raises(InputError, match="has 2 problems") as caught:
+        records.read_ledger(tmp_path, TARGET)
+    said = [str(problem) for problem in caught.value.problems]
+    assert "runs[1]: it is runs[0] again" in said[0]
+    assert f"images.{SECOND}: no run is of it" in said[1]
+
+
+def test_a_ledger_of_another_format_is_not_read(tmp_path: Path) -> None:
+    newer = msgspec.structs.replace(Ledger(target=TARGET), format=2)
+    codec.write(records.ledger_path(tmp_path, TARGET), newer)
+    with pytest.raises(LockStale, match="format 2; this imgbuild reads 1"):
+        records.read_ledger(tmp_path, TARGET)

@@ -1,0 +1,290 @@
+"""Smoke tests: what the image must hold, reports, JUnit, and the scripts' own functions."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import math
+import tarfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from imgbuild import codec
+from imgbuild.errors import InputError, WorkFailed
+from imgbuild.lock import lock
+from imgbuild.report import Case, Report
+from imgbuild.smoke import junit, run
+from imgbuild.system.console import console
+from imgbuild.system.process import Result
+from imgbuild.values import Arch
+from tests import samples
+from tests.unit.smoke_scripts import CRASH, ENGINE, LINKER, SCRIPTS, script
+
+
+def test_what_a_case_said_is_not_what_torch_remarks_at_exit(monkeypatch):
+    remark = "[rank0]:[W1121 14:49:44.912411769 ProcessGroupNCCL.cpp:1496] Warning: not destroyed"
+    assert script("run", monkeypatch).last_line(f"25 of 25 tensors changed\n{remark}\n\n") == (
+        "25 of 25 tensors changed"
+    )
+    assert script("run", monkeypatch).last_line(remark) == ""
+
+
+def test_names_of_an_import_log_are_told_apart(monkeypatch):
+    parts = script("smoke_import", monkeypatch).parts
+    log = (
+        "smoke-import: begin a\nhello\nsmoke-import: ok a\nsmoke-import: begin b\nTraceback\n"
+        "no end of linesmoke-import: failed b\nsmoke-import: begin c\nboom\n"
+    )
+    assert parts(log) == {
+        "a": ("ok", "hello"),
+        "b": ("failed", "Traceback\nno end of line"),
+        "c": ("", "boom"),
+    }
+
+
+def test_an_entry_accepts_its_name_and_error_only(monkeypatch):
+    module = script("smoke_import", monkeypatch)
+    entry = {"name": "vllm.*_C", "error": "libcuda.so.1", "reason": "x"}
+    broken = module.Attempt("ImportError: libcuda.so.1: cannot open", "")
+    other = module.Attempt("ImportError: undefined symbol: _ZN5torch", "")
+    assert module.accepts(entry, "vllm._C", broken)
+    assert not module.accepts(entry, "vllm._C", other)
+    assert not module.accepts(entry, "vllm.other", broken)
+    assert module.idle([entry], {"vllm._C": broken}) == []
+    assert "nothing fails so" in module.idle([entry], {"vllm._C": module.Attempt("", "")})[0]
+
+
+def test_an_entry_may_ask_for_the_cause_in_the_log(monkeypatch):
+    """Some packages say the same last word whatever the cause was."""
+    module = script("smoke_import", monkeypatch)
+    entry = {"name": "sgl_kernel*", "error": "common_ops", "log": "libcuda.so.1", "reason": "x"}
+    last = "No module named 'common_ops'"
+    assert module.accepts(
+        entry, "sgl_kernel", module.Attempt(last, f"libcuda.so.1: cannot\n{last}")
+    )
+    assert not module.accepts(
+        entry, "sgl_kernel", module.Attempt(last, "undefined symbol: _ZN5torch")
+    )
+
+
+def test_an_entry_for_want_of_a_driver_may_be_idle_beside_one(monkeypatch):
+    module = script("smoke_import", monkeypatch)
+    entry = {"name": "vllm._C", "error": "libcuda.so.1", "reason": "x", "needs": "driver"}
+    well = {"vllm._C": module.Attempt("", "")}
+    monkeypatch.setattr(module, "has_driver", lambda: True)
+    assert module.idle([entry], well) == []
+    monkeypatch.setattr(module, "has_driver", lambda: False)
+    assert len(module.idle([entry], well)) == 1
+
+
+def test_status_and_log_give_the_verdict(monkeypatch):
+    run = script("run", monkeypatch)
+    assert run.verdict(0, "noise\ndone\n", 1) == ("passed", "done")
+    assert run.verdict(run.SKIPPED, "no trl here", 1) == ("skipped", "no trl here")
+    assert run.verdict(1, LINKER, 1)[1].startswith("/usr/bin/ld: cannot find")
+    assert run.verdict(3, "", 1) == ("failed", "ended with status 3 and said nothing")
+    assert (
+        run.verdict(-11, CRASH, 1)[1] == "killed by SIGSEGV: Fatal Python error: Segmentation fault"
+    )
+    assert run.verdict(None, "step 1\n", 60)[1] == "not done after 60 s; last said: step 1"
+    waiting = f"{ENGINE}INFO waiting for the engine\n"
+    told = run.verdict(None, waiting, 60)[1]
+    assert told.startswith("not done after 60 s; last said: INFO waiting for the engine; its log")
+    assert "its log has: ValueError: No memory for" in told
+
+
+def test_a_long_log_keeps_both_ends(monkeypatch):
+    clipped = script("run", monkeypatch).clip("first" + "x" * 1000 + "last", 100)
+    assert clipped.startswith("first")
+    assert clipped.endswith("last")
+    assert len(clipped) < 200
+
+
+def test_every_case_has_its_script_and_every_script_its_case(monkeypatch):
+    run = script("run", monkeypatch)
+    cases = [case for tier in run.TIERS.values() for case in tier]
+    assert len(cases) == len({(case.script, case.arguments) for case in cases})
+    assert {case.script for case in cases} == {
+        path.name for tier in run.TIERS for path in SCRIPTS.glob(f"{tier}_*.py")
+    }
+    for tier in run.TIERS.values():
+        assert len(tier) == len({case.name for case in tier})
+
+
+@pytest.mark.parametrize("tier", ["gpu", "multi-gpu"])
+def test_a_tier_for_gpus_starts_nothing_without_its_gate(tier, monkeypatch):
+    first, *rest = script("run", monkeypatch).TIERS[tier]
+    assert first.gate
+    assert not any(case.gate for case in rest)
+
+
+def test_verls_own_figures_are_read(monkeypatch):
+    logged = script("gpu_verl", monkeypatch).logged
+    log = (
+        "(TaskRunner pid=9) step:1 - actor/grad_norm:np.float64(1.5) - actor/pg_loss:-2.5e-05"
+        " - critic/score/mean:0.25 - actor/entropy:nan - perf/total_num_tokens:300\n"
+    )
+    keys = ("actor/grad_norm", "actor/pg_loss", "critic/score/mean", "perf/total_num_tokens")
+    assert [logged(log, key) for key in keys] == [1.5, -2.5e-05, 0.25, 300]
+    assert math.isnan(logged(log, "actor/entropy"))
+    assert logged(log, "actor/loss") is None
+
+
+def test_verl_is_told_what_this_version_needs(monkeypatch):
+    module = script("gpu_verl", monkeypatch)
+    words = module.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"))
+    assert "++actor_rollout_ref.model.override_config.attn_implementation=sdpa" in words
+    assert "++actor_rollout_ref.rollout.load_format=safetensors" in words
+    assert "++trainer.use_v1=False" in words  # transfer_queue is not installed here
+
+
+def test_allowed_failures_carry_reasons():
+    document = json.loads((SCRIPTS / "allowed.json").read_text())
+    lists = {"requirements", "entry points", "imports"}
+    assert document.keys() == lists | {"about"}
+    for entry in [entry for name in lists for entry in document[name]]:
+        assert len(entry["reason"]) > 20, entry
+        assert entry["error"], entry
+        assert entry.keys() <= {"package", "versions", "name", "error", "log", "needs", "reason"}
+        assert entry.get("needs", "driver") == "driver"
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [("vllm", "vllm.*"), ("unsloth", "unsloth*"), ("unsloth-zoo", "unsloth_zoo*")],
+)
+def test_the_driver_is_missed_by_every_version_that_is_locked(package, name):
+    """By each for itself: a vLLM without kernels, such as those of these tests, misses nothing."""
+    entries = json.loads((SCRIPTS / "allowed.json").read_text())["imports"]
+    mine = [each for each in entries if (each["package"], each["name"]) == (package, name)]
+    locked = {
+        wheel.version
+        for path in (SCRIPTS.parent / "images").glob("*/lock.json")
+        for resolution in lock.read_lock(path.parents[1], path.parent.name).arch.values()
+        for wheel in resolution.wheels
+        if wheel.package == package
+    }
+    assert locked
+    assert {version for each in mine for version in each["versions"]} == locked
+    assert {each["needs"] for each in mine} == {"driver"}
+
+
+def test_the_tests_import_nothing_of_imgbuild():
+    for path in SCRIPTS.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = [alias.name for alias in getattr(node, "names", []) if hasattr(alias, "name")]
+            modules = [*named, getattr(node, "module", None) or ""]
+            assert not any(name.partition(".")[0] == "imgbuild" for name in modules), path
+
+
+def test_the_expectation_is_what_the_lock_has():
+    expected = run.expectation(samples.lock(samples.wheel("trl", "0.18.2")), Arch.X86_64)
+    assert expected.packages == {"pip": "1.0", "torch": "2.6.0", "trl": "0.18.2"}
+    assert expected.debian == ("bash", "python3")
+    assert (expected.prefix, expected.cache) == ("/opt/venv", "/var/cache/imgbuild")
+    with pytest.raises(InputError, match="no arm64"):
+        run.expectation(samples.lock(), Arch.ARM64)
+
+
+def test_the_tests_travel_as_a_tar_with_their_expectation():
+    expected = run.expectation(samples.lock(), Arch.X86_64)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(run.tar(expected)))) as archive:
+        names = archive.getnames()
+        written = archive.extractfile("expect.json")
+        assert written is not None
+        read = codec.decode(written.read(), run.Expectation, file="expect.json")
+        assert all(member.uid == 0 and member.mode in (0o644, 0o755) for member in archive)
+    assert read == expected
+    assert {path.name for path in SCRIPTS.iterdir() if path.is_file()} < set(names)
+
+
+CASES = (
+    Case(name="import torch", outcome="passed", seconds=1.5, message="torch", log="log"),
+    Case(name="import vllm", outcome="failed", seconds=2.0, message="a < b", log="nul \x00 ]]>"),
+    Case(name="import vllm: vllm._C", outcome="skipped", seconds=0.0, message="no driver"),
+)
+
+
+def answer(cases: tuple[Case, ...], status: int, *, tier: str = "static") -> Result:
+    document = run.Document(format=run.FORMAT, tier=tier, python="3.11", cases=cases)
+    return Result(status, msgspec.json.encode(document).decode(), "talk")
+
+
+def test_a_report_is_read():
+    expected = run.expectation(samples.lock(), Arch.X86_64)
+    report = run.read_report(answer(CASES, 1), expected, "static")
+    assert report == Report(target="small", arch=Arch.X86_64, tier="static", cases=CASES)
+    assert not report.ok
+    assert run.read_report(answer(CASES[:1], 0), expected, "static").ok
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (Result(1, "", "python: not found\n"), "did not run.*\n.*python: not found"),
+        (Result(0, "{}", ""), "did not run"),
+        (answer(CASES[:1], 0, tier="cpu"), "answered tier cpu"),
+        (answer(CASES[:1], 1), "status 1, and their report has 1 passed, 0 failed"),
+        (answer(CASES, 0), "status 0, and their report has 1 passed, 1 failed"),
+        (answer((), 0), "status 0, and their report has 0 passed"),
+        (answer(CASES[2:], 0), "status 0, and their report has 0 passed, 0 failed, 1 skipped"),
+    ],
+)
+def test_a_report_that_lies_or_is_none_is_refused(result, words):
+    expected = run.expectation(samples.lock(), Arch.X86_64)
+    with pytest.raises(WorkFailed, match=words):
+        run.read_report(result, expected, "static")
+
+
+def test_nothing_but_skips_is_a_failure():
+    expected = run.expectation(samples.lock(), Arch.X86_64)
+    report = run.read_report(answer(CASES[2:], 1), expected, "static")
+    assert not run.succeeded(report)
+    assert run.succeeded(run.read_report(answer(CASES[:1], 0), expected, "static"))
+
+
+def test_junit_counts_and_escapes():
+    report = Report(target="small", arch="x86_64", tier="static", cases=CASES)
+    suite = ElementTree.fromstring(junit.document([report]))[0]
+    counts = {key: suite.attrib[key] for key in ("tests", "failures", "skipped", "time")}
+    assert counts == {"tests": "3", "failures": "1", "skipped": "1", "time": "3.500"}
+    failure = suite[1].find("failure")
+    assert failure is not None
+    assert failure.attrib["message"] == "a < b"
+    assert suite[1].findtext("system-out") == "nul \ufffd ]]>"
+    assert suite[2].find("skipped") is not None
+    assert [child.tag for child in suite[0]] == ["system-out"]
+
+
+def test_people_see_what_failed_and_was_skipped(capsys, monkeypatch):
+    report = Report(target="small", arch="x86_64", tier="static", cases=CASES)
+    monkeypatch.setattr(console, "verbosity", 0)
+    run.show(report)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "1 passed, 1 failed, 1 skipped" in said
+    assert "import vllm" in said
+    assert "import torch" in said
+    assert "2.0" in said
+
+
+def test_people_see_the_end_of_a_failed_cases_log_and_all_of_it_with_v(capsys, monkeypatch):
+    log = "\n".join(f"line {number}." for number in range(100))
+    failed = Case(name="nccl", outcome="failed", seconds=3, message="no peers", log=log)
+    quick = [Case(name=f"import p{number}", outcome="passed", seconds=0.1) for number in range(9)]
+    report = Report(target="small", arch="x86_64", tier="gpu", cases=(failed, *quick))
+    monkeypatch.setattr(console, "verbosity", 0)
+    run.show(report)
+    said = capsys.readouterr().err
+    assert "line 99." in said
+    assert "line 69." not in said
+    assert "9 more, under 1 s each" in said
+    assert "import p3" not in said
+    monkeypatch.setattr(console, "verbosity", 1)
+    run.show(report)
+    said = capsys.readouterr().err
+    assert "line 0." in said
+    assert "import p3" in said

@@ -1,0 +1,292 @@
+"""smoke_tests/doctor.py: each trouble of a cluster is found, and told with what to do."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import socket
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.sourcecode import module_of
+
+SCRIPT = Path(__file__).parents[3] / "smoke_tests/doctor.py"
+EVERY = ("HOME", "TMPDIR", "RAY_TMPDIR", "HF_HUB_OFFLINE", "SLURM_CPUS_PER_TASK", "HTTPS_PROXY",
+         "https_proxy", "TRITON_CACHE_DIR")  # fmt: skip
+
+
+@pytest.fixture(name="doctor")
+def _doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The script as a module, in an environment that has nothing wrong."""
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    module = module_of(SCRIPT)
+    for name in (*EVERY, *module.WRITTEN):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return module
+
+
+def told(findings: object) -> list[tuple[str, str]]:
+    return [(one.severity, f"{one.message}: {one.remedy}") for one in findings]  # type: ignore[attr-defined]
+
+
+def worst(findings: object) -> tuple[str, str]:
+    order = ("note", "warning", "error")
+    return max(told(findings), key=lambda one: order.index(one[0]))
+
+
+def test_a_package_from_elsewhere_is_an_error(doctor, tmp_path, monkeypatch):
+    (tmp_path / "verl.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    severity, text = worst(doctor.packages())
+    assert severity == "error"
+    assert f"verl is imported from {tmp_path}/verl.py" in text
+    assert "unset PYTHONPATH" in text
+
+
+def test_a_package_of_the_home_is_told_as_such(doctor, tmp_path, monkeypatch):
+    (tmp_path / "verl.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(doctor.site, "ENABLE_USER_SITE", True)
+    monkeypatch.setattr(doctor.site, "getusersitepackages", lambda: str(tmp_path))
+    severity, text = worst(doctor.packages())
+    assert severity == "error"
+    assert "PYTHONNOUSERSITE=1" in text
+
+
+def test_a_user_without_a_name(doctor, monkeypatch):
+    def nobody() -> str:
+        raise KeyError
+
+    monkeypatch.setattr(doctor.getpass, "getuser", nobody)
+    severity, text = worst(doctor.user())
+    assert severity == "error"
+    assert "set USER and LOGNAME" in text
+
+
+def test_a_home_that_takes_no_file(doctor, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "file/home"))
+    severity, text = worst(doctor.folders())
+    assert severity == "error"
+    assert f"HOME: cannot write to {tmp_path}/file/home: Not a directory" in text
+
+
+def test_bytecode_of_a_wheel_is_read_alone(doctor, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(doctor.sys, "prefix", str(tmp_path))
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "file/bytecode"))
+    assert worst(doctor.folders())[0] == "note"
+    monkeypatch.setattr(doctor.sys, "prefix", str(tmp_path / "other"))
+    severity, text = worst(doctor.folders())
+    assert severity == "error"
+    assert "PYTHONPYCACHEPREFIX: cannot write" in text
+
+
+def test_kernels_on_a_disk_that_runs_nothing(doctor, tmp_path, monkeypatch):
+    real = os.statvfs
+
+    class NoExec:
+        f_flag = os.ST_NOEXEC
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(
+        doctor.os, "statvfs", lambda place: NoExec() if place == str(tmp_path) else real(place)
+    )
+    found = [text for severity, text in told(doctor.folders()) if severity == "error"]
+    assert f"TRITON_CACHE_DIR: {tmp_path} is mounted noexec" in found[0]
+
+
+def test_a_name_of_tmp_that_is_too_long_for_ray(doctor, tmp_path, monkeypatch):
+    place = tmp_path / ("x" * 80)
+    place.mkdir()
+    monkeypatch.setenv("RAY_TMPDIR", str(place))
+    severity, text = told(doctor.temporary())[0]
+    assert severity == "warning"
+    assert "bytes of 107" in text
+
+
+def test_a_small_tmp(doctor, monkeypatch):
+    monkeypatch.setattr(doctor, "LEAST_TEMPORARY", 1 << 60)
+    severity, text = worst(doctor.temporary())
+    assert severity == "warning"
+    assert "apptainer --bind SCRATCH:/tmp" in text
+
+
+def test_shared_memory_is_advised_or_demanded(doctor, monkeypatch):
+    assert worst(doctor.shared_memory(1 << 60))[0] == "error"
+    monkeypatch.setattr(doctor, "LEAST_SHARED", 1 << 60)
+    severity, text = worst(doctor.shared_memory(0))
+    assert severity == "warning"
+    assert "--shm-size" in text
+    assert worst(doctor.shared_memory(1))[0] == "note"
+
+
+def test_few_files(doctor):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+    try:
+        severity, text = told(doctor.limits())[0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert severity == "warning"
+    assert "512 open files are allowed" in text
+    assert "ulimit -n $(ulimit -Hn)" in text
+
+
+def test_few_threads(doctor, monkeypatch):
+    monkeypatch.setattr(doctor, "_start_threads", lambda _: 40)
+    severity, text = worst(doctor.limits())
+    assert severity == "error"
+    assert "only 40 threads can be started" in text
+    assert "ulimit -u $(ulimit -Hu)" in text
+
+
+def test_threads_are_really_started_and_ended(doctor, monkeypatch):
+    start = doctor.threading.Thread.start
+    left = [3]
+
+    def refusing(thread: object) -> None:
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+
+    before = doctor.threading.active_count()
+    assert doctor._start_threads(8) == 8
+    monkeypatch.setattr(doctor.threading.Thread, "start", refusing)
+    assert doctor._start_threads(8) == 3
+    assert doctor.threading.active_count() == before
+
+
+def test_fewer_cores_than_ray_would_count(doctor, monkeypatch):
+    monkeypatch.setattr(doctor.os, "cpu_count", lambda: 128)
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
+    severity, text = worst(doctor.cores())
+    assert severity == "warning"
+    assert "register with the raylet: ray start --num-cpus=1" in text
+
+
+def test_no_driver(doctor, monkeypatch):
+    def absent(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", absent)
+    assert worst(doctor.driver(0))[0] == "note"
+    severity, text = worst(doctor.driver(1))
+    assert severity == "error"
+    assert "apptainer: --nv" in text
+
+
+def test_models_on_a_network_disk(doctor, monkeypatch):
+    monkeypatch.setattr(doctor, "_disk", lambda _: "nfs4")
+    severity, text = worst(doctor.model_disk())
+    assert severity == "warning"
+    assert "imgbuild slurm --stage" in text
+
+
+def test_the_kind_of_a_disk_is_that_of_its_innermost_mount(doctor):
+    assert doctor._disk("/proc/self") == "proc"
+    assert doctor._disk("/") != ""
+
+
+def test_no_network(doctor, monkeypatch):
+    def nothing(*_: object) -> None:
+        raise socket.gaierror
+
+    monkeypatch.setattr(doctor.socket, "getaddrinfo", nothing)
+    severity, text = worst(doctor.network())
+    assert severity == "warning"
+    assert "HF_HUB_OFFLINE=1" in text
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert worst(doctor.network())[0] == "note"
+
+
+def test_a_check_that_cannot_be_made_ends_no_other(doctor, monkeypatch, capsys):
+    def broken(*_: object) -> None:
+        raise OSError("no mounts here")
+
+    monkeypatch.setattr(doctor, "_disk", broken)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    status = doctor.main(["--json"])
+    document = json.loads(capsys.readouterr().out)
+    found = {one["check"]: one for one in document["findings"]}
+    assert found["model disk"]["severity"] == "warning"
+    assert "no mounts here" in found["model disk"]["message"]
+    assert found["network"]["severity"] == "note"
+    errors = [one for one in document["findings"] if one["severity"] == "error"]
+    assert status == int(bool(errors))
+
+
+def test_a_driver_that_could_not_be_asked_has_not_passed(doctor, monkeypatch, capsys):
+    def broken(_: object) -> None:
+        raise AttributeError("undefined symbol: cuInit")
+
+    monkeypatch.setattr(doctor, "driver", broken)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for gpus, severity in ((1, "error"), (0, "warning")):
+        status = doctor.main(["--json", f"--gpus={gpus}"])
+        document = json.loads(capsys.readouterr().out)
+        [found] = [one for one in document["findings"] if one["check"] == "driver"]
+        assert found["severity"] == severity
+        assert "undefined symbol: cuInit" in found["message"]
+        assert status == 1 or not gpus
+
+
+def test_a_tmp_that_takes_no_file_is_told_whatever_else_does(doctor, tmp_path, monkeypatch):
+    unwritable = doctor._unwritable
+    monkeypatch.setattr(
+        doctor, "_unwritable", lambda place: "Read-only" if place == "/tmp" else unwritable(place)
+    )
+    monkeypatch.setattr(doctor.tempfile, "tempdir", str(tmp_path))
+    severity, text = worst(doctor.folders())
+    assert severity == "error"
+    assert "/tmp: cannot write to /tmp: Read-only" in text
+    assert told(doctor.temporary())[0][1].startswith("/tmp has ")
+
+
+def test_a_check_that_does_not_end_stops_no_other(doctor, monkeypatch):
+    never = doctor.threading.Event()
+
+    def hanging(_: object) -> object:
+        yield doctor.Finding("driver", "note", "seen before")
+        never.wait()
+
+    monkeypatch.setattr(doctor, "driver", hanging)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(doctor, "PATIENCE", 0.5)
+    found = [one for one in doctor.examine(0, 0) if one.check in ("driver", "network")]
+    never.set()
+    assert [(one.check, one.severity) for one in found[:2]] == [
+        ("driver", "note"),
+        ("driver", "warning"),
+    ]
+    assert "no answer within" in found[1].message
+    assert found[2].check == "network"
+
+
+def test_checks_are_made_at_once(doctor, monkeypatch):
+    """Each ends when the others have begun: one after another, the first would be given up."""
+    met = doctor.threading.Barrier(3)
+
+    def meeting(*_: object) -> object:
+        met.wait()
+        yield doctor.Finding("meeting", "note", "met")
+
+    for name in ("driver", "model_disk", "network"):
+        monkeypatch.setattr(doctor, name, meeting)
+    found = doctor.examine(0, 0)
+    assert [one.message for one in found].count("met") == 3
+    assert not [one for one in found if "no answer within" in one.message]
+
+
+@pytest.mark.parametrize("world", [1, 8, 64, 181, 192, 256, 4096])
+def test_sums_of_the_all_reduce_are_exact_however_they_are_added(world):
+    module = module_of(SCRIPT.with_name("check_reduce.py"))
+    share = world * (world + 1) // 2
+    assert 2 <= module.modulus(share) <= 1024
+    assert (module.modulus(share) - 1) * share <= 2**24

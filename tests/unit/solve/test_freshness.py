@@ -1,0 +1,74 @@
+"""What lies behind unnoticed, what is held by a requirement, what the cut-off holds back."""
+
+import datetime
+from contextlib import ExitStack
+
+import pytest
+from packaging.version import Version
+
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.index.candidates import Rules
+from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.server import Catalogue
+from imgbuild.solve.freshness import held_back, lags
+from imgbuild.solve.uv import Chosen
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+from tests.localindex import LocalIndex
+from tests.servers import Site, serve
+
+
+@pytest.fixture
+def ask(tmp_path):
+    index = LocalIndex()
+    index.wheel("hydra", "0.11", uploaded="2019-12-01")
+    index.wheel("hydra", "1.3", uploaded="2023-02-01")
+    index.wheel("hydra", "9.0", uploaded="2026-02-01")
+    index.wheel("open", "1.0", ["hydra"])
+    index.wheel("caps", "1.0", ["hydra<1"])
+    with ExitStack() as stack:
+        site = stack.enter_context(serve(Site(files=index.site_files())))
+        http = Http(attempts=1)
+        indexes = Indexes(
+            {"pypi": Place(name="pypi", address=site.url("simple"))}, {}, "pypi", http
+        )
+
+        def catalogue(pins):
+            tags = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+            rules = Rules(as_of=datetime.date(2025, 6, 20), tags=tags, pins=pins)
+            return Catalogue(indexes, rules, http, Store.open(tmp_path / "cache"))
+
+        yield catalogue
+
+
+def found(catalogue, via):
+    chosen = [
+        Chosen(package="hydra", version="0.11", via=(via,)),
+        Chosen(package=via, version="1.0"),
+    ]
+    offers = {
+        item.package: offer
+        for item in chosen
+        if (offer := catalogue.chosen(item.package, Version(item.version)))
+    }
+    return [str(lag) for lag in lags(catalogue, chosen, offers)]
+
+
+def test_what_nothing_asks_to_be_old_is_told(ask):
+    assert found(ask({}), "open") == [
+        "hydra 0.11 is of 2019-12, and 1.3 of 2023-02 was to be had, asked for by open"
+    ]
+
+
+def test_what_a_requirement_holds_is_no_lag(ask):
+    assert found(ask({}), "caps") == []
+
+
+def test_a_pin_is_no_lag(ask):
+    assert found(ask({"hydra": "0.11"}), "open") == []
+
+
+def test_what_the_cut_off_holds_back(ask):
+    chosen = [Chosen(package="hydra", version="1.3"), Chosen(package="open", version="1.0")]
+    assert held_back(ask({}), chosen) == (("hydra", "1.3", "9.0"),)

@@ -1,0 +1,135 @@
+"""Refusals: the words for each way in which a pin cannot be had, and what is nearest."""
+
+import datetime
+
+import pytest
+from packaging.version import Version
+
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import WorldImpossible
+from imgbuild.index.candidates import Rules
+from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.server import Catalogue
+from imgbuild.solve import refusal, solve
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+from tests import samples
+from tests.localindex import LocalIndex, sdist_bytes
+from tests.servers import Site, serve
+
+LINUX = "cp311-cp311-manylinux_2_17"
+
+
+@pytest.fixture
+def index():
+    made = LocalIndex()
+    made.wheel("late", "1.0", uploaded="2025-01-01")
+    made.wheel("late", "2.0", uploaded="2025-07-01")
+    made.wheel("x86only", "1.0", tag=f"{LINUX}_aarch64")
+    made.wheel("x86only", "2.0", tag=f"{LINUX}_x86_64")
+    made.wheel("x86only", "2.0", tag="cp311-cp311-win_amd64")
+    made.wheel("oldpython", "1.0", tag="cp310-cp310-manylinux_2_17_aarch64")
+    made.wheel("yanked", "1.0", yanked=True)
+    made.wheel("yanked", "1.1")
+    made.add("source", "source-1.0.tar.gz", sdist_bytes("source", "1.0", {}))
+    return made
+
+
+@pytest.fixture
+def reason(index, tmp_path):
+    with serve(Site(files=index.site_files())) as site:
+
+        def ask(package, version, arch=Arch.ARM64):
+            rules = Rules(
+                as_of=datetime.date(2025, 6, 20),
+                tags=Tags(python="3.11", glibc="2.36", arch=arch),
+                pins={package: version},
+            )
+            place = Place(name="pypi", address=site.url("simple"))
+            http = Http(attempts=1)
+            indexes = Indexes({"pypi": place}, {}, "pypi", http)
+            found = Catalogue(indexes, rules, http, Store.open(tmp_path / "cache"))
+            reasons = refusal.of_pins(found)
+            assert len(reasons) <= 1
+            return reasons[0] if reasons else None
+
+        yield ask
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "words"),
+    [
+        ("late", "1.0", None),
+        ("yanked", "1.0", None),
+        (
+            "late", "2.0",
+            ("late 2.0: its wheel was uploaded 2025-07-01, not before the cut-off 2025-06-20;"
+            " nearest that fits: 1.0"),
+        ),
+        (
+            "x86only", "2.0",
+            ("x86only 2.0: no Linux aarch64 wheel (it has Linux x86_64, Windows amd64);"
+            " nearest that fits: 1.0"),
+        ),
+        (
+            "oldpython", "1.0",
+            ("oldpython 1.0: no wheel for Python 3.11 and glibc 2.36 among its Linux aarch64 wheels"
+            " (it has Linux aarch64, Python cp310); no version of it fits"),
+        ),
+        (
+            "source", "1.0",
+            ("source 1.0: only an sdist exists, and sdists: of the matrix does not list source;"
+            " no version of it fits"),
+        ),
+        ("late", "1.5", "late 1.5: the index pypi has no such version; nearest that fits: 1.0"),
+        ("absent", "1.0", "absent: the index pypi has no such package"),
+    ],
+)  # fmt: skip
+def test_why_a_pin_cannot_be_had(reason, package, version, words):
+    assert reason(package, version) == words
+
+
+def test_nearest_versions_are_final_ones_on_both_sides():
+    known = [Version(text) for text in ("1.0", "1.2", "2.0", "2.0rc1", "1.9a1")]
+    assert refusal.nearest(Version("1.5"), known) == ("1.2", "2.0")
+    assert refusal.nearest(Version("3"), [Version("3.1a1")]) == ("3.1a1",)
+    assert refusal.nearest(Version("3"), []) == ()
+
+
+def test_an_excluded_architecture_is_refused_with_its_reason_and_other_targets():
+    matrix = samples.matrix(exclude={Arch.ARM64: "torch has no CUDA there"})
+    matrix.targets["other"] = samples.matrix(arch=(Arch.ARM64,)).targets["small"]
+    with pytest.raises(WorldImpossible, match="small cannot be built for arm64") as caught:
+        solve.refuse_excluded(matrix, "small", Arch.ARM64)
+    assert caught.value.reasons == ("torch has no CUDA there",)
+    assert caught.value.hint == "targets that have arm64: other"
+    solve.refuse_excluded(matrix, "small", Arch.X86_64)
+
+
+def test_the_resolvers_tree_becomes_lines():
+    text = (
+        "  \u00d7 No solution found when resolving dependencies:\n"
+        "  \u2570\u2500\u25b6 Because a==1 depends on b>=2 and c==1 depends on b<2, we can\n"
+        "      conclude that a==1 and c==1 are incompatible.\n"
+        "      And because you require a==1 and c==1, your requirements are unsatisfiable.\n"
+    )
+    assert refusal.of_resolver(text) == (
+        (
+            "Because a==1 depends on b>=2 and c==1 depends on b<2, we can conclude that a==1 and"
+            " c==1 are incompatible."
+        ),
+        "And because you require a==1 and c==1, your requirements are unsatisfiable.",
+    )
+
+
+def test_a_long_proof_is_cut_in_its_middle_and_hints_of_the_resolver_are_left_out():
+    steps = [f"a{number}==1 depends on a{number + 1}>=2" for number in range(9)]
+    proof = "Because " + ". And because ".join(steps) + ".\n\n      hint: Pre-releases are not"
+    lines = refusal.of_resolver(f"  \u00d7 No solution found:\n  {proof}\n")
+    assert lines[:2] == ("Because a0==1 depends on a1>=2.", "And because a1==1 depends on a2>=2.")
+    assert lines[2] == "… 4 steps of the resolver's proof …"
+    assert lines[-1] == "And because a8==1 depends on a9>=2."
+    assert len(lines) == refusal.STEPS
+    (line,) = refusal.of_resolver("Because " + "any of: a, " * 99)
+    assert (len(line), line[-1]) == (refusal.LINE, "…")

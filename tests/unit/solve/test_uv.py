@@ -1,0 +1,31 @@
+"""Reading what uv writes."""
+
+from imgbuild.solve.uv import DEFAULT_INDEX, PIP_INDEX, parse
+
+
+def test_requirements_with_their_askers():
+    text = (
+        "torch==2.6.0+cu124   # via -r -, vllm\nZope.Interface==7.0\n# a comment\n--index-url x\n"
+    )
+    found = parse(text)
+    assert [(item.package, item.version, item.via) for item in found] == [
+        ("torch", "2.6.0+cu124", ("vllm",)),
+        ("zope-interface", "7.0", ()),
+    ]
+
+
+def test_the_address_of_the_index_is_found():
+    text = "--index-url https://user:word@index.example/simple\n"
+    found = DEFAULT_INDEX.search(text)
+    assert found
+    assert found[1] == "https://user:word@index.example/simple"
+
+
+def test_pips_configuration():
+    text = (
+        ":env:.index-url='https://a.example/simple'\nglobal.index-url='https://b.example/simple'\n"
+    )
+    assert dict(PIP_INDEX.findall(text)) == {
+        ":env:": "https://a.example/simple",
+        "global": "https://b.example/simple",
+    }

@@ -1,0 +1,69 @@
+"""Many things at once: order, the first failure, an interrupt."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+
+import pytest
+
+from imgbuild.errors import FetchFailed, Interrupted
+from imgbuild.system import threads
+
+
+def test_what_came_of_each_stands_in_the_order_of_the_items():
+    last = threading.Event()
+
+    def work(item, _):
+        if item == 0:
+            assert last.wait(30)  # ends after all others
+        if item == 9:
+            last.set()
+        return item * item
+
+    assert threads.each(range(10), work, threads=3) == [number**2 for number in range(10)]
+    assert threads.each([], work) == []
+
+
+def test_no_more_threads_than_asked_for():
+    names = set()
+
+    def work(_, __):
+        names.add(threading.current_thread().name)
+
+    threads.each(range(50), work, threads=2)
+    assert 1 <= len(names) <= 2
+
+
+def test_the_first_failure_stops_the_others_and_is_raised():
+    begun, failed = [], threading.Event()
+
+    def work(item, stop):
+        begun.append(item)
+        if item == 1:
+            failed.set()
+            message = "no route"
+            raise FetchFailed(message)
+        assert failed.wait(30)
+        while True:  # a download that never ends asks between its parts
+            stop.check()
+
+    with pytest.raises(FetchFailed, match="no route"):
+        threads.each(range(100), work, threads=2)
+    assert sorted(begun) == [0, 1]
+
+
+def test_an_interrupt_stops_the_threads_and_says_what_is_kept():
+    ended = threading.Event()
+
+    def work(_, stop):
+        _thread.interrupt_main()
+        try:
+            while True:
+                stop.check()
+        finally:
+            ended.set()
+
+    with pytest.raises(Interrupted, match="stopped; all is kept"):
+        threads.each([1], work, kept="all is kept")
+    assert ended.wait(30)

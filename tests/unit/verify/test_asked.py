@@ -1,0 +1,184 @@
+"""What an option of `imgbuild verify` asks for, and who can write to the registry took away.
+
+One DELETE is the commonest downgrade there is: what is asked for and cannot be checked fails. And
+what is built again is only a lock that was not refused, for a build runs what the lock chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from imgbuild.attest import bundle, provenance
+from imgbuild.attest.sbom import cyclonedx, spdx
+from imgbuild.attest.signing import forms, statements, stored
+from imgbuild.attest.signing.keys import PrivateKey
+from imgbuild.errors import FetchFailed
+from imgbuild.oci.documents import INDEX
+from imgbuild.values import Arch
+from imgbuild.verify import expected_lock
+from imgbuild.verify.checks import Outcome
+from tests.registries import named
+from tests.unit import verified
+from tests.unit.registry_project import BOTH, NAME
+from tests.unit.verified import OF_A_LOCK, World, own
+
+ARM = Arch.ARM64
+
+
+@pytest.fixture(name="whole", scope="module")
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    yield from verified.make(tmp_path_factory.mktemp("verifying"))
+
+
+@pytest.fixture(name="world")
+def _world(whole: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    return verified.use(whole, monkeypatch, tmp_path)
+
+
+# -- what is asked for and taken away
+
+
+def test_without_a_lock_what_a_key_asks_for_fails(world):
+    world.remove(bundle.ARTIFACT_TYPE, world.top)
+    found = world.failed()
+    assert set(found) == {"lock", *OF_A_LOCK}
+    assert found["lock"] == (
+        "none is attached; name one with --target or --lock; --key asks for this check"
+    )
+    assert found["provenance"].endswith("no lock to hold it against; --key asks for this check")
+
+
+def test_without_a_lock_what_other_options_ask_for_fails(world):
+    built = Builds()
+    world.remove(bundle.ARTIFACT_TYPE, world.top)
+    found = world.failed(key=None, builder=provenance.LOCAL_BUILDER, rebuild=built)
+    assert set(found) == {"provenance", "rebuild"}
+    assert found["provenance"].endswith("--builder asks for this check")
+    assert found["rebuild"].endswith("--rebuild asks for this check")
+    assert built.locks == []
+
+
+def test_blobs_are_read_without_a_lock(world):
+    world.remove(bundle.ARTIFACT_TYPE, world.top)
+    found = world.checks(key=None, whole=True)
+    passed = {name for name, (how, _) in found.items() if how is Outcome.PASSED}
+    assert passed == {"layer sizes", "layer bytes"}
+    layer = world.sealed.arch[ARM].layers[1].digest
+    world.flip_blob(world.place.registry.blobs[NAME, layer])
+    assert layer in world.failed(key=None, whole=True)["layer bytes"]
+
+
+def test_blobs_of_an_image_that_names_none_are_not_found_good(world):
+    data = b'{"schemaVersion":2,"mediaType":"%s","manifests":[]}' % INDEX.encode()
+    world.place.registry.manifests[NAME, named(data)] = (data, INDEX)
+    world.place.registry.tags[NAME, BOTH] = named(data)
+    assert set(world.failed(key=None, whole=True)) == {"layer sizes", "layer bytes"}
+
+
+@pytest.mark.parametrize("form", ["attached", "signed", "both"])
+def test_a_provenance_that_is_taken_away(world, form):
+    if form != "signed":
+        world.remove(provenance.MEDIA_TYPE, world.top)
+    if form != "attached":
+        world.unsign(world.top, kinds=(statements.PROVENANCE,))
+    held = own(world)
+    asked = {"key": None, "builder": provenance.LOCAL_BUILDER}
+    # Signed it lies in an envelope too, so that what is attached may go.
+    assert set(world.failed(own=held)) == (set() if form == "attached" else {"provenance"})
+    assert set(world.failed(own=held, **asked)) == ({"provenance"} if form == "both" else set())
+    assert world.failed(own=held, key=None) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "predicate", "check"),
+    [
+        (cyclonedx.MEDIA_TYPE, statements.CYCLONEDX, "SBOM CycloneDX arm64"),
+        (spdx.MEDIA_TYPE, statements.SPDX, "SBOM SPDX arm64"),
+    ],
+)
+def test_an_sbom_that_is_taken_away(world, kind, predicate, check):
+    world.remove(kind, world.arm)
+    world.unsign(world.arm, kinds=(predicate,))
+    for held in (None, own(world)):
+        found = world.failed(own=held)
+        assert check in found
+        assert "none is attached; --key asks for this check" in found[check]
+    assert world.failed(key=None) == {}
+
+
+def test_a_statement_that_nobody_checked_is_read_where_none_is_attached(world):
+    """Without a key a signature's envelope is as good as an attachment: it is held to the lock."""
+    world.remove(cyclonedx.MEDIA_TYPE, world.arm)
+    assert world.failed(key=None) == {}
+    world.unsign(world.arm, kinds=(statements.CYCLONEDX,))
+    said = statements.of([world.arm.digest], statements.CYCLONEDX, {"bomFormat": "CycloneDX"})
+    bundle = forms.bundle(statements.seal(said, world.key), world.key.public.hint)
+    stored.put_bundle(world.client, world.repository, world.arm, bundle, statements.CYCLONEDX)
+    found = world.failed(key=None)
+    assert "is not what follows from the lock" in found["SBOM CycloneDX arm64"]
+
+
+# -- built again
+
+
+class Builds:
+    """Stands where locks are built again, and notes which were: the build has tests of its own."""
+
+    def __init__(self) -> None:
+        self.locks: list[str] = []
+
+    def __call__(self, held: expected_lock.Known, arches: Sequence[Arch]) -> str:
+        self.locks.append(held.sha256)
+        return f"built for {', '.join(arches)}"
+
+
+def test_a_trusted_lock_is_built_again(world):
+    for wanted in ({}, {"key": None}, {"key": None, "own": own(world)}):
+        built = Builds()
+        assert world.checks(rebuild=built, **wanted)["rebuild"] == (
+            Outcome.PASSED,
+            "built for arm64, x86_64",
+        )
+        assert built.locks == [own(world).sha256]
+
+
+def test_a_lock_that_the_key_did_not_name_is_not_built(world):
+    """A build runs code of packages that the lock chooses."""
+    built = Builds()
+    other = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
+    found = world.failed(key=other.public, rebuild=built)
+    assert found["rebuild"] == (
+        "not built: whose lock it is was refused; --rebuild asks for this check"
+    )
+    world.unsign(world.top, kinds=(statements.PROVENANCE,))
+    assert "rebuild" in world.failed(rebuild=built)
+    assert built.locks == []
+
+
+def test_a_build_that_cannot_be_made_is_a_line_of_its_own(world):
+    """An index is down: what was found before stands, and what was asked for did not pass."""
+
+    def _built(held: expected_lock.Known, arches: Sequence[Arch]) -> str:
+        message = "no route to the index"
+        raise FetchFailed(message, hint="try again")
+
+    found = world.checks(rebuild=_built)
+    assert found["signature"][0] is Outcome.PASSED
+    assert found["rebuild"] == (
+        Outcome.FAILED,
+        "not built: no route to the index (try again); --rebuild asks for this check",
+    )
+
+
+def test_ones_own_lock_of_another_image_is_not_built(world):
+    place = world.place
+    place.push()
+    held = expected_lock.of_project(place.work().project, place.world.lock.target)
+    built = Builds()
+    found = world.failed(key=None, own=held, rebuild=built)
+    assert "the image is not of this lock" in found["rebuild"]
+    assert built.locks == []
