@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from imgbuild.oci import documents as oci_documents
 from imgbuild.oci import layout
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.tar import Kind, Member
@@ -87,7 +88,7 @@ def picture(layers: Sequence[MADE], arch: Arch = Arch.X86_64) -> layout.Image:
     config = documents.config(plan(arch, names), [record.diff_id for record in records])
     return layout.Image(
         config=config,
-        manifest=documents.manifest(config, records),
+        manifest=oci_documents.manifest(config, records),
         layers={record.digest: path for record, path in layers},
     )
 

@@ -15,6 +15,7 @@ from imgbuild.assemble import skeleton
 from imgbuild.lock.lock import Lock, make_lock
 from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.matrix.model import Matrix
+from imgbuild.oci import documents as oci_documents
 from imgbuild.oci import layout
 from imgbuild.oci.tar import Kind, Member
 from imgbuild.plan import documents
@@ -129,7 +130,7 @@ def make_layout(folder: Path, files: Iterable[Path]) -> layout.Layout:
     config = documents.config(_plan(len(made)), [record.diff_id for record in records])
     picture = layout.Image(
         config=config,
-        manifest=documents.manifest(config, records),
+        manifest=oci_documents.manifest(config, records),
         layers={record.digest: path for record, path in made},
     )
     layout.write(folder / "layout", {Arch.X86_64: picture}, "small")

@@ -140,20 +140,12 @@ def test_every_folder_has_a_level():
     assert folders == {name for level in LEVELS for name in level}
 
 
-# Edges that are still to be cut.
-PENDING = {
-    ("lock", "cache"), ("matrix", "cache"), ("oci", "plan"), ("plan", "audit"), ("report", "audit"),
-    ("show", "pipeline"), ("smoke", "show"),
-}  # fmt: skip
-
-
 def test_folders_import_from_lower_levels():
     wrong = [
         f"{name or 'imgbuild'} imports {other}, which is not on a lower level"
         for name in KNOWN
         for other in own_imports(name, KNOWN)
         if other and name and _top(name) != _top(other)
-        and (_top(name), _top(other)) not in PENDING
         and not {_top(name), _top(other)} <= {*ROOT_MODULES}
         and _level(other) >= _level(name) and name != "__main__"
     ]  # fmt: skip
@@ -170,7 +162,7 @@ def test_folders_import_each_other_in_no_circle():
     graph: dict[str, set[str]] = {}
     for name in KNOWN:
         for other in own_imports(name, KNOWN):
-            if _folder(name) != _folder(other) and (_top(name), _top(other)) not in PENDING:
+            if _folder(name) != _folder(other):
                 graph.setdefault(_folder(name), set()).add(_folder(other))
     list(graphlib.TopologicalSorter(graph).static_order())
 

@@ -8,8 +8,6 @@ from typing import Literal
 
 import msgspec
 
-from imgbuild.audit.source.facts import Floors
-
 Tier = Literal["static", "cpu", "gpu", "multi-gpu"]  # of smoke tests, in the order of their needs
 OUTCOMES = ("passed", "failed", "skipped")  # of a case
 
@@ -102,6 +100,24 @@ def passed(cases: Sequence[Case]) -> bool:
 def counts(cases: Sequence[Case]) -> str:
     """How many cases ended in which way, in words."""
     return ", ".join(f"{count(cases, outcome)} {outcome}" for outcome in OUTCOMES)
+
+
+class Floors(msgspec.Struct, frozen=True, kw_only=True):
+    """The least that an image needs of its host.
+
+    `driver` is the oldest that runs it at all; below `driver_full`, the one of the CUDA release,
+    PTX is not compiled and newer functions are absent. `gpu` are compute capabilities ("9.0") that
+    all libraries that everything needs have code for; for those in `gpu_ptx` some have only PTX,
+    which the driver compiles at the first use. `glibc` is the newest version that a wheel's file
+    asks for: a container brings its own, an installation from the same lock does not.
+    """
+
+    cuda: str
+    driver: str = ""
+    driver_full: str = ""
+    gpu: tuple[str, ...] = ()
+    gpu_ptx: tuple[str, ...] = ()
+    glibc: str = ""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

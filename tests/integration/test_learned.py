@@ -13,6 +13,7 @@ from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import WorldImpossible
 from imgbuild.learn import loop
+from imgbuild.learn.constraints_file import add_constraints
 from imgbuild.matrix import constraints
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Wanted
@@ -92,7 +93,7 @@ class Small:
 
     def keep(self, learned):
         self.kept.append(tuple(learned))
-        return constraints.add(self.images, learned, self.store)
+        return add_constraints(self.images, learned, self.store)
 
     def settle(self):
         world = solve.open_world(
@@ -201,7 +202,7 @@ def test_an_old_vllm_without_a_cut_off_gets_what_its_code_can_live_with(tmp_path
         store,
         http,
         (),
-        lambda learned: constraints.add(tmp_path / "images", learned, store),
+        lambda learned: add_constraints(tmp_path / "images", learned, store),
     )
     versions = settled.resolution.versions
     assert versions["vllm"] == "0.8.5.post1"

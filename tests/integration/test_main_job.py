@@ -25,7 +25,8 @@ from imgbuild.lock import lock as locks
 from imgbuild.lock.resolution import Wheel
 from imgbuild.oci import layout
 from imgbuild.oci.unpack import Reader, inflated
-from imgbuild.pipeline import lock_target, targets
+from imgbuild.pipeline import targets
+from imgbuild.plan import current
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import plan
 from imgbuild.values import Arch, digest_of, sha256
@@ -373,5 +374,5 @@ def changed_pin(folder: Path, package: str, version: str) -> Wheel:
             job = layers.Job(layer=layer, record=None, keep=False)
             known[layer.id] = layers.make_layer(job, inputs.store, lambda _: None).record
     floors = {arch: image.floors for arch, image in sealed.arch.items()}
-    lock_target.write_locked(session.project, lock, seals.seal(lock, known, floors))
+    current.write_locked(session.project, lock, seals.seal(lock, known, floors))
     return wheel

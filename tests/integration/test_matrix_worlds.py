@@ -19,7 +19,8 @@ from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.matrix import constraints
 from imgbuild.matrix.load import load
-from imgbuild.pipeline import audit_lock, lock_target
+from imgbuild.pipeline import audit_lock
+from imgbuild.plan import current
 from imgbuild.report import Severity
 from imgbuild.show import status
 from imgbuild.values import Arch
@@ -52,7 +53,7 @@ def test_there_are_targets_to_look_at():
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_target_is_locked_and_its_code_is_clean(name, inputs):
-    lock, sealed = lock_target.read_current(PROJECT, MATRIX, name)
+    lock, sealed = current.read_current(PROJECT, MATRIX, name)
     assert sealed.arch[Arch.X86_64].floors is not None
     known = constraints.read(PROJECT.images)
     report = audit_lock.audit_lock(lock, Arch.X86_64, inputs, known, checks=READABLE)

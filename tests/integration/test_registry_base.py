@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.oci import documents, layout
+from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import documents as image
 from imgbuild.values import Arch
@@ -252,7 +253,7 @@ def test_layers_without_compression_and_one_layer_twice(tmp_path):
     types = {record.digest: documents.LAYER}
     picture = layout.Image(
         config=config,
-        manifest=image.manifest(config, records, media_types=types),
+        manifest=oci_documents.manifest(config, records, media_types=types),
         layers={record.digest: plain, twice[0].digest: twice[1]},
     )
     layout.write(tmp_path / "base", {Arch.X86_64: picture}, "odd")

@@ -24,9 +24,8 @@ from imgbuild.attest import attachments, bundle, provenance
 from imgbuild.attest.sbom import cyclonedx
 from imgbuild.attest.signing import forms, statements
 from imgbuild.oci import layout
-from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor
+from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor, index
 from imgbuild.plan import seal as seals
-from imgbuild.plan.documents import index
 from imgbuild.plan.plan import plan
 from imgbuild.plan.seal import Seal
 from imgbuild.registry import artifacts

@@ -28,7 +28,7 @@ from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.tar import Member
-from imgbuild.pipeline import lock_target
+from imgbuild.plan import current
 from imgbuild.plan import plan as plans
 from imgbuild.plan import seal as seals
 from imgbuild.plan.seal import Seal
@@ -124,7 +124,7 @@ def seal_target(
             job = layers.Job(layer=layer, record=None, keep=False)
             known[layer.id] = layers.make_layer(job, store, lambda _: None).record
     sealed = seals.seal(lock, known)
-    lock_target.write_locked(project.find(folder), lock, sealed)
+    current.write_locked(project.find(folder), lock, sealed)
     return lock, sealed
 
 
@@ -161,7 +161,7 @@ def reseal(world: World, digest: str) -> None:
     known = seals.sealed_records(world.seal)
     (layer,) = [each for each in world.seal.arch[Arch.X86_64].layers if each.name == "trl"]
     known[layer.id] = msgspec.structs.replace(known[layer.id], digest=digest)
-    lock_target.write_locked(project.find(world.folder), world.lock, seals.seal(world.lock, known))
+    current.write_locked(project.find(world.folder), world.lock, seals.seal(world.lock, known))
 
 
 class Command:

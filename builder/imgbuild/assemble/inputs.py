@@ -67,7 +67,7 @@ class Inputs:
             if isinstance(layer.recipe, RegistryRecipe)
             and self.store.blob(layer.recipe.layer.digest) is None
         ]
-        due -= extension.bring(lock, due, self.matrix, self.store)
+        due -= added_files(lock, due, self.matrix, self.store)
         self.download(lock, due, blobs)
         return sorted(due)
 
@@ -190,3 +190,24 @@ def batches(items: Iterable[T], size: Callable[[T], int], *, bounded: bool) -> I
 def _table_key(recipe: WheelsRecipe, wheel: Wheel) -> Sha256:
     omit = recipe.omit.get(wheel.package, ())
     return sha256(codec.compact([wheel.sha256, recipe.prefix, recipe.python, omit]))
+
+
+def added_files(lock: Lock, due: set[Sha256], matrix: Matrix, store: Store) -> set[Sha256]:
+    """Put the files that `lock` adds into the store, those of `due`; returns their hashes.
+
+    IntegrityError if a file has changed since it was locked.
+    """
+    found: set[Sha256] = set()
+    if lock.extends is None or not due.intersection(
+        file.sha256 for file in lock.extends.files.values()
+    ):
+        return found
+    for path, data in extension.contents(lock, matrix).items():
+        file = lock.extends.files[path]
+        if file.sha256 not in due:
+            continue
+        with store.scratch() as scratch:
+            (scratch / "file").write_bytes(data)
+            store.add_file(scratch / "file", file.sha256)
+        found.add(file.sha256)
+    return found

@@ -15,8 +15,9 @@ from imgbuild.attest import bundle, provenance
 from imgbuild.attest.bundle import Carried
 from imgbuild.attest.sbom import cyclonedx, document, spdx
 from imgbuild.lock.lock import Lock
+from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor
-from imgbuild.plan import documents, seal
+from imgbuild.plan import seal
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.registry import artifacts as attach
@@ -118,7 +119,7 @@ def subjects(lock: Lock, sealed: Seal, arches: Collection[Arch]) -> list[Descrip
     each = [_descriptor(MANIFEST, data) for data in manifests.values()]
     if len(each) == 1:
         return each
-    return [_descriptor(INDEX, documents.index(manifests)), *each]
+    return [_descriptor(INDEX, oci_documents.index(manifests)), *each]
 
 
 def _statement(

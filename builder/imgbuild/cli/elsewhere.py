@@ -11,6 +11,7 @@ import typer
 
 from imgbuild.cli import options
 from imgbuild.errors import InputError
+from imgbuild.plan import current
 
 if TYPE_CHECKING:
     from imgbuild.assemble.layout import Built
@@ -146,12 +147,12 @@ def build(
 
 def wheels(session: Session, selected: Sequence[Selected], output: Path | None) -> list[Wheels]:
     """The wheels of each target as a folder."""
-    from imgbuild.pipeline import lock_target, targets
+    from imgbuild.pipeline import targets
     from imgbuild.render import contexts
 
     inputs, made = session.inputs(), []
     for item in selected:
-        lock, _ = lock_target.read_current(session.project, session.matrix, item.name)
+        lock, _ = current.read_current(session.project, session.matrix, item.name)
         own = contexts.wheels_folder(session.project, item.name)
         several = len(selected) > 1
         folder = targets.placed(own, item.name, output, several=several, form="oci")

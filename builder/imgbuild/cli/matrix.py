@@ -97,7 +97,6 @@ def matrix(
     from imgbuild.matrix.select import select
     from imgbuild.project import find
     from imgbuild.show import status, table
-    from imgbuild.smoke import proofs
     from imgbuild.system.console import console
 
     options.configure(json=json, quiet=quiet, verbose=verbose)
@@ -115,7 +114,7 @@ def matrix(
         found = status.state(project, read, row.target)
         if not state or found.condition in state:
             said = msgspec.structs.replace(row, state=str(found), reasons=found.reasons)
-            rows.append(proofs.shown(project, said))
+            rows.append(table.shown(project, said))
     if not rows:
         message = "no target of the matrix is so"
         raise NothingSelected(message, hint="ask with fewer of --cuda and --state")

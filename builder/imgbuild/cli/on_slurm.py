@@ -16,6 +16,7 @@ import typer
 
 from imgbuild.cli import allocation, options
 from imgbuild.errors import InputError, Interrupted
+from imgbuild.plan import current
 from imgbuild.report import Case, Report
 from imgbuild.smoke.result import Tested
 from imgbuild.system.console import console
@@ -207,12 +208,11 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
 
 def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> list[Task]:
     """A task for each target, with the digest that its lock gives; LockStale if there is none."""
-    from imgbuild.pipeline import lock_target
     from imgbuild.slurm.array import Task
 
     made = []
     for name in names:
-        sealed = lock_target.read_current(session.project, session.matrix, name)[1]
+        sealed = current.read_current(session.project, session.matrix, name)[1]
         every = not arches or set(arches) == set(sealed.arch)
         digest = sealed.digest if every else sealed.arch[arches[0]].manifest
         made.append(Task(target=name, digest=digest))

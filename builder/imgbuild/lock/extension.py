@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Added, AddedFile, Extends, Lock
@@ -20,7 +19,7 @@ from imgbuild.lock.resolution import Built, Deb, RegistryLayer, Resolution, Whee
 from imgbuild.matrix.extension import Added as AddedRow
 from imgbuild.matrix.extension import Extension
 from imgbuild.matrix.model import Matrix, Target
-from imgbuild.values import Arch, Sha256, sha256
+from imgbuild.values import Arch, sha256
 
 BASE_DIGEST = "org.opencontainers.image.base.digest"
 
@@ -115,27 +114,6 @@ def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
             raise IntegrityError(message, hint=f"imgbuild lock --target {lock.target}")
         found[path] = data
     return found
-
-
-def bring(lock: Lock, due: set[Sha256], matrix: Matrix, store: Store) -> set[Sha256]:
-    """Put those of `due` that are added files of `lock` into the store; their hashes.
-
-    IntegrityError if a file has changed since it was locked.
-    """
-    brought: set[Sha256] = set()
-    if lock.extends is None or not due.intersection(
-        file.sha256 for file in lock.extends.files.values()
-    ):
-        return brought
-    for path, data in contents(lock, matrix).items():
-        file = lock.extends.files[path]
-        if file.sha256 not in due:
-            continue
-        with store.scratch() as scratch:
-            (scratch / "file").write_bytes(data)
-            store.add_file(scratch / "file", file.sha256)
-        brought.add(file.sha256)
-    return brought
 
 
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:

@@ -21,10 +21,9 @@ from packaging.version import Version
 
 from imgbuild import codec
 from imgbuild.errors import InputError, Problem
-from imgbuild.values import normalize, sha256
+from imgbuild.values import normalize
 
 if TYPE_CHECKING:
-    from imgbuild.cache.store import Store
     from imgbuild.matrix.validate import Walked
 
 HEAD = """\
@@ -333,11 +332,3 @@ def _scalar(value: str | int | bool) -> str:
     if isinstance(value, str) and _BARE.fullmatch(value) and value.lower() not in _WORDS:
         return value
     return json.dumps(value, ensure_ascii=False)
-
-
-def add(images: Path, learned: Iterable[Constraint], store: Store) -> tuple[Constraint, ...]:
-    """Add what was learned to the file, at once; all entries. Several processes may do so."""
-    with store.exclusive(f"constraints-{sha256(str(images).encode())}"):
-        known = merge(read(images), learned)
-        codec.write_bytes(constraints_path(images), encode(known))
-    return known

@@ -1,13 +1,17 @@
-"""The small JSON documents of registries and layouts, as values: read leniently, written elsewhere.
-
-Comes in: nothing. Goes out: the media types and shapes of image-spec 1.1 that others share.
-"""
+"""The JSON documents of image-spec 1.1: read as values, written as canonical JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from imgbuild.values import Bytes, Digest
+from imgbuild import codec
+from imgbuild.values import Arch, Bytes, Digest, digest_of
+
+if TYPE_CHECKING:
+    from imgbuild.oci.layer import LayerRecord
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -53,3 +57,59 @@ class Configuration(msgspec.Struct, frozen=True):
     architecture: str
     rootfs: RootFs
     config: dict[str, object] = {}
+
+
+def manifest(
+    config: bytes,
+    layers: Sequence[LayerRecord],
+    *,
+    media_types: Mapping[Digest, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> bytes:
+    """The manifest of `config` and `layers`, bottom first.
+
+    A layer is a gzip of a tar unless `media_types` says something else of its digest, as it may for
+    the layers of a registry base.
+    """
+    types = media_types or {}
+    return codec.compact(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": descriptor(CONFIG, config),
+            "layers": [
+                {
+                    "mediaType": types.get(layer.digest, LAYER_GZIP),
+                    "digest": layer.digest,
+                    "size": layer.size,
+                }
+                for layer in layers
+            ],
+            **({"annotations": dict(annotations)} if annotations else {}),
+        }
+    )
+
+
+def index(manifests: Mapping[Arch, bytes]) -> bytes:
+    """The index of one image on several architectures, in their alphabetical order."""
+    return codec.compact(
+        {
+            "schemaVersion": 2,
+            "mediaType": INDEX,
+            "manifests": [
+                {**descriptor(MANIFEST, data), "platform": platform(arch)}
+                for arch, data in sorted(manifests.items())
+            ],
+        }
+    )
+
+
+def descriptor(media_type: str, data: bytes) -> dict[str, object]:
+    """What an OCI document says of another: its type, digest and size in bytes."""
+    return {"mediaType": media_type, "digest": digest_of(data), "size": len(data)}
+
+
+def platform(arch: Arch) -> dict[str, str]:
+    """The platform of `arch`; arm64 with its variant, v8, as Docker writes it."""
+    variant = {"variant": "v8"} if arch is Arch.ARM64 else {}
+    return {"architecture": arch.oci, "os": "linux", **variant}

@@ -24,7 +24,6 @@ from imgbuild import codec
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Configuration, Descriptor, Index, Manifest
-from imgbuild.plan import documents as image
 from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest, digest_of
 
@@ -110,10 +109,13 @@ def write(
     manifests = {arch: picture.manifest for arch, picture in images.items()}
     if len(manifests) == 1:
         ((arch, data),) = manifests.items()
-        top = {**image.descriptor(documents.MANIFEST, data), "platform": image.platform(arch)}
+        top = {
+            **documents.descriptor(documents.MANIFEST, data),
+            "platform": documents.platform(arch),
+        }
     else:
-        data = image.index(manifests)
-        top = image.descriptor(documents.INDEX, data)
+        data = documents.index(manifests)
+        top = documents.descriptor(documents.INDEX, data)
         papers.append(data)
     named = [
         layer

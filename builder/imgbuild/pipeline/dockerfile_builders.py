@@ -26,12 +26,13 @@ from imgbuild.lock.published import LOCK, SEAL
 from imgbuild.matrix.select import Selected
 from imgbuild.oci import archive, layout
 from imgbuild.oci.layout import Layout
-from imgbuild.pipeline import lock_target, targets
+from imgbuild.pipeline import targets
 from imgbuild.pipeline.targets import Session
+from imgbuild.plan import current
 from imgbuild.plan import seal as seals
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
-from imgbuild.render import contexts, current, dockerfile
+from imgbuild.render import committed, contexts, dockerfile
 from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest, sha256
 
@@ -118,7 +119,7 @@ def build(
     session: Session, target: str, arches: Sequence[Arch], place: Path, choice: Choice
 ) -> Built:
     """Leave the image of `target` that the chosen builder makes in the layout `place`."""
-    lock, sealed = lock_target.read_current(session.project, session.matrix, target)
+    lock, sealed = current.read_current(session.project, session.matrix, target)
     inputs = session.inputs()
     wheels = contexts.wheels_folder(session.project, target)
     context = _context(session, lock, sealed)
@@ -171,7 +172,7 @@ def is_current(session: Session, item: Selected, place: Path, choice: Choice) ->
         found = layout.read(place)
     except ImgbuildError:
         return False
-    lock, sealed = lock_target.read_current(session.project, session.matrix, item.name)
+    lock, sealed = current.read_current(session.project, session.matrix, item.name)
     due = _notes(_context(session, lock, sealed), sealed, choice)
     with contextlib.suppress(ImgbuildError):
         due |= _version(choice.name, found.notes.get(FARM))
@@ -187,7 +188,7 @@ def _notes(context: Context, sealed: Seal, choice: Choice) -> dict[str, str]:
     return {
         BUILDER: choice.name,
         SEALED: sealed.digest,
-        DOCKERFILE: files.pop(current.DOCKERFILE),
+        DOCKERFILE: files.pop(committed.DOCKERFILE),
         CONTEXT: sha256(codec.compact(files)),
     }
 
@@ -245,10 +246,10 @@ def _order(
 
 def _context(session: Session, lock: Lock, sealed: Seal) -> Context:
     """What is built: the committed files if they follow from the lock, else what would."""
-    due = current.files(session.project, session.matrix, lock, sealed)
+    due = committed.files(session.project, session.matrix, lock, sealed)
     folder = session.project.images / lock.target
-    if stale := current.stale(session.project, lock.target, due):
-        texts = lock_target.requirement_files(lock)
+    if stale := committed.stale(session.project, lock.target, due):
+        texts = current.requirement_files(lock)
         files = due | {name: text.encode() for name, text in texts.items()}
         return Context(files=files, committed=None, reasons=tuple(stale))
     present = {

@@ -18,17 +18,17 @@ from imgbuild.assemble.layers import Job
 from imgbuild.assemble.workers import assemble_all
 from imgbuild.attest.sbom import packages
 from imgbuild.audit.packages.library import Library
-from imgbuild.errors import AuditFailed, InputError, IntegrityError, LockStale
+from imgbuild.errors import AuditFailed, InputError, IntegrityError
+from imgbuild.learn.constraints_file import add_constraints
 from imgbuild.learn.loop import settle, teach
-from imgbuild.lock import extension, requirements
-from imgbuild.lock import lock as locks
+from imgbuild.lock import extension
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Deb, Wheel
 from imgbuild.matrix import constraints, flashinfer
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline.audit_lock import audit_lock
-from imgbuild.plan import records
+from imgbuild.plan import current, records
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe, Layer, WheelsRecipe, plan
 from imgbuild.plan.records import Records
@@ -49,7 +49,7 @@ def lock_target(
     """
 
     def _keep(learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
-        return constraints.add(project.images, learned, inputs.store)
+        return add_constraints(project.images, learned, inputs.store)
 
     arches = matrix.targets[name].arch
     while True:
@@ -68,7 +68,7 @@ def lock_target(
     sealed = seals.seal(lock, layers, floors)
     with console.step(f"reading what the packages of {name} say of themselves"):
         packages.keep(project.images, lock, inputs.store)
-    write_locked(project, lock, sealed)
+    current.write_locked(project, lock, sealed)
     return lock, sealed
 
 
@@ -83,7 +83,7 @@ def _audited(
         if errors := [one for one in report.findings if one.severity is Severity.ERROR]:
             arch = Arch(report.arch)
             taught = teach(matrix, lock.target, arch, inputs.store, inputs.http, learned, errors)
-            learned = constraints.add(project.images, taught, inputs.store)
+            learned = add_constraints(project.images, taught, inputs.store)
     if learned == known:
         refuse_errors(lock.target, reports)
         return reports
@@ -119,43 +119,6 @@ def refuse_errors(target: str, reports: Iterable[Report]) -> None:
         message = "\n  ".join(lines)
         hint = "change a pin, or waive a finding in matrix.yaml with a reason; nothing was locked"
         raise AuditFailed(message, hint=hint)
-
-
-def write_locked(project: Project, lock: Lock, sealed: Seal) -> None:
-    """Write lock, requirements and, last, the seal: until then the old seal is not of this lock."""
-    folder = project.images / lock.target
-    codec.write(locks.lock_path(project.images, lock.target), lock)
-    for name, text in requirement_files(lock).items():
-        codec.write_bytes(folder / name, text.encode())
-    for old in set(folder.glob("requirements-*.txt")) - {
-        folder / name for name in requirement_files(lock)
-    }:
-        old.unlink()
-    codec.write(seals.seal_path(project.images, lock.target), sealed)
-
-
-def requirement_files(lock: Lock) -> dict[str, str]:
-    """File name → text of every requirements file that follows from `lock`."""
-    return {requirements.file_name(arch): requirements.text(lock, arch) for arch in lock.arch}
-
-
-def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Seal]:
-    """Lock and seal of `name`; LockStale, with every reason, if the matrix says otherwise."""
-    lock = locks.read_lock(project.images, name)
-    reasons = list(extension.stale(lock, matrix))
-    known = constraints.read(project.images)
-    for arch, resolution in lock.arch.items():
-        for entry in constraints.violations(known, resolution.versions):
-            has = resolution.versions.get(entry.other, "none")
-            reasons.append(f"{arch}: {entry}; {entry.other}: {has} is locked")
-    for file, text in requirement_files(lock).items():
-        path = project.images / name / file
-        if not path.exists() or path.read_bytes() != text.encode():
-            reasons.append(f"{path} does not follow from the lock")
-    if reasons:
-        message = "\n  ".join((f"the lock of {name} is out of date:", *reasons))
-        raise LockStale(message, hint=f"imgbuild lock --target {name}")
-    return lock, seals.read_seal(project.images, lock)
 
 
 def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:

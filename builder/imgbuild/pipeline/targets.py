@@ -31,6 +31,7 @@ from imgbuild.matrix.select import Selected, select
 from imgbuild.oci import archive, layout
 from imgbuild.oci.layout import Layout
 from imgbuild.pipeline import lock_target
+from imgbuild.plan import current
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.render import contexts, write
@@ -160,14 +161,14 @@ def _explained(
 
 def _current(session: Session, name: str) -> Seal | None:
     with contextlib.suppress(ImgbuildError):
-        return lock_target.read_current(session.project, session.matrix, name)[1]
+        return current.read_current(session.project, session.matrix, name)[1]
     return None
 
 
 def check_all(session: Session, selected: Iterable[Selected]) -> list[Seal]:
     """The seals of the targets; LockStale if one does not follow from the matrix."""
     return [
-        lock_target.read_current(session.project, session.matrix, item.name)[1] for item in selected
+        current.read_current(session.project, session.matrix, item.name)[1] for item in selected
     ]
 
 
@@ -176,7 +177,7 @@ def diff_all(session: Session, selected: Iterable[Selected], revision: str) -> l
     return [
         diff.diff(
             revisions.sealed_at(session.project, item.name, revision),
-            lock_target.read_current(session.project, session.matrix, item.name),
+            current.read_current(session.project, session.matrix, item.name),
         )
         for item in selected
     ]
@@ -195,7 +196,7 @@ def build_all(
     inputs = session.inputs()
     made = []
     for item in selected:
-        locked = lock_target.read_current(session.project, session.matrix, item.name)
+        locked = current.read_current(session.project, session.matrix, item.name)
         own = session.project.output(item.name)
         if only_base:
             own = contexts.base_folder(session.project, item.name)

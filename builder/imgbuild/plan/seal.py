@@ -12,12 +12,13 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.audit.source.facts import Floors
 from imgbuild.errors import LockStale
 from imgbuild.lock.lock import Lock, damaged
+from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import documents as image
 from imgbuild.plan.plan import Plan, RegistryRecipe, plan
+from imgbuild.report import Floors
 from imgbuild.values import Arch, Bytes, Digest, digest_of
 
 SEAL_FORMAT = 1
@@ -80,7 +81,7 @@ def documents(
         for layer in planned.layers
         if isinstance(layer.recipe, RegistryRecipe)
     }
-    manifest = image.manifest(
+    manifest = oci_documents.manifest(
         config, layers, media_types=taken, annotations=needs(floors) if floors else {}
     )
     return Document(config=config, manifest=manifest, layers=layers)
@@ -136,7 +137,7 @@ def top_digest(manifests: Mapping[Arch, bytes]) -> Digest:
     """The digest that names an image: its one manifest's, or that of the index of several."""
     if len(manifests) == 1:
         return digest_of(next(iter(manifests.values())))
-    return digest_of(image.index(manifests))
+    return digest_of(oci_documents.index(manifests))
 
 
 def manifests(lock: Lock, sealed: Seal, arches: Iterable[Arch]) -> dict[Arch, bytes]:

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild.assemble import mirror_items
-from imgbuild.assemble.inputs import Inputs, batches
+from imgbuild.assemble.inputs import Inputs, added_files, batches
 from imgbuild.assemble.mirror_items import Input
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
-from imgbuild.lock import extension
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.oci.documents import MANIFEST
@@ -195,7 +194,7 @@ def _fill(
 def _gather(lock: Lock, lacking: Sequence[Input], inputs: Inputs) -> None:
     """Have `lacking` in the store, from wherever a build would have them."""
     due = {item.sha256 for item in lacking if not item.layer}
-    due -= extension.bring(lock, due, inputs.matrix, inputs.store)
+    due -= added_files(lock, due, inputs.matrix, inputs.store)
     blobs = [
         RegistryRecipe(
             image=lock.base.image,

@@ -15,7 +15,6 @@ import msgspec
 from imgbuild.cache.store import Store
 from imgbuild.oci import documents, layout
 from imgbuild.oci.documents import Descriptor
-from imgbuild.plan import documents as image
 from imgbuild.registry.client import Client
 from imgbuild.registry.image import Image, read
 from imgbuild.registry.reference import Reference
@@ -69,11 +68,11 @@ def pull(
 
 
 def _top(found: Image) -> dict[str, object]:
-    entry = image.descriptor(found.top.media_type, found.top.data)
+    entry = documents.descriptor(found.top.media_type, found.top.data)
     if found.top.media_type == documents.INDEX:
         return entry
     (arch,) = found.images
-    return {**entry, "platform": image.platform(arch)}
+    return {**entry, "platform": documents.platform(arch)}
 
 
 def name(reference: Reference) -> str:

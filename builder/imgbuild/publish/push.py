@@ -25,7 +25,7 @@ from imgbuild.attest import attachments
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock import published
 from imgbuild.oci import layout
-from imgbuild.pipeline import lock_target
+from imgbuild.plan import current
 from imgbuild.plan.plan import RegistryRecipe
 from imgbuild.project import Project
 from imgbuild.publish import tag
@@ -118,7 +118,7 @@ def plans(
     """What pushing the `selected` targets means; LockStale if the lock of one is out of date."""
     found = []
     for item in selected:
-        lock, sealed = lock_target.read_current(session.project, session.matrix, item.name)
+        lock, sealed = current.read_current(session.project, session.matrix, item.name)
         found.append(push_plan(lock, sealed, item.arches, date=date, only_base=only_base))
     return found
 

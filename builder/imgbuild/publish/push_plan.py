@@ -14,7 +14,6 @@ import msgspec
 from imgbuild.lock.lock import Lock
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor
-from imgbuild.plan import documents as image
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import Layer, base_of, plan
 from imgbuild.plan.seal import Document, Seal
@@ -99,7 +98,7 @@ def push_plan(
     papers = tuple(
         Paper(media_type=documents.MANIFEST, data=manifest) for manifest in manifests.values()
     )
-    index = Paper(media_type=documents.INDEX, data=image.index(manifests))
+    index = Paper(media_type=documents.INDEX, data=documents.index(manifests))
     some = set(arches) != set(sealed.arch)
     words = [lock.target, *([BASE] if only_base else []), *(sorted(arches) if some else [])]
     stable = "-".join(words)

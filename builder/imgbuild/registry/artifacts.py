@@ -15,8 +15,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.http.client import Refused
-from imgbuild.oci.documents import MANIFEST, Descriptor
-from imgbuild.plan.documents import descriptor
+from imgbuild.oci.documents import MANIFEST, Descriptor, descriptor
 from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.system.console import console

@@ -19,7 +19,7 @@ from imgbuild.lock.lock import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.plan import seal as seals
 from imgbuild.project import Project
-from imgbuild.render import apptainer, bake, current, online, pylock, script, templates
+from imgbuild.render import apptainer, bake, committed, online, pylock, script, templates
 from imgbuild.render.addresses import Addresses, addresses
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
 from imgbuild.system.console import console
@@ -55,13 +55,13 @@ def keep(project: Project, matrix: Matrix, chosen: Iterable[Lock]) -> list[Rende
     kept = []
     for lock in chosen:
         due = _kept(project, matrix, lock)
-        current.write(project, lock.target, due)
+        committed.write(project, lock.target, due)
         kept.append(
             Rendered(
                 target=lock.target,
                 form="dockerfile",
                 files={name: data.decode() for name, data in due.items()},
-                place=project.images / lock.target / current.DOCKERFILE,
+                place=project.images / lock.target / committed.DOCKERFILE,
             )
         )
     _keep_bake(project, matrix)
@@ -76,9 +76,9 @@ def keep_new(project: Project, matrix: Matrix, names: Iterable[str]) -> None:
     for name in names:
         lock = locks.read_lock(project.images, name)
         try:
-            current.write(project, name, _kept(project, matrix, lock))
+            committed.write(project, name, _kept(project, matrix, lock))
         except InputError as error:
-            current.write(project, name, {})
+            committed.write(project, name, {})
             console.info(f"{name} has no Dockerfile: {error.message}")
     _keep_bake(project, matrix)
 
@@ -87,7 +87,7 @@ def check(project: Project, matrix: Matrix, chosen: Iterable[Lock]) -> None:
     """LockStale, with every file, if one is not what follows from its lock."""
     reasons = []
     for lock in chosen:
-        reasons += current.stale(project, lock.target, _kept(project, matrix, lock))
+        reasons += committed.stale(project, lock.target, _kept(project, matrix, lock))
     path = project.root / bake.FILE
     if (path.read_bytes() if path.exists() else None) != _bake(project, matrix):
         reasons.append(f"{path} does not follow from the locks")
@@ -165,7 +165,7 @@ def _context(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> di
     lock, arches = chosen
     made = msgspec.structs.replace(_dockerfile(project, matrix, lock, arches), kept=False)
     files = {
-        **current.copied(lock, arches, matrix),
+        **committed.copied(lock, arches, matrix),
         **{requirements.file_name(arch): requirements.text(lock, arch).encode() for arch in arches},
     }
     if wish.online:
@@ -174,7 +174,7 @@ def _context(project: Project, matrix: Matrix, chosen: Chosen, wish: Wish) -> di
         files |= online.build_files(lock, arches)
     text = templates.render("dockerfile.j2", made, images=project.images)
     return {
-        current.DOCKERFILE: text,
+        committed.DOCKERFILE: text,
         **{name: data.decode() for name, data in sorted(files.items())},
     }
 
@@ -186,7 +186,7 @@ def _addresses(matrix: Matrix, chosen: Chosen) -> Addresses:
 
 
 def _kept(project: Project, matrix: Matrix, lock: Lock) -> dict[str, bytes]:
-    return current.files(project, matrix, lock, seals.read_seal(project.images, lock))
+    return committed.files(project, matrix, lock, seals.read_seal(project.images, lock))
 
 
 def _dockerfile(

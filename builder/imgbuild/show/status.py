@@ -17,7 +17,7 @@ from imgbuild.index import pages
 from imgbuild.lock import lock as locks
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
-from imgbuild.pipeline import lock_target
+from imgbuild.plan import current
 from imgbuild.project import Project
 from imgbuild.system.console import console
 from imgbuild.values import Condition, Digest
@@ -44,7 +44,7 @@ def state(project: Project, matrix: Matrix, name: str) -> State:
         condition = Condition.NEEDS if lacking else Condition.UNLOCKED
         return State(target=name, condition=condition, reasons=lacking)
     try:
-        _, sealed = lock_target.read_current(project, matrix, name)
+        _, sealed = current.read_current(project, matrix, name)
     except ImgbuildError as error:
         reasons = tuple(line.strip() for line in error.message.splitlines())
         return State(target=name, condition=Condition.STALE, reasons=reasons)

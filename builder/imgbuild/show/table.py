@@ -9,8 +9,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from imgbuild import codec
+from imgbuild.lock import lock as locks
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
+from imgbuild.plan import seal as seals
+from imgbuild.project import Project
+from imgbuild.smoke import proofs
 from imgbuild.smoke.records import NO_PROOF, Run, words
 from imgbuild.values import Arch, Bytes, Digest
 
@@ -180,3 +185,19 @@ def _line(row: Row, packages: Sequence[str], *, also: bool, state: bool) -> list
 def _also(row: Row) -> str:
     """The pins that have no column: "sglang 0.5.12, ray 2.58.0"."""
     return ", ".join(f"{name} {pin}" for name, pin in row.pins.items() if name not in OWN_PLACE)
+
+
+def shown(project: Project, row: Row) -> Row:
+    """`row` with the images of its seal as it lies there, if it has one, and what proves them."""
+    path = seals.seal_path(project.images, row.target)
+    if not path.exists():
+        return row
+    sealed = codec.read(path, seals.Seal, what="seal", hint=locks.damaged(row.target))
+    runs = proofs.counting(project, sealed)
+    found = [
+        picture(arch, sealed.arch[arch].manifest, sealed.arch[arch].size, runs[arch])
+        for arch in row.arch
+        if arch in sealed.arch
+    ]
+    contrary = proofs.contradictions(row.proof, [run for one in found for run in one.runs])
+    return msgspec.structs.replace(row, images=tuple(found), contradictions=contrary)

@@ -15,7 +15,6 @@ from typing import NoReturn
 
 import msgspec
 
-from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
@@ -23,7 +22,6 @@ from imgbuild.plan import seal as seals
 from imgbuild.plan.seal import SealedImage
 from imgbuild.project import Project
 from imgbuild.report import OUTCOMES, Tier, count, passed
-from imgbuild.show.table import Row, picture
 from imgbuild.smoke import records, run
 from imgbuild.smoke.records import Content, Result, Run, Stop
 from imgbuild.smoke.reports import Claim, pairs, refuse
@@ -91,22 +89,6 @@ def counting(project: Project, sealed: seals.Seal) -> dict[Arch, tuple[Run, ...]
         arch: records.counting(known, arch, image.config, diff_ids(image))
         for arch, image in sealed.arch.items()
     }
-
-
-def shown(project: Project, row: Row) -> Row:
-    """`row` with the images of its seal as it lies there, if it has one, and what proves them."""
-    path = seals.seal_path(project.images, row.target)
-    if not path.exists():
-        return row
-    sealed = codec.read(path, seals.Seal, what="seal", hint=locks.damaged(row.target))
-    runs = counting(project, sealed)
-    found = [
-        picture(arch, sealed.arch[arch].manifest, sealed.arch[arch].size, runs[arch])
-        for arch in row.arch
-        if arch in sealed.arch
-    ]
-    contrary = contradictions(row.proof, [run for one in found for run in one.runs])
-    return msgspec.structs.replace(row, images=tuple(found), contradictions=contrary)
 
 
 def contradictions(told: str, runs: Sequence[Run]) -> tuple[str, ...]:

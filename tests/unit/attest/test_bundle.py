@@ -19,7 +19,7 @@ from imgbuild.index.pages import places
 from imgbuild.lock import extension, published
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix.model import DebianBase, Index
-from imgbuild.pipeline import lock_target
+from imgbuild.plan import current
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import AddedFilesRecipe, plan
 from imgbuild.plan.seal import Seal
@@ -48,7 +48,7 @@ def ours(folder: Path) -> tuple[Path, Lock, Seal]:
     matrix = extended.read(path)
     lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
     sealed = seals.seal(lock, extended.records(plan(lock, arch) for arch in lock.arch))
-    lock_target.write_locked(project.find(path), lock, sealed)
+    current.write_locked(project.find(path), lock, sealed)
     return path, lock, sealed
 
 

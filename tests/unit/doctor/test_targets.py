@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild.audit.source.facts import Floors
 from imgbuild.cli import doctor as verb
 from imgbuild.doctor import targets
 from imgbuild.doctor.host import Gpu, Host, Runs, driver_of, parse_gpus
 from imgbuild.doctor.targets import Offer
 from imgbuild.plan.seal import seal_path
+from imgbuild.report import Floors
 from imgbuild.values import Arch
 from tests.unit.cli_project import TARGET, Command, json_of, make
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from imgbuild import codec
+from imgbuild.assemble.inputs import added_files
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock import extension, published
@@ -254,13 +255,13 @@ def test_added_files_come_into_the_store_as_they_were_locked(path: Path, tmp_pat
     lock, matrix = made(path), extended.read(path)
     store = Store.open(tmp_path / "cache")
     due = {sha256(extended.SCRIPT), "0" * 64}
-    assert extension.bring(lock, due, matrix, store) == {sha256(extended.SCRIPT)}
+    assert added_files(lock, due, matrix, store) == {sha256(extended.SCRIPT)}
     kept = store.file(sha256(extended.SCRIPT))
     assert kept is not None
     assert kept.read_bytes() == extended.SCRIPT
     (path.parent / "train.sh").write_bytes(b"other")
     with pytest.raises(IntegrityError, match=r"train\.sh has sha256") as caught:
-        extension.bring(lock, due, matrix, store)
+        added_files(lock, due, matrix, store)
     assert caught.value.hint == "imgbuild lock --target ours"
 
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from imgbuild import codec
-from imgbuild.audit.source.facts import Floors
 from imgbuild.errors import InputError, LockStale
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import seal
 from imgbuild.plan.plan import plan
+from imgbuild.report import Floors
 from imgbuild.values import Arch, digest_of
 from tests import samples
 

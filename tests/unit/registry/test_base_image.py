@@ -16,7 +16,6 @@ import pytest
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.oci import documents, layout
-from imgbuild.plan import documents as image
 from imgbuild.registry import base_image
 from imgbuild.registry.client import Client
 from imgbuild.values import Arch, sha256
@@ -236,7 +235,7 @@ def put(served: Registry, data: bytes) -> str:
 
 def test_an_index_without_the_architecture_lists_what_it_has(served, source):
     manifest = source.blob(source.image(Arch.X86_64).manifest.digest).read_bytes()
-    text = put(served, image.index({Arch.X86_64: manifest}))
+    text = put(served, documents.index({Arch.X86_64: manifest}))
     with pytest.raises(InputError, match="no image for linux/arm64, only linux/amd64"):
         base_image.base(text, Arch.ARM64)
 

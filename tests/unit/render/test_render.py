@@ -18,8 +18,8 @@ from imgbuild.lock import requirements
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.model import Drop
-from imgbuild.pipeline import lock_target
-from imgbuild.render import apptainer, bake, current, online, pylock, script, templates, write
+from imgbuild.plan import current
+from imgbuild.render import apptainer, bake, committed, online, pylock, script, templates, write
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
 from imgbuild.values import Arch
 from tests import renderworld, samples
@@ -329,7 +329,7 @@ def test_accounts_that_differ_between_architectures_stay_apart():
         for arch, found in lock.arch.items()
     }
     lock = msgspec.structs.replace(lock, arch=arches)
-    files = current.copied(lock, tuple(lock.arch), matrix)
+    files = committed.copied(lock, tuple(lock.arch), matrix)
     assert files["files-arm64/etc/passwd"].startswith(b"arm64:")
     assert files["files-amd64/etc/passwd"].startswith(b"x86_64:")
     assert b"imgbuild:x:1000:" in files["files/etc/group"]
@@ -347,7 +347,7 @@ def test_where_a_new_lock_has_no_dockerfile_the_old_one_goes(tmp_path):
     before = renderworld.lock(matrix)
     left: list[set[str]] = []
     for lock in (before, renderworld.without(before, "uv")):
-        lock_target.write_locked(project, lock, renderworld.seal(lock))
+        current.write_locked(project, lock, renderworld.seal(lock))
         write.keep_new(project, matrix, ["small"])
         places = (project.images / "small").rglob("*")
         left.append({path.name for path in places if path.is_file()})

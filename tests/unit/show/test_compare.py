@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imgbuild.errors import InputError, IntegrityError
+from imgbuild.oci import documents as oci_documents
 from imgbuild.oci import image as picture
 from imgbuild.oci import layout
 from imgbuild.oci.tar import Kind, Member
@@ -39,7 +40,7 @@ def made(folder: Path, *layers: Iterable[Member], config: Config | None = None) 
     data = documents.config(plan, [record.diff_id for record in records])
     own = layout.Image(
         config=data,
-        manifest=documents.manifest(data, records),
+        manifest=oci_documents.manifest(data, records),
         layers={record.digest: path for record, path in stack},
     )
     layout.write(folder / "layout", {Arch.X86_64: own}, "tiny")

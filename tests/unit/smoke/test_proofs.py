@@ -10,12 +10,11 @@ import msgspec
 import pytest
 
 from imgbuild import codec, project
-from imgbuild.audit.source.facts import Floors
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
-from imgbuild.pipeline import lock_target
+from imgbuild.plan import current
 from imgbuild.plan import seal as seals
-from imgbuild.report import Case, Report
+from imgbuild.report import Case, Floors, Report
 from imgbuild.smoke import proofs, records, reports, result
 from imgbuild.system.process import Result
 from imgbuild.values import Arch
@@ -261,7 +260,7 @@ def test_a_change_of_annotations_keeps_a_proof_and_other_layers_do_not(
     annotated = seals.seal(world.lock, seals.sealed_records(world.seal), floors)
     before, after = (one.arch[Arch.X86_64] for one in (world.seal, annotated))
     assert (before.manifest != after.manifest, before.config == after.config) == (True, True)
-    lock_target.write_locked(own, world.lock, annotated)
+    current.write_locked(own, world.lock, annotated)
     (row,) = cli_project.json_of(imgbuild("matrix", TARGET, "--json"))
     assert row["images"][0]["proven"].startswith("gpu on NVIDIA H200")
     assert row["images"][0]["digest"] == after.manifest
@@ -270,7 +269,7 @@ def test_a_change_of_annotations_keeps_a_proof_and_other_layers_do_not(
     known = seals.sealed_records(world.seal)
     (layer,) = (each for each in before.layers if each.name == "trl")
     known[layer.id] = msgspec.structs.replace(known[layer.id], diff_id=OTHER)
-    lock_target.write_locked(own, world.lock, seals.seal(world.lock, known))
+    current.write_locked(own, world.lock, seals.seal(world.lock, known))
     (row,) = cli_project.json_of(imgbuild("matrix", TARGET, "--json"))
     assert row["images"][0]["proven"] == "no proof of this digest"
     assert len(recorded(world)) == 1

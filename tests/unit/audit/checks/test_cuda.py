@@ -9,8 +9,8 @@ import pytest
 from imgbuild.audit.binaries import gpus
 from imgbuild.audit.checks import cuda as cudas
 from imgbuild.audit.checks.floors import floors
-from imgbuild.audit.source.facts import ElfFacts, Floors, GpuCode
-from imgbuild.report import Finding, Relation
+from imgbuild.audit.source.facts import ElfFacts, GpuCode
+from imgbuild.report import Finding, Floors, Relation
 from tests.unit.linked_world import LinkedWorld, library, module
 
 
