@@ -167,6 +167,17 @@ def test_folders_import_each_other_in_no_circle():
     list(graphlib.TopologicalSorter(graph).static_order())
 
 
+def test_the_tree_in_architecture_is_current():
+    command = [sys.executable, ROOT / "tools/architecture.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_folder_says_its_purpose():
+    silent = [name for name, tree in KNOWN.items() if _is_folder(name) and not tree.body]
+    assert not silent
+
+
 @pytest.mark.parametrize("banned", IMPORTERS)
 def test_imports_that_few_modules_may_have(banned):
     wrong = [

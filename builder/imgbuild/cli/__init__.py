@@ -1,4 +1,4 @@
-"""The command line: one small function a verb. Only this module's `main` ends the process."""
+"""The command line: one file per verb, named as the verb. Only `main` ends the process."""
 
 from __future__ import annotations
 
