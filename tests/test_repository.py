@@ -168,7 +168,7 @@ def test_folders_import_each_other_in_no_circle():
 
 
 def test_the_tree_in_architecture_is_current():
-    command = [sys.executable, ROOT / "tools/architecture.py", "--check"]
+    command = [sys.executable, str(ROOT / "tools/architecture.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
