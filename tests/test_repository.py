@@ -284,7 +284,7 @@ def test_links_in_papers_lead_somewhere():
 def test_papers_name_verbs_that_exist():
     import typer
 
-    from imgbuild.cli.app import app
+    from imgbuild.cli._app import app
 
     verbs = set(getattr(typer.main.get_command(app), "commands", {}))
     named = {

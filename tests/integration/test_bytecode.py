@@ -22,6 +22,8 @@ from imgbuild.values import Arch, sha256
 from tests import dockerworld, needs, smallworld
 from tests.smallproject import TARGET, Project
 
+VERB = ("precompile", "bytecode")
+
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 VARIANT = f"{TARGET}-fast"
 SITE = "opt/venv/lib/python3.11/site-packages"
@@ -41,7 +43,7 @@ def _world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, 
     needs.user_namespaces()
     with dockerworld.project(tmp_path_factory.mktemp("bytecode") / "project") as project:
         project.run("build", TARGET)
-        done = project.run("bytecode", TARGET, "--json")
+        done = project.run(*VERB, TARGET, "--json")
         assert f"{TARGET}: compiling" in done.stderr
         _, _, row = done.stderr.partition("to use it, add to matrix.yaml:\n")
         add(project, yaml.safe_load(row))
@@ -125,18 +127,18 @@ def test_a_source_that_changed_is_not_served_stale(world, tmp_path):
 
 def test_a_second_run_gives_the_same_bytes(world, tmp_path):
     project, made = world
-    again = json.loads(project.run("bytecode", TARGET, "-o", str(tmp_path), "--json").stdout)
+    again = json.loads(project.run(*VERB, TARGET, "-o", str(tmp_path), "--json").stdout)
     assert again == made
     assert sha256((tmp_path / made["file"]).read_bytes()) == made["sha256"]
     # Of the variant's own image too: bytecode is not made of bytecode.
-    of_variant = project.run("bytecode", VARIANT, "-o", str(tmp_path), "--json")
+    of_variant = project.run(*VERB, VARIANT, "-o", str(tmp_path), "--json")
     assert json.loads(of_variant.stdout)["sha256"] == made["sha256"]
 
 
 def test_what_an_import_loads_can_be_taken_alone(world, tmp_path):
     project, made = world
     words = ("--import", "thewheel", "--import", "json.tool", "--output", str(tmp_path))
-    few = json.loads(project.run("bytecode", TARGET, *words, "--arch", "x86_64", "--json").stdout)
+    few = json.loads(project.run(*VERB, TARGET, *words, "--arch", "x86_64", "--json").stdout)
     assert few["imports"] == ["thewheel", "json.tool"]
     assert few["modules"] < 150 < made["modules"]
     with zipfile.ZipFile(tmp_path / few["file"]) as archive:
@@ -152,7 +154,7 @@ def test_what_an_import_loads_can_be_taken_alone(world, tmp_path):
 def test_a_module_that_cannot_be_imported_is_told_in_pythons_words(world, tmp_path):
     project, _ = world
     words = ("--import", "thewheel.nothing", "--output", str(tmp_path / "out"))
-    done = project.run("bytecode", TARGET, *words, status=1)
+    done = project.run(*VERB, TARGET, *words, status=1)
     assert f"{TARGET}: cannot import thewheel.nothing" in done.stderr
     assert "ModuleNotFoundError: No module named 'thewheel.nothing'" in done.stderr
     assert f"hint: look into the image: imgbuild run {TARGET} -- sh" in done.stderr
@@ -184,7 +186,7 @@ def test_docker_makes_the_same_files(world):
     project.run("render", VARIANT)
     project.run("build", VARIANT, "--builder", "docker")
     pair = ("--builders", "embedded,docker")
-    compared = json.loads(project.run("compare", VARIANT, *pair, "--json").stdout)[0]["comparison"]
+    compared = json.loads(project.run("diff", VARIANT, *pair, "--json").stdout)[0]["comparison"]
     assert compared["equal"], compared
 
 

@@ -29,7 +29,7 @@ from tests.smallproject import TARGET, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 ARCH = "x86_64"
-NIGHT = ("nightly", "--through", "root", "--json")
+NIGHT = ("ci", "nightly", "--through", "root", "--json")
 
 
 @dataclass
@@ -262,7 +262,7 @@ def expensive(world: World, target: str) -> dict[str, str]:
 
 def test_a_tag_that_somebody_moved_is_put_back(own):
     place, before = own.place("rl"), expensive(own, OTHER)
-    own.project.run("tag", f"{place}@{own.digest(TARGET)}", OTHER)
+    own.project.run("registry", "tag", f"{place}@{own.digest(TARGET)}", OTHER)
     assert own.tags("rl")[OTHER] == own.digest(TARGET)
     done = own.project.run(*NIGHT, OTHER, "--registry", place)
     assert [one["outcome"] for one in json.loads(done.stdout)["targets"]] == ["published"]
@@ -280,7 +280,7 @@ def test_a_tier_that_fails_after_the_push_leaves_a_digest_and_no_tag(own):
     tell(own, GPU)
     gate = ("--gate", "static", "--gate", "gpu")
     words = ("--registry", own.place("gated"), *gate)
-    done = own.project.run("nightly", OTHER, *SLURM, *words, "--json", status=1)
+    done = own.project.run("ci", "nightly", OTHER, *SLURM, *words, "--json", status=1)
     [said] = json.loads(done.stdout)["targets"]
     assert (said["job"], said["step"]) == (f"{OTHER}@{ARCH}-gpu", "smoke"), said
     assert list((own.project.folder / f"build/ci/{OTHER}@{ARCH}-gpu").glob("slurm-*.log"))
@@ -308,7 +308,7 @@ def test_a_tier_that_passes_on_a_node_opens_the_way_to_the_tag(own, tmp_path):
     own.project.env.update(needs.slurm(), PYTHONPATH=str(tmp_path))
     tell(own, GPU)
     words = ("--registry", own.place("passed"), "--gate", "static")
-    done = own.project.run("nightly", OTHER, *SLURM, *words, "--json")
+    done = own.project.run("ci", "nightly", OTHER, *SLURM, *words, "--json")
     assert [one["outcome"] for one in json.loads(done.stdout)["targets"]] == ["published"]
     job = f"{OTHER}@{ARCH}-static"
     [log] = (own.project.folder / "build/ci" / job).glob("slurm-*.log")

@@ -18,7 +18,7 @@ from tests.docworld import Shell, Worlds
 
 pytestmark = [pytest.mark.engine, pytest.mark.apptainer, pytest.mark.network]
 # What reads a file that a block was made to be.
-READERS = {"matrix.yaml": "imgbuild matrix", "ci.yaml": "imgbuild ci jobs --all"}
+READERS = {"matrix.yaml": "imgbuild list", "ci.yaml": "imgbuild ci jobs --all"}
 
 
 def runs(path: Path) -> list[Block]:

@@ -273,10 +273,10 @@ def test_a_script_that_nobody_has_read_is_refused(shelf: Shelf, tmp_path: Path) 
 
 
 def test_verbs_that_show_know_an_extension(user: Project) -> None:
-    (row,) = json.loads(user.run("matrix", "--json").stdout)
+    (row,) = json.loads(user.run("list", "--json").stdout)
     assert (row["target"], row["state"]) == (OWN, "locked")
     assert row["pins"] == {"thewheel": "1.0", "torch": "2.6.0"}
-    rows = user.run("plan", OWN).stdout
+    rows = user.run("show", "--layers", OWN).stdout
     assert "added-debs" in rows
     assert "1 files" in rows
     report = json.loads(user.run("audit", OWN, "--json").stdout)

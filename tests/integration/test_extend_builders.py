@@ -42,9 +42,7 @@ def test_docker_makes_the_same_files(ours: Project) -> None:
     needs.buildx()
     assert (ours.folder / f"images/{OWN}/Dockerfile").is_file()
     ours.run("render", OWN, "--check")
-    (answer,) = json.loads(
-        ours.run("compare", OWN, "--builders", "embedded,docker", "--json").stdout
-    )
+    (answer,) = json.loads(ours.run("diff", OWN, "--builders", "embedded,docker", "--json").stdout)
     assert answer["comparison"]["equal"], answer["comparison"]["differences"]
     assert answer["comparison"]["left"]["paths"] > 1000
     # A folder of an added package, into which a file is put, is as it is there.

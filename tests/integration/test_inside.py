@@ -223,7 +223,7 @@ def test_bills_of_a_target_here_are_valid(tmp_path: Path):
         folder = tmp_path / form
         made = json.loads(
             own.run(
-                "sbom", "cu130-sglang", "--format", form, "--output", str(folder), "--json"
+                "show", "cu130-sglang", "--sbom", form, "--output", str(folder), "--json"
             ).stdout
         )
         for item in made:

@@ -64,7 +64,9 @@ def test_kernels_of_a_real_image(tmp_path):
     shutil.copytree(ROOT / "images", tmp_path / "images")
     shutil.copy(ROOT / "matrix.yaml", tmp_path)
     imgbuild(tmp_path, "build")
-    done = imgbuild(tmp_path, "kernels", "--gpu", "9.0", "--module", FUNCTION, "--json")
+    done = imgbuild(
+        tmp_path, "precompile", "flashinfer", "--gpu", "9.0", "--module", FUNCTION, "--json"
+    )
     made = json.loads(done.stdout)
     assert [each["name"] for each in made["kernels"]] == ["quantization"]
     assert "flashinfer-jit-cache: wheels" in done.stderr

@@ -136,7 +136,7 @@ def test_the_sif_has_the_images_files_and_passes_its_smoke_tests(built, tmp_path
     needs.disk(5)
     sif = tmp_path / "image.sif"
     imgbuild("sif", TARGET, "--layout", str(built), "--output", str(sif))
-    smoke = ("smoke", TARGET, "--sif", str(sif), "--json", "--patience", "4")
+    smoke = ("smoke", TARGET, "--sif", str(sif), "--json", "--timeout-factor", "4")
     try:
         with ThreadPoolExecutor() as pool:  # none of the three keeps two cores busy
             smoked = pool.submit(imgbuild, *smoke)
@@ -196,7 +196,15 @@ def test_a_random_user_id_with_a_read_only_root_works(loaded):
 @pytest.mark.engine
 def test_the_image_passes_its_smoke_tests(loaded, built):
     answer = imgbuild(
-        "smoke", TARGET, "--layout", str(built), "--through", "docker", "--json", "--patience", "4"
+        "smoke",
+        TARGET,
+        "--layout",
+        str(built),
+        "--through",
+        "docker",
+        "--json",
+        "--timeout-factor",
+        "4",
     )
     reports = json.loads(answer.stdout)
     assert [report["tier"] for report in reports] == ["static", "cpu"]

@@ -16,7 +16,7 @@ from tests.servers import Site, serve
 from tests.smallproject import TARGET, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
-SMOKE = ("--tier", "static", "--through", "root", "--patience", "4", "--json")
+SMOKE = ("--tier", "static", "--through", "root", "--timeout-factor", "4", "--json")
 
 
 @pytest.fixture(scope="module", name="project")
@@ -30,7 +30,7 @@ def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 def proven(project: Project, target: str) -> str:
-    (row,) = json.loads(project.run("matrix", target, "--json").stdout)
+    (row,) = json.loads(project.run("list", target, "--json").stdout)
     text: str = row["images"][0]["proven"]
     return text
 
@@ -50,7 +50,7 @@ def test_a_run_is_recorded_by_smoke_and_known_to_prove(project: Project) -> None
 
     answer = project.folder / "answer.json"
     answer.write_text(done.stdout)
-    said = project.run("prove", str(answer))
+    said = project.run("smoke", "--import", str(answer))
     assert said.stdout == f"{TARGET} x86_64 static pass\n"
     assert len(project.read(f"{TARGET}/smoke.json")["runs"]) == 1
 
@@ -79,7 +79,7 @@ def test_several_processes_record_at_once(project: Project, tmp_path: Path) -> N
         (tmp_path / f"{number}.json").write_text(json.dumps([again]))
     running = [
         subprocess.Popen(
-            project.command("prove", str(tmp_path / f"{number}.json")),
+            project.command("smoke", "--import", str(tmp_path / f"{number}.json")),
             cwd=project.folder, env=project.environment(), stdout=subprocess.DEVNULL,
         )
         for number in range(count)
@@ -132,5 +132,5 @@ def test_a_target_that_is_not_built_takes_no_report_along(project: Project) -> N
     assert "is not built" in stopped["cases"][0]["message"]
     answer = project.folder / "part.json"
     answer.write_text(json.dumps([tested]))
-    refused = project.run("prove", str(answer), status=2)
+    refused = project.run("smoke", "--import", str(answer), status=2)
     assert "only 'versions' of its tier was run" in refused.stderr

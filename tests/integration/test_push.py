@@ -182,7 +182,7 @@ def test_podman_and_skopeo_have_the_same_digest(shop):
 
 
 def test_ls_diff_and_pull_say_the_same_as_the_seals(shop, tmp_path):
-    listed = shop.json("ls", shop.registry.host)
+    listed = shop.json("registry", "ls", shop.registry.host)
     assert {entry["target"]: entry["digest"] for entry in listed["entries"]} == {
         target: shop.seal(target).digest for target in TARGETS
     }

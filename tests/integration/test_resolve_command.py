@@ -89,7 +89,7 @@ def test_a_world_with_its_reasons_and_a_row_to_paste(project: Project) -> None:
     target = load(matrix).targets["cu124-thewheel1.0"]
     assert target.pins == {"thewheel": "1.0", "torch": "2.6.0"}
     assert (target.cuda, target.arch) == ("12.4", (Arch.X86_64,))
-    assert "cu124-thewheel1.0" in project.run("matrix").stdout
+    assert "cu124-thewheel1.0" in project.run("list").stdout
 
 
 def test_what_the_code_says_moves_what_is_free_to_move(project: Project) -> None:

@@ -125,7 +125,7 @@ class Inputs:
             f"the mirror {self.mirror.repository} lacks {len(lacking)} inputs of {lock.target},"
             f" and no other place may be asked: {some}"
         )
-        place = f"imgbuild mirror push {lock.target} {self.mirror.repository}"
+        place = f"imgbuild registry mirror push {lock.target} {self.mirror.repository}"
         raise FetchFailed(message, hint=f"fill it where the indexes answer: {place}")
 
     def drop(self, hashes: Iterable[Sha256]) -> None:

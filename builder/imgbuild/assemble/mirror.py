@@ -41,7 +41,7 @@ OFF = "off"
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `imgbuild mirror use` writes. With `only` no index is asked for what the mirror lacks.
+    """What `imgbuild registry mirror use` writes. With `only` no index is asked for a file.
 
     `plain_http` lets a registry on another machine be spoken to without TLS.
     """
@@ -120,7 +120,10 @@ def _named(root: Path, text: str | None) -> Named | None:
     for origin, path in ((Origin.PROJECT, root / FILE), (Origin.USER, user_file())):
         if path.is_file():
             setting = codec.read(
-                path, Setting, what="setting of a mirror", hint="write it anew: imgbuild mirror use"
+                path,
+                Setting,
+                what="setting of a mirror",
+                hint="write it anew: registry mirror use",
             )
             return Named(setting=setting, origin=origin, place=path)
     return None

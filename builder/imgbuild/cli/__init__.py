@@ -16,9 +16,9 @@ def main() -> None:
     words = itertools.takewhile(lambda word: word != "--", sys.argv[1:])
     console.configure(verbosity=0, json="--json" in words)  # for a command line that is wrong
     try:
-        from imgbuild.cli import app
+        from imgbuild.cli import _app
 
-        status = app.run()
+        status = _app.run_verb()
     except ImgbuildError as error:
         status = report(error)
     except KeyboardInterrupt:
@@ -42,7 +42,7 @@ def report(error: ImgbuildError) -> int:
     details += [f"nearest: {world}" for world in nearest]
     console.error("\n  ".join((error.message, *details)), hint=error.hint)
     if console.json:
-        from imgbuild.cli import options
+        from imgbuild.cli import _options
 
         document = {
             "error": type(error).__name__,
@@ -53,5 +53,5 @@ def report(error: ImgbuildError) -> int:
             "reasons": reasons,
             "nearest": nearest,
         }
-        options.answer(document, [], json=True)
+        _options.answer(document, [], json=True)
     return error.exit_code

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from imgbuild.cli import options, prove
-from imgbuild.cli.image import LayoutFolder, one_arch, same_image
+from imgbuild.cli import _options, _smoke_import
+from imgbuild.cli._options import LayoutFolder
+from imgbuild.cli._selection import one_arch, same_image
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
 from imgbuild.smoke.result import How, stopped
 from imgbuild.system.console import console
@@ -44,7 +45,7 @@ class Place(enum.StrEnum):
     HERE = "here"
 
 
-def _patience(value: object) -> float:
+def _factor(value: object) -> float:
     text = str(value)  # typer hands the default over too
     try:
         number = float(text)
@@ -63,7 +64,7 @@ Tiers = Annotated[
         help="static: versions, files, imports, compilers. cpu: a GRPO step. gpu: vLLM, a GRPO"
         " step with it, servers, kernels. multi-gpu: two GPUs at once. By default all that this"
         " machine's GPUs allow.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -74,17 +75,17 @@ Way = Annotated[
         help="By default the engine that answers, else a root folder, which needs no engine."
         " apptainer: a SIF, with a read-only root and an unknown user. here: the environment that"
         " is active, no image.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
-Stranger = Annotated[
+ArbitraryUser = Annotated[
     bool,
     typer.Option(
-        "--stranger",
+        "--arbitrary-user",
         help="The image's files are read-only and the user is none of the image's, as clusters run"
         " it; so it is through apptainer in any case.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Model = Annotated[
@@ -94,7 +95,7 @@ Model = Annotated[
         metavar="FOLDER",
         help="A real model for the gpu tiers' cases of vLLM, its servers and SGLang; by default a"
         " tiny one with random weights.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -104,7 +105,7 @@ Sif = Annotated[
         "--sif",
         metavar="FILE",
         help="A SIF of the target, tested through apptainer; no layout is needed then.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -112,9 +113,9 @@ Record = Annotated[
     bool,
     typer.Option(
         "--record",
-        help="Put the runs into images/TARGET/smoke.json, passed or failed: proofs of the sealed"
-        " image, which `imgbuild matrix` shows.",
-        rich_help_panel=options.TALK,
+        help="Put the runs into images/TARGET/smoke.json, passed or failed:  of the sealed"
+        " image, which `imgbuild list` shows.",
+        rich_help_panel=_options.TALK,
     ),
 ]
 JUnit = Annotated[
@@ -123,18 +124,18 @@ JUnit = Annotated[
         "--junit",
         metavar="FILE",
         help="Write the report as JUnit XML too.",
-        rich_help_panel=options.TALK,
+        rich_help_panel=_options.TALK,
         show_default=False,
     ),
 ]
-Patience = Annotated[
+TimeoutFactor = Annotated[
     float,
     typer.Option(
-        "--patience",
+        "--timeout-factor",
         metavar="N",
-        parser=_patience,
+        parser=_factor,
         help="Multiply the time limits: for emulated or loaded machines.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 
@@ -146,7 +147,7 @@ Jobs = Annotated[
         metavar="N",
         min=1,
         help="Cases at a time: they import at once, and take turns at the GPU.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Share = Annotated[
@@ -156,7 +157,7 @@ Share = Annotated[
         metavar="N",
         min=1,
         help="Of these, cases that use the gpu tier's GPUs at once: one of 80 GB has room for all.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Only = Annotated[
@@ -165,7 +166,20 @@ Only = Annotated[
         "--only",
         metavar="PATTERNS",
         help="Cases of the named --tier by shell patterns of their names, such as nccl|vllm*.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
+    ),
+]
+
+Imports = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--import",
+        metavar="PATH",
+        help="Run nothing: add tests that ran elsewhere to images/TARGET/smoke.json, passed or"
+        " failed. An out/ folder of tools/gpu_proof.py, the folder of a job of `imgbuild ci run`,"
+        " or a file that `imgbuild smoke --json` wrote; repeatable.",
+        rich_help_panel=_options.WORK,
+        show_default=False,
     ),
 ]
 
@@ -176,33 +190,34 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     tiers: tuple[smoke_tests.Tier, ...]
     through: Place | None
     how: How
-    stranger: bool
+    arbitrary: bool
     sif: Path | None
     record: bool
     document: bool  # JUnit is written whatever happens
 
 
 def smoke(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
+    names: _options.Names = None,
+    target: _options.Targets = None,
+    everything: _options.Everything = False,
     tier: Tiers = None,
-    arch: options.OneArch = None,
+    arch: _options.OneArch = None,
     layout: LayoutFolder = None,
     sif: Sif = None,
     through: Way = None,
-    stranger: Stranger = False,
+    arbitrary_user: ArbitraryUser = False,
     model: Model = None,
     junit: JUnit = None,
     record: Record = False,
-    patience: Patience = 1.0,
+    timeout_factor: TimeoutFactor = 1.0,
     jobs: Jobs = 1,
     share: Share = 1,
     only: Only = "*",
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    imports: Imports = None,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Test built images from the inside, without a network.
 
@@ -221,17 +236,27 @@ def smoke(
     from imgbuild.smoke import junit as junits
     from imgbuild.smoke import run as tests
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    wanted = options.wanted(names, target)
-    _refuse(sif, layout, through, tier, model, only, stranger=stranger, record=record)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
+    wanted = _options.wanted(names, target)
+    if imports:
+        if wanted or everything:
+            message = "--import takes the target from the files that it reads"
+            raise InputError(message, hint="leave targets and --all out")
+        _smoke_import.record(imports, matrix, json=json)
+        return
+    _refuse(sif, layout, through, tier, model, only, arbitrary=arbitrary_user, record=record)
     through = Place.APPTAINER if sif is not None else through
     asked = _Asked(
         tiers=_tiers(tier, through),
         through=through,
         how=How(
-            patience=patience, model=_model(model), jobs=jobs, share=min(share, jobs), only=only
+            patience=timeout_factor,
+            model=_model(model),
+            jobs=jobs,
+            share=min(share, jobs),
+            only=only,
         ),
-        stranger=stranger,
+        arbitrary=arbitrary_user,
         sif=sif,
         record=record,
         document=junit is not None,
@@ -243,7 +268,7 @@ def smoke(
         if junit is not None and reports:
             write_bytes(junit, junits.document(reports))
     words = [f"{each.target} {each.arch} {each.tier} {tests.verdict(each)}" for each in reports]
-    options.answer(reports, words, json=json)
+    _options.answer(reports, words, json=json)
     if failures:
         raise typer.Exit(SomeFailed(failures).exit_code)
     if not all(tests.succeeded(report) for report in reports):
@@ -252,12 +277,12 @@ def smoke(
 
 def _refuse(
     sif: Path | None, layout: Path | None, through: Place | None, tier: list[Tier] | None,
-    model: Path | None, only: str, *, stranger: bool, record: bool,
+    model: Path | None, only: str, *, arbitrary: bool, record: bool,
 ) -> None:  # fmt: skip
     """InputError for options that do not go together."""
-    if stranger and through is Place.HERE:
-        message = "--stranger: the active environment is no image, and its user is you"
-        raise InputError(message, hint="leave --stranger out, or test an image")
+    if arbitrary and through is Place.HERE:
+        message = "--arbitrary-user: the active environment is no image, and its user is you"
+        raise InputError(message, hint="leave --arbitrary-user out, or test an image")
     if sif is not None and (layout is not None or through not in (None, Place.APPTAINER)):
         message = f"--sif {sif}: a SIF is tested through apptainer, and needs no layout"
         raise InputError(message, hint="leave --layout and --through out")
@@ -374,7 +399,7 @@ def _tested(
         return sif.smoke_sif(locked, built, only, asked.tiers, store=store, how=asked.how)
     return tests.smoke(
         locked, built, only, asked.tiers, through=asked.through and asked.through.value,
-        store=store, how=asked.how, stranger=asked.stranger,
+        store=store, how=asked.how, stranger=asked.arbitrary,
     )  # fmt: skip
 
 
@@ -383,7 +408,7 @@ def _record(session: Session, report: Tested, store: Store) -> ImgbuildError | N
     from imgbuild.smoke import proofs, reports
 
     try:
-        prove.tell(proofs.prove(session.project, reports.of_reports([report]), store))
+        _smoke_import.tell(proofs.prove(session.project, reports.of_reports([report]), store))
     except Interrupted:
         raise
     except ImgbuildError as error:

@@ -6,7 +6,7 @@ name wins.
 
 prebuilt  kernels compiled ahead, in a wheel of FlashInfer's own index for one CUDA and one torch
 jit       kernels compiled at first use, by the nvcc wheel of the target's CUDA release; a
-          flashinfer-jit-cache beside it (`imgbuild kernels`) has some of them ahead
+          flashinfer-jit-cache beside it (`imgbuild precompile flashinfer`) has some of them ahead
 off       vLLM is told to leave FlashInfer alone, whether its package is installed or not
 """
 

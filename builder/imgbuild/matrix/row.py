@@ -1,6 +1,6 @@
 """A target as a row of `matrix.yaml`, to be pasted below `targets:` and edited.
 
-Comes in: a name and a `Target`. Goes out: lines of YAML that `imgbuild matrix` reads back as the
+Comes in: a name and a `Target`. Goes out: lines of YAML that `imgbuild list` reads back as the
 same target. Pure.
 """
 

@@ -144,7 +144,7 @@ def build(
     built = _built(layout.read(place), digest)
     console.info(
         f"{target}: {built.size / 1e9:.2f} GB in {place}, {built.digest}; the files are those of"
-        f" {sealed.digest}, the bytes are {choice.name}'s own (imgbuild compare)"
+        f" {sealed.digest}, the bytes are {choice.name}'s own (imgbuild diff --files)"
     )
     return built
 

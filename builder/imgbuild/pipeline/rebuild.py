@@ -107,7 +107,7 @@ def _published(reference: Reference, client: Client) -> Origin:
     found = client.resolve(reference)
     if found is None:
         message = f"{reference}: no such image"
-        raise FetchFailed(message, hint="check the name; imgbuild ls HOST/REPOSITORY shows what is")
+        raise FetchFailed(message, hint="check the name: imgbuild registry ls HOST/REPOSITORY")
     artifacts = attach.find(client, reference.repository, found.digest, bundle.ARTIFACT_TYPE)
     refused: ImgbuildError | None = None
     for artifact in artifacts:

@@ -332,7 +332,7 @@ def _flashinfer(lock: Lock, arch: Arch) -> str:
     found = {wheel.package: wheel.version for wheel in locked}
     if lock.flashinfer != "jit" or FLASHINFER not in found:
         message = f"{lock.target} has FlashInfer {lock.flashinfer}: nothing is compiled in it"
-        raise InputError(message, hint="name a target whose mode is jit: imgbuild matrix")
+        raise InputError(message, hint="name a target whose mode is jit: imgbuild list")
     return found[FLASHINFER]
 
 

@@ -255,7 +255,7 @@ def _release(lock: Lock, arch: Arch) -> str:
         if wheel.package == TRITON:
             return wheel.version
     message = f"{lock.target} has no Triton"
-    raise InputError(message, hint="name a target that has: imgbuild matrix")
+    raise InputError(message, hint="name a target that has: imgbuild list")
 
 
 def _require_release(folder: Path, found: Mapping[str, Compiled], release: str) -> None:

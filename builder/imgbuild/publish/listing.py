@@ -86,7 +86,7 @@ def repositories(client: Client, host: str) -> list[Repository]:
         return [Repository(host, name) for name in sorted(client.repositories(host))]
     except FetchFailed as error:
         message = f"{host} does not list its repositories: {error.message}"
-        raise InputError(message, hint=f"name one: imgbuild ls {host}/NAME") from error
+        raise InputError(message, hint=f"name one: imgbuild registry ls {host}/NAME") from error
 
 
 def _images(client: Client, place: Repository) -> list[tuple[Entry, Image | None]]:

@@ -26,9 +26,9 @@ OWN_PLACE = (*COLUMNS, "flashinfer-python", "flashinfer-cubin")
 DIGITS = 12  # of a digest that a table shows
 NONE = "-"
 
-# What `imgbuild matrix --into` writes between these lines; the first one names the command.
+# What `imgbuild list --into` writes between these lines; the first one names the command.
 BEGIN, END = "<!-- images -->", "<!-- /images -->"
-MADE = "<!-- made from locks and proofs by: imgbuild matrix --into README.md -->"
+MADE = "<!-- made from locks and proofs by: imgbuild list --into README.md -->"
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):

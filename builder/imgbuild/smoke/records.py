@@ -26,7 +26,7 @@ from imgbuild.values import Arch, Digest, sha256
 
 LEDGER_FORMAT = 1
 FILE = "smoke.json"
-REMEDY = "restore it from git: proofs are written by `imgbuild smoke --record` and `imgbuild prove`"
+REMEDY = "restore it from git; `imgbuild smoke --record` and `--import` write it"
 TIERS: tuple[Tier, ...] = get_args(Tier)
 NO_PROOF = "no proof of this digest"
 # Packages whose versions a run names; the lock of the same configuration has the rest.

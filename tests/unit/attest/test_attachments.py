@@ -82,7 +82,7 @@ def test_bills_are_those_of_the_verb(place: Place, command: Command, tmp_path: P
         ("cyclonedx", cyclonedx.MEDIA_TYPE, "sbom.cdx.json"),
         ("spdx", spdx.MEDIA_TYPE, "sbom.spdx.json"),
     ):
-        made = json_of(command("sbom", BOTH, "--format", form, "--output", "bills", "--json"))
+        made = json_of(command("show", BOTH, "--sbom", form, "--output", "bills", "--json"))
         for item, paper in zip(made, plan.manifests, strict=True):
             (found,) = artifacts.find(client(), place.repository, paper.digest, kind)
             assert found.files[name].data == Path(item["output"]).read_bytes()

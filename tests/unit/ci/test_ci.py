@@ -358,7 +358,7 @@ def test_steps_are_verbs_that_one_can_paste(world):
     )  # fmt: skip
     assert running.command(here, publish, "tag") == (
         # The target's own tag last: where it is, a later night has nothing left to do.
-        "tag", place, f"{TARGET}-20261121", TARGET, *plain, "--json",
+        "registry", "tag", place, f"{TARGET}-20261121", TARGET, *plain, "--json",
     )  # fmt: skip
 
 
@@ -392,5 +392,5 @@ def test_another_machine_is_told_what_this_one_was(world):
         "--results", str(world.folder / "build/ci"), "--registry", "registry.example/rl",
         "--date", "2026-11-21", "--arch", "x86_64",
         "--gate", "static", "--gate", "cpu", "--gate", "gpu",
-        "--through", "root", "--patience", "2.0",
+        "--through", "root", "--timeout-factor", "2.0",
     ]  # fmt: skip

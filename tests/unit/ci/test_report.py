@@ -207,6 +207,6 @@ def test_what_no_machine_can_prove_is_red_if_asked_for(world, command):
 
 
 def test_a_night_needs_a_registry(command):
-    done = command("nightly", "--all")
+    done = command("ci", "nightly", "--all")
     assert done.status == InputError.exit_code
     assert "no registry is named" in done.stderr

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from imgbuild.cli.app import app
+from imgbuild.cli._app import app
 from imgbuild.errors import ImgbuildError
 from tests.sourcecode import module_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.cli import worlds as words
+from imgbuild.cli import _resolve_lines as words
 from imgbuild.resolve.answer import Answer, Choice, Outcome, Refused
 from imgbuild.values import Arch
 from tests.unit.cli_project import Command

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from imgbuild.cli.app import app
+from imgbuild.cli._app import app
 from tests.unit.cli_project import Command
 
 ROOT = Path(__file__).parents[3]

@@ -19,7 +19,7 @@ from tests.unit import cli_project
 from tests.unit.cli_project import TARGET, Command, World
 
 ALONE = ("--offline", "--jobs", "1")
-PAIR = ("compare", TARGET, "--builders", "embedded,docker", *ALONE)
+PAIR = ("diff", TARGET, "--builders", "embedded,docker", *ALONE)
 IMAGES = Path("images") / TARGET
 
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import yaml
 
-from imgbuild.cli.bytecode import _modules, _tell
+from imgbuild.cli.precompile import _imports, _say
 from imgbuild.container import run_in_image
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
@@ -131,7 +131,7 @@ def test_what_was_left_out_and_what_differs_is_told(tmp_path, capsys):
     files = tree(tmp_path / "tree", one=TEXT)
     said = bytecode.pack(lock(), Arch.X86_64, files, differs, left, [], tmp_path / "out")
     console.configure(verbosity=0, json=False)
-    _tell(said)
+    _say(said)
     told = " ".join(capsys.readouterr().err.split())
     assert "2 files do not compile and are left out, as /a.py (SyntaxError: x)" in told
     assert "m1.pyc: two compilations differ in 1 bytes" in told
@@ -140,10 +140,10 @@ def test_what_was_left_out_and_what_differs_is_told(tmp_path, capsys):
 
 
 def test_modules_have_a_form():
-    assert _modules(["vllm", "torch.distributed"]) == ("vllm", "torch.distributed")
+    assert _imports(["vllm", "torch.distributed"]) == ("vllm", "torch.distributed")
     for bad in ("", "a-b", "a..b", "os;x", "a."):
         with pytest.raises(InputError, match="no name of a module"):
-            _modules([bad])
+            _imports([bad])
 
 
 @pytest.mark.parametrize(("machine", "word"), [("x86_64", "imgbuild run"), ("aarch64", "emulator")])

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from imgbuild.cli.kernels import _gpus, _modules
+from imgbuild.cli.precompile import _gpus, _modules
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix.model import Flashinfer

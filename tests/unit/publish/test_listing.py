@@ -110,7 +110,7 @@ def test_all_repositories_of_a_registry(place):
     place.registry.faults.append(Fault("GET /v2/_catalog", times=9, status=404))
     with pytest.raises(InputError, match="does not list its repositories") as caught:
         listing.repositories(CLIENT, place.registry.host)
-    assert f"imgbuild ls {place.registry.host}/NAME" in (caught.value.hint or "")
+    assert f"imgbuild registry ls {place.registry.host}/NAME" in (caught.value.hint or "")
 
 
 # -- tag
@@ -250,14 +250,14 @@ def test_push_ls_diff_pull_and_tag_as_verbs(place, imgbuild, tmp_path):
     (again,) = json_of(imgbuild(*words, "--json"))
     assert again["sent"] == 0
     assert [tag["name"] for tag in again["tags"]] == list(reversed(TAGS))
-    assert imgbuild("tag", f"{where}:{TARGET}", "good").stdout == (
+    assert imgbuild("registry", "tag", f"{where}:{TARGET}", "good").stdout == (
         f"{where}:good {place.world.seal.digest}\n"
     )
-    listed = imgbuild("ls", where)
+    listed = imgbuild("registry", "ls", where)
     assert f"{where}:{TARGET},{TAGS[1]},good" in listed.stdout
-    assert [entry["target"] for entry in json_of(imgbuild("ls", where, "--json"))["entries"]] == [
-        TARGET
-    ]
+    assert [
+        entry["target"] for entry in json_of(imgbuild("registry", "ls", where, "--json"))["entries"]
+    ] == [TARGET]
     compared = json_of(imgbuild("diff", TARGET, f"{where}:good", "--json"))
     assert compared["arch"]["x86_64"]["pull"] == 0
     out = tmp_path / "pulled"

@@ -9,7 +9,7 @@ import struct
 import msgspec
 import pytest
 
-from imgbuild.cli import sif as verb
+from imgbuild.cli import _sif as verb
 from imgbuild.errors import InputError, IntegrityError, ToolMissing
 from imgbuild.oci import layout
 from imgbuild.oci.documents import Descriptor

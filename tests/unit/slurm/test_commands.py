@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from imgbuild.cli import containers
+from imgbuild.cli import _slurm_runtime
 from imgbuild.errors import InputError
 from imgbuild.sif import container, files
 from imgbuild.slurm import jobs
@@ -308,12 +308,12 @@ def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatc
     assert "some.sif is not the image that is locked now" in done.stderr
 
     locked = msgspec.structs.replace(world.seal.arch[Arch.X86_64], config=digest_of(b"{}"))
-    containers.same_image(sif, msgspec.structs.replace(world.seal, arch={Arch.X86_64: locked}))
+    _slurm_runtime.same_image(sif, msgspec.structs.replace(world.seal, arch={Arch.X86_64: locked}))
     assert "not the image" not in capsys.readouterr().err
 
 
 def test_pyxis_is_given_files_by_their_whole_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "image").touch()
-    assert containers.imported("image") == tmp_path / "image"
-    assert containers.imported("reg#rl:small") == "reg#rl:small"
+    assert _slurm_runtime.imported("image") == tmp_path / "image"
+    assert _slurm_runtime.imported("reg#rl:small") == "reg#rl:small"

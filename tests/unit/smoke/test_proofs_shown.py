@@ -58,21 +58,21 @@ def test_the_words_of_the_matrix_and_the_ledger_are_compared() -> None:
 def test_contradictions_are_told(world: World, imgbuild: Command) -> None:
     row = f"  {TARGET}:\n"
     world.edit(row, f"{row}    proof: The image passes the gpu tier.\n")
-    done = imgbuild("matrix", TARGET)
+    done = imgbuild("list", TARGET)
     assert "recorded: no run of gpu" in " ".join(done.stderr.split())
-    (shown,) = cli_project.json_of(imgbuild("matrix", TARGET, "--json"))
+    (shown,) = cli_project.json_of(imgbuild("list", TARGET, "--json"))
     assert len(shown["contradictions"]) == 1
     left(world)
-    assert imgbuild("prove", "docs/out").status == 0
-    assert "warning" not in imgbuild("matrix", TARGET).stderr
+    assert imgbuild("smoke", "--import", "docs/out").status == 0
+    assert "warning" not in imgbuild("list", TARGET).stderr
 
 
 def test_the_table_is_written_between_its_marks(world: World, imgbuild: Command) -> None:
     page = world.folder / "README.md"
     page.write_text("# Head\n\n<!-- images -->\nold\n<!-- /images -->\n\ntail\n")
     left(world)
-    assert imgbuild("prove", "docs/out").status == 0
-    assert "wrote README.md" in imgbuild("matrix", "--into", "README.md").stderr
+    assert imgbuild("smoke", "--import", "docs/out").status == 0
+    assert "wrote README.md" in imgbuild("list", "--into", "README.md").stderr
     text = page.read_text()
     assert text.startswith("# Head\n\n<!-- images -->\n<!-- made from locks and proofs by: ")
     assert text.endswith("|\n\n<!-- /images -->\n\ntail\n")
@@ -80,9 +80,9 @@ def test_the_table_is_written_between_its_marks(world: World, imgbuild: Command)
     assert "x86_64 0.0 GB" in row
     assert "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21" in row
     assert UNLOCKED not in text
-    assert "README.md is current" in imgbuild("matrix", "--into", "README.md").stderr
+    assert "README.md is current" in imgbuild("list", "--into", "README.md").stderr
     page.write_text("# Head\n")
-    done = imgbuild("matrix", "--into", "README.md")
+    done = imgbuild("list", "--into", "README.md")
     assert (done.status, page.read_text()) == (2, "# Head\n")
     assert "<!-- images -->" in done.stderr
 
@@ -125,6 +125,6 @@ def test_committed_ledgers_are_sound_and_name_reports_that_are_there() -> None:
 def test_the_readme_shows_the_images_and_proofs_of_now(tmp_path: Path, imgbuild: Command) -> None:
     page = tmp_path / "README.md"
     shutil.copy(ROOT / "README.md", page)
-    done = imgbuild("matrix", "--into", str(page), "--matrix", str(ROOT / "matrix.yaml"))
+    done = imgbuild("list", "--into", str(page), "--matrix", str(ROOT / "matrix.yaml"))
     assert done.status == 0, done.stderr
-    assert page.read_text() == (ROOT / "README.md").read_text(), "imgbuild matrix --into README.md"
+    assert page.read_text() == (ROOT / "README.md").read_text(), "imgbuild list --into README.md"

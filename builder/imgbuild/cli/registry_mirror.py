@@ -1,4 +1,4 @@
-"""`imgbuild mirror`: the inputs of locks in one's own registry, and builds that take them there."""
+"""`imgbuild registry mirror`: the inputs of locks in your own registry, and builds from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli import _options
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.system.console import console
 from imgbuild.values import Arch
@@ -33,7 +33,7 @@ Places = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[TARGET]... [HOST/REPOSITORY]",
-        help="Targets, and the repository; by default the one that `mirror use` has set.",
+        help="Targets, and the repository; by default the one that `registry mirror use` has set.",
         show_default=False,
     ),
 ]
@@ -42,13 +42,13 @@ Drop = Annotated[
     typer.Option(
         "--drop",
         help="Take what was downloaded for it out of the cache again, 4 GB at a time.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 DryRun = Annotated[
     bool,
     typer.Option(
-        "--dry-run", help="Say what would be sent; send nothing.", rich_help_panel=options.WORK
+        "--dry-run", help="Say what would be sent; send nothing.", rich_help_panel=_options.WORK
     ),
 ]
 Only = Annotated[
@@ -56,7 +56,7 @@ Only = Annotated[
     typer.Option(
         "--only",
         help="Ask no index for what the mirror lacks: such a build fails at once.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 ForUser = Annotated[
@@ -65,52 +65,52 @@ ForUser = Annotated[
         "--user",
         help="For every project of this user, in ~/.config/imgbuild; without it for this project,"
         " in mirror.json beside the matrix.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Off = Annotated[
-    bool, typer.Option("--off", help="Remove the setting.", rich_help_panel=options.WORK)
+    bool, typer.Option("--off", help="Remove the setting.", rich_help_panel=_options.WORK)
 ]
 
 
 @app.command("push")
 def push(
     places: Places = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    arch: options.Arches = None,
+    target: _options.Targets = None,
+    everything: _options.Everything = False,
+    arch: _options.Arches = None,
     dry_run: DryRun = False,
     drop: Drop = False,
-    plain_http: options.PlainHttp = None,
-    offline: options.Offline = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    plain_http: _options.PlainHttp = None,
+    offline: _options.Offline = False,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Put the inputs of locks into a registry: what is not there, from the cache or its source.
 
     An interrupted run goes on where it stopped. For each target and architecture the repository
     gets the tags TARGET-ARCH-inputs and TARGET-ARCH-inputs-HEX, which stays when the lock
-    changes; `imgbuild gc` finds those that no lock names.
+    changes; `imgbuild registry gc` finds those that no lock names.
 
     Examples:
 
-        imgbuild mirror push cu124-vllm registry.example/rl/inputs
+        imgbuild registry mirror push cu124-vllm registry.example/rl/inputs
 
-        imgbuild mirror push --all registry.example/rl/inputs --drop
+        imgbuild registry mirror push --all registry.example/rl/inputs --drop
 
-        imgbuild mirror push 'cu130-*' registry.example/rl/inputs --dry-run
+        imgbuild registry mirror push 'cu130-*' registry.example/rl/inputs --dry-run
     """
     from imgbuild.assemble.inputs import Inputs
     from imgbuild.pipeline import targets
     from imgbuild.publish import mirror
     from imgbuild.registry.client import Client
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     session = targets.open_session(matrix, targets.Options(offline=offline))
     repository, plain, names = _place(session.project, places, plain_http)
-    parts = _parts(session.project, options.wanted(names, target), everything, arch)
+    parts = _parts(session.project, _options.wanted(names, target), everything, arch)
     inputs: Inputs = session.inputs(locking=True)
     if inputs.mirror is not None and inputs.mirror.repository == repository:
         inputs.mirror = None  # what it lacks is not to be had there
@@ -123,7 +123,7 @@ def push(
         f" {filled.files} files of {filled.size / 1e9:.2f} GB in all"
     )
     lines = [f"{item.target} {item.arch} {repository}@{item.artifact}" for item in filled.artifacts]
-    options.answer(filled, [] if dry_run else lines, json=json)
+    _options.answer(filled, [] if dry_run else lines, json=json)
 
 
 @app.command("use")
@@ -132,18 +132,18 @@ def use(
         str | None,
         typer.Argument(
             metavar="[HOST/REPOSITORY]",
-            help="The repository that `mirror push` has filled.",
+            help="The repository that `registry mirror push` has filled.",
             show_default=False,
         ),
     ] = None,
     off: Off = False,
     only: Only = False,
     user: ForUser = False,
-    plain_http: options.PlainHttp = None,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    plain_http: _options.PlainHttp = None,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Let builds take their inputs from a mirror before they ask any index.
 
@@ -152,44 +152,44 @@ def use(
 
     Examples:
 
-        imgbuild mirror use registry.example/rl/inputs
+        imgbuild registry mirror use registry.example/rl/inputs
 
-        imgbuild mirror use registry.example/rl/inputs --only --user
+        imgbuild registry mirror use registry.example/rl/inputs --only --user
 
-        imgbuild mirror use --off
+        imgbuild registry mirror use --off
     """
     from imgbuild import codec, project
     from imgbuild.assemble import mirror
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     if off == (place is not None):
         message = "name a repository, or give --off to remove the setting"
-        raise InputError(message, hint="imgbuild mirror use HOST/REPOSITORY")
+        raise InputError(message, hint="imgbuild registry mirror use HOST/REPOSITORY")
     path = mirror.user_file() if user else project.find(matrix).root / mirror.FILE
     if place is None:
         path.unlink(missing_ok=True)
         console.info(f"{path}: no mirror is set there")
-        options.answer(None, [], json=json)
+        _options.answer(None, [], json=json)
         return
     repository = mirror.repository(place, "mirror use")
     plain = repository.host in (plain_http or [])
     setting = mirror.Setting(mirror=str(repository), only=only, plain_http=plain)
     codec.write(path, setting)
     console.info(f"{path}: inputs are taken from {repository}" + (", and only there" * only))
-    options.answer(setting, [str(path)], json=json)
+    _options.answer(setting, [str(path)], json=json)
 
 
 @app.command("status")
 def status(
     places: Places = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    arch: options.Arches = None,
-    plain_http: options.PlainHttp = None,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    target: _options.Targets = None,
+    everything: _options.Everything = False,
+    arch: _options.Arches = None,
+    plain_http: _options.PlainHttp = None,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Say what of the targets' inputs a mirror has; exit status 1 if a file of them is lacking.
 
@@ -198,25 +198,25 @@ def status(
 
     Examples:
 
-        imgbuild mirror status --all
+        imgbuild registry mirror status --all
 
-        imgbuild mirror status cu124-vllm registry.example/rl/inputs --json
+        imgbuild registry mirror status cu124-vllm registry.example/rl/inputs --json
     """
     from imgbuild import project
     from imgbuild.publish import mirror
     from imgbuild.registry.client import Client
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     found = project.find(matrix)
     repository, plain, names = _place(found, places, plain_http)
-    parts = _parts(found, options.wanted(names, target), everything, arch)
+    parts = _parts(found, _options.wanted(names, target), everything, arch)
     held = mirror.status(parts, repository, Client(plain_http=plain, origin=True))
     rows: list[Sequence[str]] = [HEAD, *(_row(item) for item in held)]
-    options.answer(held, options.aligned(rows, right=NUMBERS), json=json)
+    _options.answer(held, _options.aligned(rows, right=NUMBERS), json=json)
     absent = sorted({item.target for item in held if item.lacking or not item.tagged})
     if absent:
         message = f"{repository} does not have all inputs of {', '.join(absent)}"
-        hint = f"imgbuild mirror push {' '.join(absent)} {repository}"
+        hint = f"imgbuild registry mirror push {' '.join(absent)} {repository}"
         if not json:
             raise WorkFailed(message, hint=hint)
         console.error(message, hint=hint)  # the answer stands on stdout already
@@ -252,7 +252,7 @@ def _place(
     setting: Named | None = mirror.find(project.root)
     if setting is None:
         message = "which mirror? none is named, and none is set"
-        raise InputError(message, hint="name HOST/REPOSITORY, or: imgbuild mirror use …")
+        raise InputError(message, hint="name HOST/REPOSITORY, or: imgbuild registry mirror use …")
     repository = parse_repository(setting.setting.mirror)
     plain = [*(plain_http or []), *([repository.host] if setting.setting.plain_http else [])]
     return repository, plain, names
@@ -261,8 +261,8 @@ def _place(
 def _parts(
     project: Project, names: list[str], everything: bool, arch: list[Arch] | None
 ) -> list[Part]:
-    from imgbuild.cli import locked
+    from imgbuild.cli import _selection
     from imgbuild.publish import mirror
 
-    chosen = locked.choose(project, names, everything=everything, arches=arch or [])
+    chosen = _selection.choose(project, names, everything=everything, arches=arch or [])
     return [mirror.Part(lock=item.lock, arch=each) for item in chosen for each in item.arches]

@@ -1,4 +1,4 @@
-"""The verbs `matrix` and `schema`: what they write, and where."""
+"""The verbs `list` and `schema`: what they write, and where."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from imgbuild.cli import matrix as verbs
+from imgbuild.cli import list as listing
+from imgbuild.cli import schema
 from imgbuild.errors import InputError, NothingSelected
 from imgbuild.matrix.schema import published
 from tests.unit.matrix_text import RIGHT
 
 app = typer.Typer()
-app.command()(verbs.matrix)
-app.command()(verbs.schema)
+app.command("list")(listing.list_targets)
+app.command("schema")(schema.schema)
 
 
 @pytest.fixture
@@ -28,14 +29,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("project")
 def test_matrix_as_text() -> None:
-    done = CliRunner().invoke(app, ["matrix"])
+    done = CliRunner().invoke(app, ["list"])
     assert done.exit_code == 0, done.output
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["target", "cu124-vllm"]
 
 
 @pytest.mark.usefixtures("project")
 def test_matrix_as_json() -> None:
-    done = CliRunner().invoke(app, ["matrix", "--json", "--target", "cu*"])
+    done = CliRunner().invoke(app, ["list", "--json", "--target", "cu*"])
     (row,) = json.loads(done.stdout)
     assert row["pins"]["vllm"] == "0.8.5.post1"
     assert row["exclude"] == {"arm64": "no wheel for aarch64"}
@@ -43,20 +44,20 @@ def test_matrix_as_json() -> None:
 
 @pytest.mark.usefixtures("project")
 def test_matrix_as_markdown() -> None:
-    done = CliRunner().invoke(app, ["matrix", "--format", "markdown", "cu124-vllm"])
+    done = CliRunner().invoke(app, ["list", "--format", "markdown", "cu124-vllm"])
     assert done.stdout.startswith("| target | CUDA |")
 
 
 @pytest.mark.usefixtures("project")
 def test_matrix_of_an_unknown_target() -> None:
-    done = CliRunner().invoke(app, ["matrix", "cu124"])
+    done = CliRunner().invoke(app, ["list", "cu124"])
     assert isinstance(done.exception, NothingSelected)
 
 
 def test_matrix_that_is_wrong(project: Path) -> None:
     path = project / "matrix.yaml"
     path.write_text(RIGHT.replace("groups: 4", "groups: four"), encoding="utf-8")
-    done = CliRunner().invoke(app, ["matrix"])
+    done = CliRunner().invoke(app, ["list"])
     assert isinstance(done.exception, InputError)
     (problem,) = done.exception.problems
     assert (problem.file, problem.path, problem.value) == (str(path), "layers.groups", "four")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli import options
-from imgbuild.cli import prove as proves
+from imgbuild.cli import _options, _smoke_import
 from imgbuild.cli import push as pushes
 from imgbuild.cli import smoke as smokes
 from imgbuild.cli.smoke import Place, Tier
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 JOBS = "jobs.json"  # in the folder of results: what the last night was to do
 Date = pushes.Date
-Patience = smokes.Patience
+TimeoutFactor = smokes.TimeoutFactor
 Gate = Annotated[
     list[Tier] | None,
     typer.Option(
@@ -34,7 +33,7 @@ Gate = Annotated[
         metavar="TIER",
         help="A tier of smoke tests that an image must pass before a tag names it; repeatable. By"
         " default what ci.yaml says.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -43,7 +42,7 @@ NoGpu = Annotated[
     typer.Option(
         "--no-gpu",
         help="Leave out the tiers that need a GPU: for a change that is under review.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Registry = Annotated[
@@ -52,7 +51,7 @@ Registry = Annotated[
         "--registry",
         metavar="HOST/REPOSITORY",
         help="Where images go; by default the `registry` of the matrix.",
-        rich_help_panel=options.REGISTRY,
+        rich_help_panel=_options.REGISTRY,
         show_default=False,
     ),
 ]
@@ -62,7 +61,7 @@ NoPush = Annotated[
         "--no-push",
         help="Nothing leaves this machine: the steps before a push, for a change that is under"
         " review.",
-        rich_help_panel=options.REGISTRY,
+        rich_help_panel=_options.REGISTRY,
     ),
 ]
 Results = Annotated[
@@ -72,7 +71,7 @@ Results = Annotated[
         metavar="FOLDER",
         help="Where results lie; by default build/ci beside the matrix. Jobs on several machines"
         " share this folder, or a copy of it.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -82,7 +81,7 @@ Key = Annotated[
         "--key",
         metavar="FILE",
         help="Sign what is published with this private key (see `imgbuild sign`).",
-        rich_help_panel=options.REGISTRY,
+        rich_help_panel=_options.REGISTRY,
         show_default=False,
     ),
 ]
@@ -91,7 +90,7 @@ Keyless = Annotated[
     typer.Option(
         "--keyless",
         help="Sign with the identity that the CI gives its jobs, by the cosign program.",
-        rich_help_panel=options.REGISTRY,
+        rich_help_panel=_options.REGISTRY,
     ),
 ]
 Through = Annotated[
@@ -99,7 +98,7 @@ Through = Annotated[
     typer.Option(
         "--through",
         help="What smoke tests run in (see `imgbuild smoke`), but for `here`, which is no image.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -110,7 +109,7 @@ Strict = Annotated[
         "--strict",
         help="Exit status 1 also if there is no machine for a job of a target: by default that is"
         " said and no failure, as nothing but another ci.yaml mends it.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Record = Annotated[
@@ -118,8 +117,8 @@ Record = Annotated[
     typer.Option(
         "--record",
         help="Put each tier of smoke tests that ran into images/TARGET/smoke.json, passed or failed"
-        " (see `imgbuild prove`).",
-        rich_help_panel=options.TALK,
+        " (see `imgbuild smoke --import`).",
+        rich_help_panel=_options.TALK,
     ),
 ]
 
@@ -228,7 +227,9 @@ def record(matrix: Path | None, results: Path | None, found: Chosen) -> None:
     from imgbuild.ci import recording
 
     project = _session(matrix).project
-    proves.tell(recording.record(project, folder(matrix, results), found.targets, Store.open()))
+    _smoke_import.tell(
+        recording.record(project, folder(matrix, results), found.targets, Store.open())
+    )
 
 
 def _settings(session: Session, gate: Sequence[Tier], *, gpu: bool) -> Settings:

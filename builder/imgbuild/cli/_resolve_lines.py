@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imgbuild.cli import options
+from imgbuild.cli import _options
 from imgbuild.resolve.answer import Answer, Outcome
 from imgbuild.system.console import console
 from imgbuild.values import Arch
@@ -33,7 +33,7 @@ def lines(answer: Answer) -> list[str]:
 
 
 def _table(outcome: Outcome) -> list[str]:
-    return options.aligned(
+    return _options.aligned(
         [(item.package, item.version, "; ".join(item.why[:WHY])) for item in outcome.packages]
     )
 

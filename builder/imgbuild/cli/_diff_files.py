@@ -1,24 +1,24 @@
-"""`imgbuild compare`: whether two images are the same to those who run them."""
+"""`imgbuild diff --files`: do two images have the same files and the same configuration."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 
-from imgbuild.cli import elsewhere, options
-from imgbuild.cli.elsewhere import Builder
+from imgbuild.cli import _builders, _options
+from imgbuild.cli._builders import Builder
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.matrix.select import Selected
-    from imgbuild.pipeline.targets import Session
+    from imgbuild.pipeline.targets import Options, Session
     from imgbuild.show.accepted import Accepted, Difference
     from imgbuild.show.compare import Comparison
 
@@ -40,7 +40,8 @@ class Pair(msgspec.Struct, frozen=True):
     right: Builder
 
 
-def _pair(text: object) -> Pair:
+def pair(text: object) -> Pair:
+    """The value of --builders."""
     names = [name.strip() for name in str(text).split(",")]
     known = ", ".join(one.value for one in Builder)
     if len(names) != 2 or len(set(names)) != 2 or not set(names) <= {one.value for one in Builder}:
@@ -49,107 +50,50 @@ def _pair(text: object) -> Pair:
     return Pair(Builder(names[0]), Builder(names[1]))
 
 
-Images = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[TARGET]... | LEFT RIGHT",
-        help="With --builders: targets. Otherwise two images: OCI layouts, archives of one, or"
-        " what docker save and podman save write.",
-        show_default=False,
-    ),
-]
-Builders = Annotated[
-    Pair | None,
-    typer.Option(
-        "--builders",
-        metavar="A,B",
-        parser=_pair,
-        help="Compare what two builders make of each target: embedded, docker, podman, buildah."
-        " What is not built yet is built.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-Accept = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--accept",
-        metavar="FILE",
-        help="A list of accepted differences, each with path, field and reason; repeatable."
-        " With --builders, imgbuild's own list holds too.",
-        rich_help_panel=options.WORK,
-        show_default=False,
-    ),
-]
-
-
 def compare(
-    names: Images = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    arch: options.Arches = None,
-    builders: Builders = None,
-    accept: Accept = None,
-    jobs: options.Jobs = 0,
-    offline: options.Offline = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    names: Sequence[str],
+    arches: Sequence[Arch],
+    builders: Pair | None,
+    accept: Sequence[Path],
+    work: Options,
+    matrix: Path | None,
+    *,
+    everything: bool,
+    json: bool,
 ) -> None:
-    """Compare the files and the configuration of two images.
+    """Compare two images, or with `builders` what two builders make of each target.
 
-    Paths, types, modes, owners, link targets, attributes, content and settings must be equal; times
-    and the cutting into layers may differ. Exit status 1 if anything differs that no entry of the
-    list accepts. Nothing is unpacked to disk.
-
-    Examples:
-
-        imgbuild compare cu124-vllm --builders embedded,docker
-
-        imgbuild compare build/cu124-vllm image.tar --json
+    Exit 1 if anything differs that no entry of the lists accepts.
     """
     from imgbuild.show import accepted as accepting
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    accepted = [entry for path in accept or [] for entry in accepting.read(path)]
+    accepted = [entry for path in accept for entry in accepting.read(path)]
     if builders is not None:
         from imgbuild.pipeline import targets
 
-        work = targets.Options(jobs=options.processes(jobs), offline=offline)
         session = targets.open_session(matrix, work)
-        selected = session.select(
-            options.wanted(names, target), everything=everything, arches=arch or []
-        )
+        selected = session.select(names, everything=everything, arches=arches)
         accepted += accepting.builders()
-        made = _by_builders(session, selected, builders, accepted, named=bool(arch))
+        made = _by_builders(session, selected, builders, accepted, named=bool(arches))
     else:
-        made = [_of_files(names or [], target, arch, accepted, everything=everything)]
+        made = [_of_files(names, arches, accepted)]
     for item in made:
         _show(item.comparison)
-    options.answer(made, [_line(item) for item in made], json=json)
+    _options.answer(made, [_line(item) for item in made], json=json)
     if not all(item.comparison.equal for item in made):
         raise typer.Exit(1)
 
 
 def _of_files(
-    names: Sequence[str],
-    target: list[str] | None,
-    arch: list[Arch] | None,
-    accepted: Sequence[Accepted],
-    *,
-    everything: bool,
+    names: Sequence[str], arches: Sequence[Arch], accepted: Sequence[Accepted]
 ) -> Compared:
     from imgbuild.oci import image
     from imgbuild.show import compare as comparing
 
-    if len(names) != 2 or target or everything:
-        message = f"{len(names)} images are named; two are compared"
-        raise InputError(message, hint="name two, or targets and --builders embedded,docker")
-    if arch and len(arch) > 1:
-        message = f"--arch {' --arch '.join(arch)}: two images are compared on one architecture"
+    if len(arches) > 1:
+        message = f"--arch {' --arch '.join(arches)}: two images are compared on one architecture"
         raise InputError(message, hint="name one of them")
-    wanted = arch[0] if arch else None
+    wanted = arches[0] if arches else None
     left, right = (image.read(Path(name), wanted) for name in names)
     found = comparing.compare(left, right, accepted, names=(names[0], names[1]))
     return Compared(name=f"{names[0]} {names[1]}", arch=wanted, comparison=found)
@@ -184,7 +128,7 @@ def _built(session: Session, item: Selected, builder: Builder) -> Path:
     """The layout that `builder` makes of a target, built unless it is there and current."""
     from imgbuild.pipeline import dockerfile_builders, targets
 
-    choice = elsewhere.choice(builder, None, None, None, None, None)
+    choice = _builders.choice(builder, None, None, None, None, None)
     if choice is None:
         folder = session.project.root / "build" / builder / item.name
         return targets.build_all(session, [item], folder)[0].output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import sys
 from collections.abc import Sequence
@@ -161,7 +162,7 @@ Mirror = Annotated[
         "--mirror",
         metavar="HOST/REPOSITORY",
         help="Take inputs from this mirror before any index is asked, or `off`. Default:"
-        " $IMGBUILD_MIRROR, else what `imgbuild mirror use` has set.",
+        " $IMGBUILD_MIRROR, else what `imgbuild registry mirror use` has set.",
         rich_help_panel=REGISTRY,
         show_default=False,
     ),
@@ -172,6 +173,35 @@ MirrorOnly = Annotated[
         "--mirror-only",
         help="Ask no other server for what the mirror lacks.",
         rich_help_panel=REGISTRY,
+    ),
+]
+
+
+class Through(enum.StrEnum):
+    """What runs a command: an engine, or a root folder in namespaces of its own."""
+
+    DOCKER = "docker"
+    PODMAN = "podman"
+    ROOT = "root"
+
+
+LayoutFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--layout",
+        metavar="PATH",
+        help="The OCI layout; by default build/TARGET beside the matrix.",
+        rich_help_panel=WORK,
+        show_default=False,
+    ),
+]
+RunThrough = Annotated[
+    Through | None,
+    typer.Option(
+        "--through",
+        help="By default the engine that answers, else a root folder, which needs no engine.",
+        rich_help_panel=WORK,
+        show_default=False,
     ),
 ]
 

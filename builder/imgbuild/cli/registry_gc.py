@@ -1,4 +1,4 @@
-"""`imgbuild gc`: what a registry holds that no lock of the last revisions names."""
+"""`imgbuild registry gc`: what a registry holds that no lock of the last revisions names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli import _options
 from imgbuild.cli.cache import size_text
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.system.console import console
@@ -46,7 +46,7 @@ Revisions = Annotated[
         metavar="N",
         min=1,
         help="How many of the last revisions that changed a lock name what is kept.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Refs = Annotated[
@@ -56,7 +56,7 @@ Refs = Annotated[
         metavar="REV",
         help="A branch or tag whose revisions are meant; repeatable. Default: HEAD. What images of"
         " other branches are pushed for must be named here.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -67,7 +67,7 @@ KeepTags = Annotated[
         metavar="PATTERN",
         help="Keep what has a tag of this shell pattern, such as 'cu124-vllm-2026*'; repeatable."
         " Of locked targets TARGET, TARGET-ARCH, TARGET-base and TARGET-ARCH-inputs are kept.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -79,14 +79,14 @@ OlderThan = Annotated[
         parser=_span,
         help="Only what has no younger dated tag and was named by no seal for so long: 90d, 12w."
         " What has a tag and no date is kept then.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
 Delete = Annotated[
     bool,
     typer.Option(
-        "--delete", help="Delete what is listed, tags and all.", rich_help_panel=options.WORK
+        "--delete", help="Delete what is listed, tags and all.", rich_help_panel=_options.WORK
     ),
 ]
 
@@ -98,11 +98,11 @@ def gc(
     keep_tags: KeepTags = None,
     older_than: OlderThan = None,
     delete: Delete = False,
-    plain_http: options.PlainHttp = None,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    plain_http: _options.PlainHttp = None,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """List what a registry holds and no lock or seal of the last revisions names.
 
@@ -114,17 +114,17 @@ def gc(
 
     Examples:
 
-        imgbuild gc registry.example/rl
+        imgbuild registry gc registry.example/rl
 
-        imgbuild gc registry.example/rl --revisions 50 --ref main --ref release --older-than 90d
+        imgbuild registry gc registry.example/rl --revisions 50 --ref main --older-than 90d
 
-        imgbuild gc registry.example/rl/inputs --delete
+        imgbuild registry gc registry.example/rl/inputs --delete
     """
     from imgbuild import project
     from imgbuild.publish import gc, gc_roots, scan
     from imgbuild.registry.client import Client
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     refs = ref or ["HEAD"]
     _refuse(place, refs, delete=delete)
     known = gc_roots.named(project.find(matrix), revisions, refs, strict=delete)
@@ -144,8 +144,8 @@ def gc(
         console.info(gc.AFTER)
     found = [entry for sweep in sweeps for entry in sweep.garbage]
     rows: list[Sequence[str]] = [HEAD, *(_row(entry) for entry in found)]
-    lines = options.aligned(rows, right=NUMBERS) if found else []
-    options.answer(sweeps, lines, json=json)
+    lines = _options.aligned(rows, right=NUMBERS) if found else []
+    _options.answer(sweeps, lines, json=json)
 
 
 def _repositories(place: str, client: Client) -> list[Repository]:
@@ -158,7 +158,9 @@ def _repositories(place: str, client: Client) -> list[Repository]:
         return [Repository(place, name) for name in sorted(client.repositories(place))]
     except FetchFailed as error:
         message = f"{place} does not list its repositories: {error.message}"
-        raise FetchFailed(message, hint=f"name one: imgbuild gc {place}/REPOSITORY") from error
+        raise FetchFailed(
+            message, hint=f"name one: imgbuild registry gc {place}/REPOSITORY"
+        ) from error
 
 
 def _refuse(place: str, refs: Sequence[str], *, delete: bool) -> None:
@@ -168,7 +170,7 @@ def _refuse(place: str, refs: Sequence[str], *, delete: bool) -> None:
             raise InputError(message, hint="name a commit, a branch or a tag: --ref main")
     if delete and "/" not in place:
         message = f"--delete wants one repository, {place} is a host"
-        raise InputError(message, hint=f"name it: imgbuild gc {place}/REPOSITORY --delete")
+        raise InputError(message, hint=f"name it: imgbuild registry gc {place}/REPOSITORY --delete")
 
 
 def _row(entry: Garbage) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`imgbuild matrix` shows what there is to build; `imgbuild schema` what `matrix.yaml` may say."""
+"""`imgbuild list` shows what there is to build; `imgbuild schema` what `matrix.yaml` may say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli import _options
 from imgbuild.errors import InputError, NothingSelected
 from imgbuild.values import Condition
 
@@ -28,7 +28,7 @@ Cuda = Annotated[
         "--cuda",
         metavar="RELEASE",
         help="Only targets of this CUDA release: 12.8, or 12 for all of them.",
-        rich_help_panel=options.SELECT,
+        rich_help_panel=_options.SELECT,
         show_default=False,
     ),
 ]
@@ -37,13 +37,13 @@ States = Annotated[
     typer.Option(
         "--state",
         help="Only targets that are so far; repeatable.",
-        rich_help_panel=options.SELECT,
+        rich_help_panel=_options.SELECT,
         show_default=False,
     ),
 ]
 Form = Annotated[
     Format,
-    typer.Option("--format", help="How the table is written.", rich_help_panel=options.TALK),
+    typer.Option("--format", help="How the table is written.", rich_help_panel=_options.TALK),
 ]
 Into = Annotated[
     Path | None,
@@ -52,25 +52,25 @@ Into = Annotated[
         metavar="FILE",
         help="Write the images, with sizes and proofs, as a Markdown table into this file,"
         " between its comments `images` and `/images`.",
-        rich_help_panel=options.TALK,
+        rich_help_panel=_options.TALK,
         show_default=False,
     ),
 ]
 
 
-def matrix(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    arch: options.Arches = None,
+def list_targets(
+    names: _options.Names = None,
+    target: _options.Targets = None,
+    everything: _options.Everything = False,
+    arch: _options.Arches = None,
     cuda: Cuda = None,
     state: States = None,
     form: Form = Format.TEXT,
     into: Into = None,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Show the targets: versions, architectures, states, proofs. Checks the matrix.
 
@@ -83,15 +83,15 @@ def matrix(
 
     Examples:
 
-        imgbuild matrix
+        imgbuild list
 
-        imgbuild matrix --arch arm64 --format markdown
+        imgbuild list --arch arm64 --format markdown
 
-        imgbuild matrix --state needs --state stale
+        imgbuild list --state needs --state stale
 
-        imgbuild matrix cu130-vllm --json
+        imgbuild list cu130-vllm --json
 
-        imgbuild matrix --into README.md
+        imgbuild list --into README.md
     """
     from imgbuild.lock import published
     from imgbuild.matrix.select import select
@@ -99,10 +99,10 @@ def matrix(
     from imgbuild.show import status, table
     from imgbuild.system.console import console
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     project = find(matrix)
     read = published.load(project.matrix)
-    wanted = options.wanted(names, target)
+    wanted = _options.wanted(names, target)
     if into is not None and (wanted or arch or cuda or state):
         message = f"--into {into}: its table has all targets, and some were asked for"
         raise InputError(message, hint="leave names, --arch, --cuda and --state out")
@@ -124,10 +124,10 @@ def matrix(
     if into is not None:
         changed = _write(into, table.images(rows))
         console.info(f"wrote {into}" if changed else f"{into} is current")
-        options.answer(rows, [], json=json)
+        _options.answer(rows, [], json=json)
         return
     lines = table.markdown(rows) if form is Format.MARKDOWN else table.text(rows)
-    options.answer(rows, lines, json=json)
+    _options.answer(rows, lines, json=json)
 
 
 def _write(path: Path, lines: Sequence[str]) -> bool:
@@ -146,47 +146,3 @@ def _write(path: Path, lines: Sequence[str]) -> bool:
         hint = f"put two lines where it is to stand: {table.BEGIN} and {table.END}"
         raise InputError(message, hint=hint)
     return codec.write_bytes(path, found.encode())
-
-
-def schema(
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH",
-            help="Write to this file instead of stdout.",
-            show_default=False,
-        ),
-    ] = None,
-    extension: Annotated[
-        bool,
-        typer.Option("--extension", help="That of a matrix which extends published targets."),
-    ] = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
-    """Write the JSON Schema of matrix.yaml, by which editors complete and check it.
-
-    matrix.schema.json beside the matrix is this; a test holds it to be current. The schema is JSON
-    with and without --json, which with --output says whether the file changed.
-
-    Example:
-
-        imgbuild schema --output matrix.schema.json
-
-        imgbuild schema --extension --output matrix.schema.json
-    """
-    from imgbuild import codec
-    from imgbuild.matrix.schema import published, published_extension
-    from imgbuild.system.console import console
-
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    data = published_extension() if extension else published()
-    if output is None:
-        options.put(data.decode())
-        return
-    changed = codec.write_bytes(output, data)
-    console.info(f"wrote {output}" if changed else f"{output} is current")
-    options.answer({"output": output, "changed": changed}, [], json=json)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from imgbuild.cli import allocation, options
+from imgbuild.cli import _allocation, _options
 from imgbuild.errors import InputError, Interrupted
 from imgbuild.plan import current
 from imgbuild.report import Case, Report
@@ -34,12 +34,14 @@ HANDED = {
         "mirror": "--mirror", "mirror_only": "--mirror-only", "plain_http": "--plain-http",
     },
     "smoke": {
-        "arch": "--arch", "tier": "--tier", "through": "--through", "stranger": "--stranger",
-        "model": "--model", "patience": "--patience", "record": "--record", "jobs": "--jobs",
+        "arch": "--arch", "tier": "--tier", "through": "--through", "model": "--model",
+        "arbitrary_user": "--arbitrary-user", "timeout_factor": "--timeout-factor",
+        "record": "--record", "jobs": "--jobs",
         "share": "--share", "only": "--only",
     },
 }  # fmt: skip
-NAMED = {"form": "format", "origin": "from"}  # what options are called that Python names otherwise
+# Options whose names Python has another use for.
+NAMED = {"form": "format", "imports": "import", "origin": "from"}
 OWN = frozenset({"names", "target", "everything", "matrix", "json", "quiet", "verbose", "junit"})
 
 
@@ -111,10 +113,10 @@ Leave = Annotated[
 ]
 ADDED: Mapping[str, tuple[Any, object]] = {
     "on": (On, None),
-    "partition": (allocation.Partition, ""),
-    "account": (allocation.Account, ""),
-    "time": (allocation.Time, ""),
-    "sbatch": (allocation.More, None),
+    "partition": (_allocation.Partition, ""),
+    "account": (_allocation.Account, ""),
+    "time": (_allocation.Time, ""),
+    "sbatch": (_allocation.More, None),
     "throttle": (Throttle, 0),
     "resume": (Resume, True),
     "wait": (Wait, True),
@@ -176,9 +178,9 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
     from imgbuild.slurm import array
 
     json = bool(given["json"])
-    options.configure(json=json, quiet=given["quiet"], verbose=given["verbose"])
+    _options.configure(json=json, quiet=given["quiet"], verbose=given["verbose"])
     session = targets.open_session(given["matrix"], targets.Options())
-    wanted = options.wanted(given["names"], given["target"])
+    wanted = _options.wanted(given["names"], given["target"])
     arches = given["arch"] or []
     selected = session.select(wanted, everything=given["everything"], arches=arches)
     tasks = _tasks(session, [item.name for item in selected], arches)
@@ -187,7 +189,7 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
         *handed,
     )
     top = session.project.root / "build" / "slurm" / verb
-    wished = _allocation(verb, asked).options
+    wished = _requested(verb, asked).options
     same = wished if verb == "smoke" else None
     earlier = array.known(top, verb, command, tasks, same) if asked.resume else []
     done, live, _ = array.sort(earlier)
@@ -201,7 +203,7 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
         live += _submit(verb, session, top, command, due, wished, asked.throttle)
     if not asked.wait:
         jobs = list(dict.fromkeys(one.order.job for one in live))
-        options.answer(jobs, jobs, json=json)
+        _options.answer(jobs, jobs, json=json)
         return
     _tell(verb, [*done, *_followed(live, asked)], given, tasks)
 
@@ -225,7 +227,7 @@ def _is_built(session: Session, task: Task) -> bool:
     return layout.check(session.project.output(task.target), task.digest)
 
 
-def _allocation(verb: str, asked: Cluster) -> Allocation:
+def _requested(verb: str, asked: Cluster) -> Allocation:
     """What each task asks Slurm for; InputError for what the array itself sets."""
     from imgbuild.slurm.jobs import Allocation, words
 
@@ -325,7 +327,7 @@ def _tell(
     else:
         lines = [f"{one.target} {one.arch} {one.tier} {tests.verdict(one)}" for one in reports]
         value = reports
-    options.answer(value, lines, json=given["json"])
+    _options.answer(value, lines, json=given["json"])
     bad = [one.target for one in ends if not one.good]
     if bad:
         console.error(

@@ -1,21 +1,20 @@
-"""`imgbuild sbom`: what is inside an image, from its lock, for other tools to read."""
+"""`imgbuild show --sbom`: what is inside an image, from its lock, for other tools to read."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import typer
 
-from imgbuild.cli import options
+from imgbuild.cli import _options
 from imgbuild.errors import InputError
 from imgbuild.values import Arch, Digest, digest_of
 
 if TYPE_CHECKING:
-    from imgbuild.cli.locked import Chosen
+    from imgbuild.cli._selection import Chosen
     from imgbuild.project import Project
 
 
@@ -32,7 +31,7 @@ class Form(enum.StrEnum):
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """A bill of materials: whose it is, its own digest, and where it went or what it says."""
+    """An SBOM: whose it is, its own digest, and where it went or what it says."""
 
     target: str
     arch: Arch
@@ -42,60 +41,30 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     document: Any = None
 
 
-def sbom(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    arch: options.Arches = None,
-    form: Annotated[
-        Form,
-        typer.Option(
-            "--format", help="CycloneDX 1.6 or SPDX 2.3, in JSON.", rich_help_panel=options.WORK
-        ),
-    ] = Form.CYCLONEDX,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH",
-            help="A file for one bill, a folder for several; by default one goes to stdout.",
-            rich_help_panel=options.WORK,
-            show_default=False,
-        ),
-    ] = None,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+def show(
+    wanted: list[str],
+    arches: Sequence[Arch],
+    matrix: Path | None,
+    form: Form,
+    output: Path | None,
+    *,
+    everything: bool,
+    json: bool,
 ) -> None:
-    """Write the bill of materials of an image: wheels, Debian packages, licences, what needs what.
-
-    It follows from committed files alone, so it is the same bytes everywhere, and those that
-    `imgbuild push` attaches. Nothing is fetched or built.
-
-    Examples:
-
-        imgbuild sbom cu124-vllm > cu124-vllm.cdx.json
-
-        imgbuild sbom 'cu130-*' --format spdx --output bills
-    """
+    """Write the SBOM of each image, the same bytes that `imgbuild push` attaches."""
     from imgbuild import codec, project
-    from imgbuild.cli import locked
+    from imgbuild.cli import _selection
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
     found = project.find(matrix)
-    chosen = locked.choose(
-        found, options.wanted(names, target), everything=everything, arches=arch or []
-    )
+    chosen = _selection.choose(found, wanted, everything=everything, arches=arches)
     several = sum(len(item.arches) for item in chosen) > 1
     if several and output is None and not json:
-        message = "several bills of materials do not go to stdout"
+        message = "only one SBOM can be written to stdout"
         raise InputError(message, hint="name one target and --arch, or a folder with --output")
     made = []
     for bill, data in _bills(found, chosen, form):
         if output is None and not json:
-            options.put(data.decode().removesuffix("\n"))
+            _options.put(data.decode().removesuffix("\n"))
             return
         if output is None:
             made.append(msgspec.structs.replace(bill, document=msgspec.json.decode(data)))
@@ -104,7 +73,7 @@ def sbom(
         codec.write_bytes(place, data)
         made.append(msgspec.structs.replace(bill, output=place))
     lines = [f"{item.target} {item.arch} {item.digest} {item.output}" for item in made]
-    options.answer(made, lines, json=json)
+    _options.answer(made, lines, json=json)
 
 
 def _bills(

@@ -7,16 +7,22 @@ read, is asked only to say why something cannot be had.
 from __future__ import annotations
 
 import fnmatch
+import platform
 from collections.abc import Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from imgbuild.errors import LockStale
+from imgbuild.errors import InputError, LockStale, NothingSelected
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.project import Project
 from imgbuild.values import Arch
+
+if TYPE_CHECKING:
+    from imgbuild.matrix.select import Selected
+    from imgbuild.oci.layout import Layout
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,3 +79,39 @@ def _refuse(
     wanted = f" for {', '.join(arches)}" if arches else ""
     message = f"{project.images}: no lock of {', '.join(named)}{wanted}"
     raise LockStale(message, hint=f"make it with: imgbuild lock {' '.join(named)}")
+
+
+def single(selected: Sequence[Selected]) -> str:
+    """The name of the one target that is meant."""
+    if len(selected) > 1:
+        message = f"several targets match: {', '.join(item.name for item in selected)}"
+        raise InputError(message, hint="name one of them")
+    return selected[0].name
+
+
+def same_image(selected: Sequence[Selected], layout: Path | None) -> None:
+    """InputError if `layout` is to stand for several targets."""
+    if layout is not None and len(selected) > 1:
+        message = f"--layout {layout} is one image, {len(selected)} targets are selected"
+        raise InputError(message, hint="name one target, or leave --layout out")
+
+
+def one_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
+    """The one architecture that is meant: the named one, else this machine's, else the only one."""
+    have = tuple(layout.images)
+    if arches and len(set(arches)) > 1:
+        message = f"--arch {' --arch '.join(arches)}: only one can be used at a time"
+        raise InputError(message, hint="name one of them")
+    if arches:
+        wanted = arches[0]
+    else:
+        try:
+            wanted = Arch.parse(platform.machine())
+        except ValueError:
+            wanted = have[0]
+        if wanted not in have and len(have) == 1:
+            wanted = have[0]
+    if wanted not in have:
+        message = f"{layout.path} has no {wanted}; it has {', '.join(have)}"
+        raise NothingSelected(message, hint="build that architecture, or name one with --arch")
+    return wanted

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from imgbuild.cli import options
-from imgbuild.cli.image import LayoutFolder, one_arch, same_image
+from imgbuild.cli import _options
+from imgbuild.cli._options import LayoutFolder
+from imgbuild.cli._selection import one_arch, same_image
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 from imgbuild.values import Arch
@@ -58,7 +59,7 @@ Images = Annotated[
         metavar="[TARGET|LAYOUT|HOST/NAME:TAG]...",
         help="Targets that are built; folders that are OCI layouts, also of other images; images in"
         " registries, which are pulled into the cache.",
-        autocompletion=options.complete_target,
+        autocompletion=_options.complete_target,
         show_default=False,
     ),
 ]
@@ -70,7 +71,7 @@ Output = Annotated[
         metavar="PATH",
         help="The file, or the folder if there are several; by default build/TARGET.sif or .sqsh"
         " beside the matrix.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -79,7 +80,7 @@ FormOption = Annotated[
     typer.Option(
         "--format",
         help="sif: for Apptainer. squashfs: for enroot and pyxis.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 CompressOption = Annotated[
@@ -87,7 +88,7 @@ CompressOption = Annotated[
     typer.Option(
         "--compress",
         help="zstd is much faster to write and read, and needs Apptainer 1.4; gzip is read by all.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 
@@ -99,7 +100,7 @@ Push = Annotated[
         metavar="HOST/REPOSITORY",
         help="Also push the SIF, beside the image that lies there and as a referrer of its digest,"
         " under the tag TARGET-ARCH-sif: apptainer pull oras://… takes it.",
-        rich_help_panel=options.REGISTRY,
+        rich_help_panel=_options.REGISTRY,
         show_default=False,
     ),
 ]
@@ -107,20 +108,20 @@ Push = Annotated[
 
 def sif(
     names: Images = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    arch: options.OneArch = None,
+    target: _options.Targets = None,
+    everything: _options.Everything = False,
+    arch: _options.OneArch = None,
     layout: LayoutFolder = None,
     form: FormOption = Form.SIF,
     compress: CompressOption = Compress.ZSTD,
     output: Output = None,
     push: Push = None,
-    plain_http: options.PlainHttp = None,
-    jobs: options.Jobs = 0,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    plain_http: _options.PlainHttp = None,
+    jobs: _options.Jobs = 0,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Make one file of an image that is built, for machines that run it without root.
 
@@ -144,15 +145,15 @@ def sif(
     from imgbuild.sif import convert
     from imgbuild.sif import push as pushing
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     repository = _repository(push, form)
     client = Client(plain_http=plain_http or (), origin=repository is not None)
     how = convert.Options(
-        format=form.value, compressor=compress.value, processors=options.processes(jobs)
+        format=form.value, compressor=compress.value, processors=_options.processes(jobs)
     )
     made = []
     with contextlib.ExitStack() as held:
-        wanted = options.wanted(names, target)
+        wanted = _options.wanted(names, target)
         remote = [parse(name, default_tag="latest") for name in wanted if _is_remote(name)]
         near = [name for name in wanted if not _is_remote(name)]
         chosen = []
@@ -176,7 +177,7 @@ def sif(
                     sent = pushing.push(client, repository, file)
                 file = msgspec.structs.replace(file, pushed=sent)
             made.append(file)
-    options.answer(made, [_line(each) for each in made], json=json)
+    _options.answer(made, [_line(each) for each in made], json=json)
 
 
 def _line(made: Made) -> str:

@@ -1,4 +1,4 @@
-"""`imgbuild env`: what the variables of an image are for."""
+"""`imgbuild show --env`: what the variables of an image are for."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import itertools
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imgbuild.cli import options
+from imgbuild.cli import _options
 from imgbuild.system.console import console, visible
+from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.show.environment import Environment, Late, Setting
@@ -18,48 +20,25 @@ WIDTH = 100
 INDENT = "    "
 WORDS = {
     "entry point": "set by the image's entry point, where what is there does not fit",
-    "SIF": "set under Apptainer, by the SIF that imgbuild sif makes",
+    "SIF": "set under Apptainer, by the SIF that imgbuild build --format sif makes",
     "slurm": "set by the job scripts of imgbuild slurm",
     "smoke": "set by imgbuild smoke, for each of its cases",
     "root folder with GPUs": "set by imgbuild smoke and doctor, in a root folder with GPUs",
-    "kernels": "set by imgbuild kernels, while it compiles",
-    "bytecode": "set by imgbuild bytecode, while it compiles",
+    "kernels": "set by imgbuild precompile flashinfer, while it compiles",
+    "bytecode": "set by imgbuild precompile bytecode, while it compiles",
 }
 
 
-def env(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    arch: options.Arches = None,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+def show(
+    wanted: list[str], arches: Sequence[Arch], matrix: Path | None, *, everything: bool, json: bool
 ) -> None:
-    """Explain the environment variables of an image: value, reason, source, and who sets each.
-
-    First those that the image holds, as its lock has them; what the matrix says otherwise by now is
-    told. Then those that are set when it runs: by its entry point, under Apptainer, by the job
-    scripts for Slurm, by the smoke tests. A target without a lock is told as the matrix has it.
-
-    A source is an address, PACKAGE==VERSION PATH:LINE of a wheel, or a file of the repository.
-
-    Examples:
-
-        imgbuild env cu124-vllm
-
-        imgbuild env cu130-vllm --json
-    """
+    """Each variable of the images with its value, reason, source, and what sets it."""
     from imgbuild.lock.lock import lock_path, read_lock
     from imgbuild.pipeline import targets
     from imgbuild.show import environment as stage
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
     session = targets.open_session(matrix, targets.Options())
-    selected = session.select(
-        options.wanted(names, target), everything=everything, arches=arch or []
-    )
+    selected = session.select(wanted, everything=everything, arches=arches)
     images = session.project.images
     found = []
     for item in selected:
@@ -68,7 +47,7 @@ def env(
         made = stage.environment(session.matrix, item.name, item.arches, lock)
         _warn(made)
         found.append(made)
-    options.answer(found, [line for made in found for line in _lines(made)], json=json)
+    _options.answer(found, [line for made in found for line in _lines(made)], json=json)
 
 
 def _warn(made: Environment) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli import _options
 from imgbuild.errors import InputError
 from imgbuild.plan import current
 
@@ -39,7 +39,7 @@ Who = Annotated[
         help="embedded gives the sealed digest and needs no engine. docker (through buildx), podman"
         " and buildah build images/TARGET/Dockerfile: the same files, other bytes, by default in"
         " build/BUILDER/TARGET, for this machine's architecture.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 BuildxBuilder = Annotated[
