@@ -19,8 +19,8 @@ Paths = Annotated[
     list[Path],
     typer.Argument(
         metavar="PATH...",
-        help="The out/ folder of tools/gpu_proof.py, the folder of a job of `imgbuild ci run`, or a"
-        " file that `imgbuild smoke --json` wrote.",
+        help="A file that `imgbuild smoke --json` wrote, or the folder of a job of"
+        " `imgbuild ci run`.",
     ),
 ]
 

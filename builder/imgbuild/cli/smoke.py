@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import enum
-import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from imgbuild.cli import options, prove
-from imgbuild.cli.image import LayoutFolder, one_arch, same_image
+from imgbuild.cli import _smoke_image, options, prove
+from imgbuild.cli._smoke_image import Asked, Place, Subject
+from imgbuild.cli.image import LayoutFolder
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
 from imgbuild.smoke.result import How, stopped
 from imgbuild.system.console import console
@@ -20,7 +19,7 @@ from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.cache.store import Store
-    from imgbuild.pipeline.targets import Session
+    from imgbuild.project import Project
     from imgbuild.smoke import run as smoke_tests
     from imgbuild.smoke.result import Tested
 
@@ -32,16 +31,6 @@ class Tier(enum.StrEnum):
     CPU = "cpu"
     GPU = "gpu"
     MULTI_GPU = "multi-gpu"
-
-
-class Place(enum.StrEnum):
-    """What smoke tests run in."""
-
-    DOCKER = "docker"
-    PODMAN = "podman"
-    APPTAINER = "apptainer"
-    ROOT = "root"
-    HERE = "here"
 
 
 def _patience(value: object) -> float:
@@ -108,6 +97,17 @@ Sif = Annotated[
         show_default=False,
     ),
 ]
+LockFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--lock",
+        metavar="FILE",
+        help="The lock.json of a LAYOUT or SIF that is tested without a checkout; by default"
+        " LAYOUT/lock.json.",
+        rich_help_panel=options.WORK,
+        show_default=False,
+    ),
+]
 Record = Annotated[
     bool,
     typer.Option(
@@ -170,18 +170,6 @@ Only = Annotated[
 ]
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """How smoke tests are to be run."""
-
-    tiers: tuple[smoke_tests.Tier, ...]
-    through: Place | None
-    how: How
-    stranger: bool
-    sif: Path | None
-    record: bool
-    document: bool  # JUnit is written whatever happens
-
-
 def smoke(
     names: options.Names = None,
     target: options.Targets = None,
@@ -189,6 +177,7 @@ def smoke(
     tier: Tiers = None,
     arch: options.OneArch = None,
     layout: LayoutFolder = None,
+    lock: LockFile = None,
     sif: Sif = None,
     through: Way = None,
     stranger: Stranger = False,
@@ -216,6 +205,8 @@ def smoke(
         imgbuild smoke cu124-vllm --tier static --through root --junit report.xml
 
         imgbuild smoke cu124-vllm --tier gpu --record
+
+        imgbuild smoke ./layout --lock ./lock.json --through root --json > smoke.json
     """
     from imgbuild.codec import write_bytes
     from imgbuild.smoke import junit as junits
@@ -224,8 +215,11 @@ def smoke(
     options.configure(json=json, quiet=quiet, verbose=verbose)
     wanted = options.wanted(names, target)
     _refuse(sif, layout, through, tier, model, only, stranger=stranger, record=record)
+    if record and lock is not None:
+        message = f"--record: {lock} is tested outside a project"
+        raise InputError(message, hint="write the results with --json, and import them there")
     through = Place.APPTAINER if sif is not None else through
-    asked = _Asked(
+    asked = Asked(
         tiers=_tiers(tier, through),
         through=through,
         how=How(
@@ -238,7 +232,8 @@ def smoke(
     )
     reports: list[Tested] = []
     try:
-        failures = _smoke(reports, wanted, matrix, layout, arch, asked, everything=everything)
+        images = _smoke_image.chosen(wanted, matrix, layout, lock, sif, everything=everything)
+        failures = _smoke(reports, images, arch, asked)
     finally:  # what is known, also where the user stops it
         if junit is not None and reports:
             write_bytes(junit, junits.document(reports))
@@ -295,13 +290,9 @@ def _model(folder: Path | None) -> Path | None:
 
 def _smoke(
     reports: list[Tested],
-    wanted: list[str],
-    matrix: Path | None,
-    layout: Path | None,
+    images: Sequence[Subject],
     arch: Sequence[Arch] | None,
-    asked: _Asked,
-    *,
-    everything: bool,
+    asked: Asked,
 ) -> dict[str, ImgbuildError]:
     """Add to `reports` that of each target and tier, each shown as soon as it is there.
 
@@ -309,29 +300,25 @@ def _smoke(
     record of one. If nothing at all was tested and no JUnit is asked for, that is raised.
     """
     from imgbuild.cache.store import Store
-    from imgbuild.pipeline import targets
     from imgbuild.smoke import run as tests
 
-    session = targets.open_session(matrix, targets.Options())
     store = Store.open()
-    selected = session.select(wanted, everything=everything, arches=[])
-    same_image(selected, layout or asked.sif)
     failed: dict[str, ImgbuildError] = {}
     lacking: list[Tested] = []
-    for item in selected:
+    for image in images:
         left: list[str] = list(asked.tiers)
         try:
-            for report in _tested(session, item.name, layout, arch, asked, store):
+            for report in _smoke_image.reports(image, arch, asked, store):
                 tests.show(report)
                 reports.append(report)
                 left.remove(report.tier)
-                if asked.record and (wrong := _record(session, report, store)):
-                    failed[item.name] = wrong
+                if asked.record and image.project is not None:
+                    failed |= _record(image.project, report, store)
         except Interrupted:
             raise
         except ImgbuildError as error:
-            failed[item.name] = error
-            lacking += [stopped(item.name, each, error) for each in left]
+            failed[image.name] = error
+            lacking += [stopped(image.name, each, error) for each in left]
     if failed and not reports and not asked.document:
         raise next(iter(failed.values())) if len(failed) == 1 else SomeFailed(failed)
     for each in failed.values():
@@ -342,59 +329,14 @@ def _smoke(
     return failed
 
 
-def _tested(
-    session: Session,
-    name: str,
-    layout: Path | None,
-    arch: Sequence[Arch] | None,
-    asked: _Asked,
-    store: Store,
-) -> Iterator[Tested]:
-    """The reports of a target's tiers, as they come."""
-    from imgbuild.lock import lock
-    from imgbuild.pipeline import targets
-    from imgbuild.sif import container
-    from imgbuild.smoke import proofs, sif
-    from imgbuild.smoke import run as tests
-
-    images = session.project.images
-    if asked.through is Place.HERE:
-        locked = lock.read_lock(images, name)
-        return tests.smoke_here(locked, _here(arch), asked.tiers, store=store, how=asked.how)
-    if asked.sif is not None:
-        locked, own = lock.read_lock(images, name), container.arch_of(asked.sif)
-        return sif.smoke_file(locked, asked.sif, own, asked.tiers, store=store, how=asked.how)
-    built = targets.built_layout(session, name, layout)
-    locked = lock.read_lock(images, name)
-    only = one_arch(built, arch)
-    if asked.record:
-        config = built.image(only).config.digest
-        proofs.require_sealed(session.project, locked, only, config, str(built.path))
-    if asked.through is Place.APPTAINER:
-        return sif.smoke_sif(locked, built, only, asked.tiers, store=store, how=asked.how)
-    return tests.smoke(
-        locked, built, only, asked.tiers, through=asked.through and asked.through.value,
-        store=store, how=asked.how, stranger=asked.stranger,
-    )  # fmt: skip
-
-
-def _record(session: Session, report: Tested, store: Store) -> ImgbuildError | None:
-    """Put the run into its ledger; what was wrong if it is no proof."""
+def _record(project: Project, report: Tested, store: Store) -> dict[str, ImgbuildError]:
+    """Put the run into its ledger; by target, what was wrong if it is no proof."""
     from imgbuild.smoke import proofs, reports
 
     try:
-        prove.tell(proofs.prove(session.project, reports.of_reports([report]), store))
+        prove.tell(proofs.prove(project, reports.of_reports([report]), store))
     except Interrupted:
         raise
     except ImgbuildError as error:
-        return error
-    return None
-
-
-def _here(arches: Sequence[Arch] | None) -> Arch:
-    """This machine's architecture, which alone can be tested in the active environment."""
-    own = Arch.parse(platform.machine())
-    if arches and set(arches) != {own}:
-        message = f"--arch {' --arch '.join(arches)}: the active environment is {own}"
-        raise InputError(message, hint="leave --arch out, or test an image")
-    return own
+        return {report.target: error}
+    return {}
