@@ -22,7 +22,7 @@ OTHER = SHA + "9" * 64
 
 
 def machine(world: World, **changes: object) -> dict[str, Any]:
-    """What gpu_proof.py writes of a run in the world's image."""
+    """machine.json of an unpacked run in the project's image."""
     image = world.seal.arch[Arch.X86_64]
     diff_ids = [layer.diff_id for layer in image.layers]
     return {
@@ -48,7 +48,7 @@ def machine(world: World, **changes: object) -> dict[str, Any]:
 def left(
     world: World, *cases: Case, name: str = "docs/out", document: object = None, **changes: object
 ) -> Path:
-    """The folder that gpu_proof.py left; `changes` are those of machine.json."""
+    """The folder of an unpacked run; `changes` are those of machine.json."""
     folder = world.folder / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "machine.json").write_text(json.dumps(machine(world, **changes)))

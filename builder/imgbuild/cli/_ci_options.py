@@ -12,7 +12,8 @@ import typer
 from imgbuild.cli import _options, _smoke_import
 from imgbuild.cli import push as pushes
 from imgbuild.cli import smoke as smokes
-from imgbuild.cli.smoke import Place, Tier
+from imgbuild.cli._smoke_image import Place
+from imgbuild.cli.smoke import Tier
 from imgbuild.errors import InputError
 from imgbuild.values import Arch
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import enum
-import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
+<<<<<<< HEAD
 from imgbuild.cli import _options, _smoke_import
 from imgbuild.cli._options import LayoutFolder
 from imgbuild.cli._selection import one_arch, same_image
+=======
+from imgbuild.cli import _smoke_image, options, prove
+from imgbuild.cli._smoke_image import Asked, Place, Subject
+from imgbuild.cli.image import LayoutFolder
+>>>>>>> misc
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
 from imgbuild.smoke.result import How, stopped
 from imgbuild.system.console import console
@@ -21,7 +25,7 @@ from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.cache.store import Store
-    from imgbuild.pipeline.targets import Session
+    from imgbuild.project import Project
     from imgbuild.smoke import run as smoke_tests
     from imgbuild.smoke.result import Tested
 
@@ -35,6 +39,7 @@ class Tier(enum.StrEnum):
     MULTI_GPU = "multi-gpu"
 
 
+<<<<<<< HEAD
 class Place(enum.StrEnum):
     """What smoke tests run in."""
 
@@ -46,6 +51,9 @@ class Place(enum.StrEnum):
 
 
 def _factor(value: object) -> float:
+=======
+def _patience(value: object) -> float:
+>>>>>>> misc
     text = str(value)  # typer hands the default over too
     try:
         number = float(text)
@@ -106,6 +114,17 @@ Sif = Annotated[
         metavar="FILE",
         help="A SIF of the target, tested through apptainer; no layout is needed then.",
         rich_help_panel=_options.WORK,
+        show_default=False,
+    ),
+]
+LockFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--lock",
+        metavar="FILE",
+        help="The lock.json of a LAYOUT or SIF that is tested without a checkout; by default"
+        " LAYOUT/lock.json.",
+        rich_help_panel=options.WORK,
         show_default=False,
     ),
 ]
@@ -184,6 +203,7 @@ Imports = Annotated[
 ]
 
 
+<<<<<<< HEAD
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     """How smoke tests are to be run."""
 
@@ -196,6 +216,8 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     document: bool  # JUnit is written whatever happens
 
 
+=======
+>>>>>>> misc
 def smoke(
     names: _options.Names = None,
     target: _options.Targets = None,
@@ -203,6 +225,7 @@ def smoke(
     tier: Tiers = None,
     arch: _options.OneArch = None,
     layout: LayoutFolder = None,
+    lock: LockFile = None,
     sif: Sif = None,
     through: Way = None,
     arbitrary_user: ArbitraryUser = False,
@@ -231,11 +254,14 @@ def smoke(
         imgbuild smoke cu124-vllm --tier static --through root --junit report.xml
 
         imgbuild smoke cu124-vllm --tier gpu --record
+
+        imgbuild smoke ./layout --lock ./lock.json --through root --json > smoke.json
     """
     from imgbuild.codec import write_bytes
     from imgbuild.smoke import junit as junits
     from imgbuild.smoke import run as tests
 
+<<<<<<< HEAD
     _options.configure(json=json, quiet=quiet, verbose=verbose)
     wanted = _options.wanted(names, target)
     if imports:
@@ -245,8 +271,16 @@ def smoke(
         _smoke_import.record(imports, matrix, json=json)
         return
     _refuse(sif, layout, through, tier, model, only, arbitrary=arbitrary_user, record=record)
+=======
+    options.configure(json=json, quiet=quiet, verbose=verbose)
+    wanted = options.wanted(names, target)
+    _refuse(sif, layout, through, tier, model, only, stranger=stranger, record=record)
+    if record and lock is not None:
+        message = f"--record: {lock} is tested outside a project"
+        raise InputError(message, hint="write the results with --json, and import them there")
+>>>>>>> misc
     through = Place.APPTAINER if sif is not None else through
-    asked = _Asked(
+    asked = Asked(
         tiers=_tiers(tier, through),
         through=through,
         how=How(
@@ -263,7 +297,8 @@ def smoke(
     )
     reports: list[Tested] = []
     try:
-        failures = _smoke(reports, wanted, matrix, layout, arch, asked, everything=everything)
+        images = _smoke_image.chosen(wanted, matrix, layout, lock, sif, everything=everything)
+        failures = _smoke(reports, images, arch, asked)
     finally:  # what is known, also where the user stops it
         if junit is not None and reports:
             write_bytes(junit, junits.document(reports))
@@ -320,13 +355,9 @@ def _model(folder: Path | None) -> Path | None:
 
 def _smoke(
     reports: list[Tested],
-    wanted: list[str],
-    matrix: Path | None,
-    layout: Path | None,
+    images: Sequence[Subject],
     arch: Sequence[Arch] | None,
-    asked: _Asked,
-    *,
-    everything: bool,
+    asked: Asked,
 ) -> dict[str, ImgbuildError]:
     """Add to `reports` that of each target and tier, each shown as soon as it is there.
 
@@ -334,29 +365,25 @@ def _smoke(
     record of one. If nothing at all was tested and no JUnit is asked for, that is raised.
     """
     from imgbuild.cache.store import Store
-    from imgbuild.pipeline import targets
     from imgbuild.smoke import run as tests
 
-    session = targets.open_session(matrix, targets.Options())
     store = Store.open()
-    selected = session.select(wanted, everything=everything, arches=[])
-    same_image(selected, layout or asked.sif)
     failed: dict[str, ImgbuildError] = {}
     lacking: list[Tested] = []
-    for item in selected:
+    for image in images:
         left: list[str] = list(asked.tiers)
         try:
-            for report in _tested(session, item.name, layout, arch, asked, store):
+            for report in _smoke_image.reports(image, arch, asked, store):
                 tests.show(report)
                 reports.append(report)
                 left.remove(report.tier)
-                if asked.record and (wrong := _record(session, report, store)):
-                    failed[item.name] = wrong
+                if asked.record and image.project is not None:
+                    failed |= _record(image.project, report, store)
         except Interrupted:
             raise
         except ImgbuildError as error:
-            failed[item.name] = error
-            lacking += [stopped(item.name, each, error) for each in left]
+            failed[image.name] = error
+            lacking += [stopped(image.name, each, error) for each in left]
     if failed and not reports and not asked.document:
         raise next(iter(failed.values())) if len(failed) == 1 else SomeFailed(failed)
     for each in failed.values():
@@ -367,6 +394,7 @@ def _smoke(
     return failed
 
 
+<<<<<<< HEAD
 def _tested(
     session: Session,
     name: str,
@@ -409,17 +437,16 @@ def _record(session: Session, report: Tested, store: Store) -> ImgbuildError | N
 
     try:
         _smoke_import.tell(proofs.prove(session.project, reports.of_reports([report]), store))
+=======
+def _record(project: Project, report: Tested, store: Store) -> dict[str, ImgbuildError]:
+    """Put the run into its ledger; by target, what was wrong if it is no proof."""
+    from imgbuild.smoke import proofs, reports
+
+    try:
+        prove.tell(proofs.prove(project, reports.of_reports([report]), store))
+>>>>>>> misc
     except Interrupted:
         raise
     except ImgbuildError as error:
-        return error
-    return None
-
-
-def _here(arches: Sequence[Arch] | None) -> Arch:
-    """This machine's architecture, which alone can be tested in the active environment."""
-    own = Arch.parse(platform.machine())
-    if arches and set(arches) != {own}:
-        message = f"--arch {' --arch '.join(arches)}: the active environment is {own}"
-        raise InputError(message, hint="leave --arch out, or test an image")
-    return own
+        return {report.target: error}
+    return {}

@@ -34,8 +34,8 @@ ASKED = (
     "torch", "vllm", "sglang", "transformers", "trl", "verl", "tensordict", "deepspeed", "unsloth",
     "ray", "flashinfer-python", "triton",
 )  # fmt: skip
-# What the tests ran in: the first word of `through`, after which a version may stand. "unpacked" is
-# tools/gpu_proof.py in a root folder of the layers, "unsquashfs" the same in one of the SIF.
+# What the tests ran in: the first word of `through`, which a version may follow. "unpacked" and
+# "unsquashfs" are root folders made of the layers and of the SIF without imgbuild.
 PLACES = ("docker", "podman", "apptainer", "root", "unpacked", "unsquashfs")
 
 Result = Literal["pass", "fail"]

@@ -162,7 +162,7 @@ REFUSED: dict[str, tuple[Callable[[World], Path], str]] = {
         lambda world: left(world, PASSED, msgspec.structs.replace(PASSED, outcome="exploded")),
         "outcomes that there are not: exploded",
     ),
-    "nothing": (lambda world: world.folder, "tells of no run"),
+    "nothing": (lambda world: world.folder, "has no test results"),
 }
 
 
