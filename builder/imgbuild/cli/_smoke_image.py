@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from imgbuild.cli.image import one_arch, same_image
+from imgbuild.cli._selection import one_arch, same_image
 from imgbuild.errors import InputError
 from imgbuild.values import Arch
 
@@ -40,7 +40,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     tiers: tuple[smoke_tests.Tier, ...]
     through: Place | None
     how: How
-    stranger: bool
+    arbitrary: bool
     sif: Path | None
     record: bool
     document: bool  # JUnit is written whatever happens
@@ -143,7 +143,7 @@ def reports(
         return sif.smoke_sif(locked, built, only, asked.tiers, store=store, how=asked.how)
     return tests.smoke(
         locked, built, only, asked.tiers, through=asked.through and asked.through.value,
-        store=store, how=asked.how, stranger=asked.stranger,
+        store=store, how=asked.how, stranger=asked.arbitrary,
     )  # fmt: skip
 
 

@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-<<<<<<< HEAD
-from imgbuild.cli import _options, _smoke_import
+from imgbuild.cli import _options, _smoke_image, _smoke_import
 from imgbuild.cli._options import LayoutFolder
-from imgbuild.cli._selection import one_arch, same_image
-=======
-from imgbuild.cli import _smoke_image, options, prove
 from imgbuild.cli._smoke_image import Asked, Place, Subject
-from imgbuild.cli.image import LayoutFolder
->>>>>>> misc
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
 from imgbuild.smoke.result import How, stopped
 from imgbuild.system.console import console
@@ -39,21 +33,7 @@ class Tier(enum.StrEnum):
     MULTI_GPU = "multi-gpu"
 
 
-<<<<<<< HEAD
-class Place(enum.StrEnum):
-    """What smoke tests run in."""
-
-    DOCKER = "docker"
-    PODMAN = "podman"
-    APPTAINER = "apptainer"
-    ROOT = "root"
-    HERE = "here"
-
-
 def _factor(value: object) -> float:
-=======
-def _patience(value: object) -> float:
->>>>>>> misc
     text = str(value)  # typer hands the default over too
     try:
         number = float(text)
@@ -124,7 +104,7 @@ LockFile = Annotated[
         metavar="FILE",
         help="The lock.json of a LAYOUT or SIF that is tested without a checkout; by default"
         " LAYOUT/lock.json.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -195,29 +175,14 @@ Imports = Annotated[
         "--import",
         metavar="PATH",
         help="Run nothing: add tests that ran elsewhere to images/TARGET/smoke.json, passed or"
-        " failed. An out/ folder of tools/gpu_proof.py, the folder of a job of `imgbuild ci run`,"
-        " or a file that `imgbuild smoke --json` wrote; repeatable.",
+        " failed. A file that `imgbuild smoke --json` wrote, or the folder of a job of"
+        " `imgbuild ci run`; repeatable.",
         rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
 
 
-<<<<<<< HEAD
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """How smoke tests are to be run."""
-
-    tiers: tuple[smoke_tests.Tier, ...]
-    through: Place | None
-    how: How
-    arbitrary: bool
-    sif: Path | None
-    record: bool
-    document: bool  # JUnit is written whatever happens
-
-
-=======
->>>>>>> misc
 def smoke(
     names: _options.Names = None,
     target: _options.Targets = None,
@@ -261,7 +226,6 @@ def smoke(
     from imgbuild.smoke import junit as junits
     from imgbuild.smoke import run as tests
 
-<<<<<<< HEAD
     _options.configure(json=json, quiet=quiet, verbose=verbose)
     wanted = _options.wanted(names, target)
     if imports:
@@ -271,14 +235,11 @@ def smoke(
         _smoke_import.record(imports, matrix, json=json)
         return
     _refuse(sif, layout, through, tier, model, only, arbitrary=arbitrary_user, record=record)
-=======
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    wanted = options.wanted(names, target)
-    _refuse(sif, layout, through, tier, model, only, stranger=stranger, record=record)
     if record and lock is not None:
         message = f"--record: {lock} is tested outside a project"
-        raise InputError(message, hint="write the results with --json, and import them there")
->>>>>>> misc
+        raise InputError(
+            message, hint="write the results with --json, and add them there with --import"
+        )
     through = Place.APPTAINER if sif is not None else through
     asked = Asked(
         tiers=_tiers(tier, through),
@@ -394,57 +355,12 @@ def _smoke(
     return failed
 
 
-<<<<<<< HEAD
-def _tested(
-    session: Session,
-    name: str,
-    layout: Path | None,
-    arch: Sequence[Arch] | None,
-    asked: _Asked,
-    store: Store,
-) -> Iterator[Tested]:
-    """The reports of a target's tiers, as they come."""
-    from imgbuild.lock import lock
-    from imgbuild.pipeline import targets
-    from imgbuild.sif import container
-    from imgbuild.smoke import proofs, sif
-    from imgbuild.smoke import run as tests
-
-    images = session.project.images
-    if asked.through is Place.HERE:
-        locked = lock.read_lock(images, name)
-        return tests.smoke_here(locked, _here(arch), asked.tiers, store=store, how=asked.how)
-    if asked.sif is not None:
-        locked, own = lock.read_lock(images, name), container.arch_of(asked.sif)
-        return sif.smoke_file(locked, asked.sif, own, asked.tiers, store=store, how=asked.how)
-    built = targets.built_layout(session, name, layout)
-    locked = lock.read_lock(images, name)
-    only = one_arch(built, arch)
-    if asked.record:
-        config = built.image(only).config.digest
-        proofs.require_sealed(session.project, locked, only, config, str(built.path))
-    if asked.through is Place.APPTAINER:
-        return sif.smoke_sif(locked, built, only, asked.tiers, store=store, how=asked.how)
-    return tests.smoke(
-        locked, built, only, asked.tiers, through=asked.through and asked.through.value,
-        store=store, how=asked.how, stranger=asked.arbitrary,
-    )  # fmt: skip
-
-
-def _record(session: Session, report: Tested, store: Store) -> ImgbuildError | None:
-    """Put the run into its ledger; what was wrong if it is no proof."""
-    from imgbuild.smoke import proofs, reports
-
-    try:
-        _smoke_import.tell(proofs.prove(session.project, reports.of_reports([report]), store))
-=======
 def _record(project: Project, report: Tested, store: Store) -> dict[str, ImgbuildError]:
     """Put the run into its ledger; by target, what was wrong if it is no proof."""
     from imgbuild.smoke import proofs, reports
 
     try:
-        prove.tell(proofs.prove(project, reports.of_reports([report]), store))
->>>>>>> misc
+        _smoke_import.tell(proofs.prove(project, reports.of_reports([report]), store))
     except Interrupted:
         raise
     except ImgbuildError as error:
