@@ -118,9 +118,6 @@ def list_targets(
     if not rows:
         message = "no target of the matrix is so"
         raise NothingSelected(message, hint="ask with fewer of --cuda and --state")
-    for row in rows:
-        for line in row.contradictions:
-            console.warn(f"{row.target}: {line}")
     if into is not None:
         changed = _write(into, table.images(rows))
         console.info(f"wrote {into}" if changed else f"{into} is current")

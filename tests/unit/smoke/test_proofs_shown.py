@@ -1,4 +1,4 @@
-"""Proofs are shown: in the README, beside the matrix's own words; those committed are sound."""
+"""Test records are shown in the README, and those that are committed are valid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imgbuild.values import Arch
 from tests.sourcecode import ROOT
 from tests.unit import cli_project
 from tests.unit.cli_project import TARGET, UNLOCKED, Command, World
-from tests.unit.proof_world import OTHER, left
+from tests.unit.proof_world import left
 
 
 @pytest.fixture
@@ -29,42 +29,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 @pytest.fixture
 def imgbuild(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     return Command(monkeypatch, capfd)
-
-
-def test_the_words_of_the_matrix_and_the_ledger_are_compared() -> None:
-    def _run(tier: str, *, good: bool = True, arch: Arch = Arch.X86_64) -> records.Run:
-        return records.Run(
-            date="2026-11-21T14:48:17Z", arch=arch, tier=tier,  # type: ignore[arg-type]
-            result="pass" if good else "fail", digest=OTHER, config=OTHER, versions={},
-            seconds=1, passed=int(good), failed=int(not good), skipped=0, through="docker",
-        )  # fmt: skip
-
-    told = "The image passes the gpu tier on one H200: this. The static and cpu tiers pass."
-    assert proofs.contradictions(told, [_run("gpu"), _run("static"), _run("cpu")]) == ()
-    assert proofs.contradictions(told, [_run("gpu", good=False), _run("static")]) == (
-        "matrix.yaml says 'The image passes the gpu tier on one H200'; recorded: gpu failed",
-        "matrix.yaml says 'The static and cpu tiers pass'; recorded: no run of cpu",
-    )
-    told = "Passes nothing. The arm64 image is emulated, not proven; on x86_64 it is not run."
-    assert proofs.contradictions(told, [_run("cpu")]) == ()
-    assert proofs.contradictions(told, [_run("gpu")]) == (
-        "matrix.yaml says 'on x86_64 it is not run'; recorded: gpu passed",
-    )
-    assert proofs.contradictions("A lead, not a proof of this image.", [_run("multi-gpu")]) == (
-        "matrix.yaml says 'A lead, not a proof of this image'; recorded: multi-gpu passed",
-    )
-
-
-def test_contradictions_are_told(world: World, imgbuild: Command) -> None:
-    row = f"  {TARGET}:\n"
-    world.edit(row, f"{row}    proof: The image passes the gpu tier.\n")
-    done = imgbuild("list", TARGET)
-    assert "recorded: no run of gpu" in " ".join(done.stderr.split())
-    (shown,) = cli_project.json_of(imgbuild("list", TARGET, "--json"))
-    assert len(shown["contradictions"]) == 1
-    left(world)
-    assert imgbuild("smoke", "--import", "docs/out").status == 0
-    assert "warning" not in imgbuild("list", TARGET).stderr
 
 
 def test_the_table_is_written_between_its_marks(world: World, imgbuild: Command) -> None:
