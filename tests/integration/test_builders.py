@@ -148,12 +148,12 @@ def test_a_second_build_without_what_was_kept_gives_the_same_digest(project):
     assert len(digests) == 1
 
 
-def test_a_step_that_fails_is_told_and_nothing_is_left(project, template):
+def test_a_step_that_fails_is_an_error_and_nothing_is_left(project, template):
     needs.buildx()
     step(template, "echo the cause && exit 3")
     out = project.folder / "build/fails"
     done = project.run("build", TARGET, "--builder", "docker", "--output", str(out), status=1)
-    assert "step [venv-amd64 " in done.stderr
+    assert "[venv-amd64 " in done.stderr
     assert "exit code: 3" in done.stderr
     assert "the cause" in done.stderr
     assert "to repeat: docker buildx build" in done.stderr

@@ -121,17 +121,21 @@ class Console:
         yield
         self.info(f"{title}: done in {time.monotonic() - started:.1f} s")
 
+    @property
+    def on_terminal(self) -> bool:
+        """Whether messages go to a terminal, where progress can be drawn, and are wanted."""
+        return self.verbosity >= 0 and self._talk.is_terminal
+
     def steps(self, title: str) -> Steps:
         """A tree of steps that others do; on a terminal it moves, elsewhere each is a line."""
         from imgbuild.system.progress import Steps
 
-        moving = self.verbosity >= 0 and self._talk.is_terminal
-        return Steps(title, self.info, self._talk if moving else None)
+        return Steps(title, self.info, self._talk if self.on_terminal else None)
 
     @contextlib.contextmanager
     def progress(self, title: str, total: int | None, *, unit: str = "bytes") -> Iterator[Bar]:
         """A bar on a terminal only. `unit`: "bytes", or the name of what is counted."""
-        if self.verbosity < 0 or not self._talk.is_terminal:
+        if not self.on_terminal:
             yield Bar(None, None)
             return
         with _bars(unit, self._talk) as progress:

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -138,7 +139,7 @@ def _pour(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
 
 def follow(
     command: Sequence[str],
-    line: Callable[[str], None],
+    line: Callable[[str], None] | None,
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
@@ -146,7 +147,8 @@ def follow(
 ) -> int:
     """Run `command`, each line that it writes given to `line` as it comes; its status.
 
-    With `answer` its stdout goes into that file, and only its talk to `line`. An interrupt is
+    Without `line` it writes to this process's own stderr, where it may draw on a terminal. With
+    `answer` its stdout goes into that file, and only its stderr to `line`. An interrupt is
     passed on once, so that the command can clean up, and then goes on as it came; what would end
     this process (SIGTERM) is one meanwhile.
     """
@@ -158,14 +160,15 @@ def follow(
             env={**os.environ, **env} if env else None,
             cwd=cwd,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if answer is None else answer,
-            stderr=subprocess.STDOUT if answer is None else subprocess.PIPE,
+            stdout=answer or (sys.stderr if line is None else subprocess.PIPE),
+            stderr=None if line is None else subprocess.PIPE if answer else subprocess.STDOUT,
             start_new_session=True,  # else the terminal interrupts it too, and twice means at once
         ) as process,
     ):
         try:
             for raw in process.stdout or process.stderr or ():
-                line(raw.decode(errors="replace").rstrip("\n"))
+                if line is not None:
+                    line(raw.decode(errors="replace").rstrip("\n"))
             return process.wait()
         except BaseException:
             _stop(process)

@@ -1,8 +1,5 @@
-"""Steps of work that somebody else does, as one tree: what runs, how far it is, what is done.
+"""Progress of several steps: a tree on a terminal, elsewhere a line for each that is done."""
 
-Comes in: steps that begin, move and end, in any order and several at once. Goes out: on a terminal
-a tree that moves, elsewhere a line for each step that is done.
-"""
 
 from __future__ import annotations
 
@@ -26,22 +23,14 @@ class _Step:
     def __init__(self, name: str) -> None:
         self.name = name
         self.started = time.monotonic()
-        self.parts: dict[str, tuple[int, int]] = {}  # done and total, in bytes
+        self.done = self.total = 0  # bytes
 
     @property
     def amount(self) -> str:
-        """How far it is, where its parts say how much there is to do."""
-        done = sum(part[0] for part in self.parts.values())
-        total = sum(part[1] for part in self.parts.values())
-        if total > 1 << 20:
-            return f"{done / 1e6:.0f}/{total / 1e6:.0f} MB"
-        return f"{done / 1e6:.0f} MB" if done > 1 << 20 else ""
-
-    @property
-    def doing(self) -> str:
-        """The part that was told last, if it is said in words."""
-        last = next(reversed(self.parts), "")
-        return "" if not last or "sha256:" in last or last.endswith(":") else f": {last[:40]}"
+        """How far it is, where that is known."""
+        if self.total > 1 << 20:
+            return f"{self.done / 1e6:.0f}/{self.total / 1e6:.0f} MB"
+        return f"{self.done / 1e6:.0f} MB" if self.done > 1 << 20 else ""
 
     @property
     def seconds(self) -> float:
@@ -83,10 +72,10 @@ class Steps:
         if key not in self._running:
             self._running[key] = _Step(name)
 
-    def move(self, key: str, part: str, done: int, total: int) -> None:
-        """A part of a running step has come so far, in bytes; `total` is 0 if nobody knows."""
-        if key in self._running:
-            self._running[key].parts[part] = (done, total)
+    def move(self, key: str, done: int, total: int) -> None:
+        """A running step has come so far, in bytes."""
+        if (step := self._running.get(key)) is not None:
+            step.done, step.total = done, total
 
     def end(self, key: str, name: str, *, cached: bool) -> None:
         """A step is done, or was not needed because its result was kept."""
@@ -106,7 +95,7 @@ class Steps:
         running = list(self._running.values())
         for step in running[:SHOWN]:
             words = " ".join(word for word in (f"{step.seconds:.0f} s", step.amount) if word)
-            tree.add(f"[dim]{words}[/] {escape(step.name + step.doing)}")
+            tree.add(f"[dim]{words}[/] {escape(step.name)}")
         if len(running) > SHOWN:
             tree.add(f"[dim]and {len(running) - SHOWN} more[/]")
         return tree
