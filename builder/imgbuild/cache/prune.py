@@ -121,9 +121,6 @@ def _remove(store: Store, entry: Entry) -> bool:
                 path.unlink()
             return mine
     path.unlink(missing_ok=True)
-    if entry.kind == "blob":
-        for marker in store.root.glob(f"pending/*/{path.name}"):
-            marker.unlink(missing_ok=True)
     return True
 
 

@@ -118,19 +118,17 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def move(source: Path, destination: Path, *, durable: bool) -> None:
+def move(source: Path, destination: Path) -> None:
     """Rename `source`, a finished file, to `destination` in one step, read-only from then on.
 
-    Read-only because layouts get hard links to it: who writes there in place would spoil the cache.
-    `durable` waits for the disk, so that a power cut cannot leave the name without its bytes.
+    Read-only because layouts get hard links to it: a write in place would damage the cache. Bytes
+    and name are flushed, so that a power cut cannot leave the name without its bytes.
     """
     source.chmod(0o444)
-    if durable:
-        sync(source)
+    sync(source)
     destination.parent.mkdir(parents=True, exist_ok=True)
     source.replace(destination)
-    if durable:
-        sync(destination.parent)
+    sync(destination.parent)
 
 
 def remove_tree(folder: Path) -> None:

@@ -1,6 +1,5 @@
 """Progress of several steps: a tree on a terminal, elsewhere a line for each that is done."""
 
-
 from __future__ import annotations
 
 import time
