@@ -9,7 +9,8 @@
 
 Nothing is written in place: files are flushed to the disk and then renamed, so that a kill or a
 power cut leaves a whole file or none, and what remains under `scratch/` is removed by the next
-process, because the kernel has released the lock of the dead one. A process writes the names that it uses into its locked `live/ID`; pruning spares these.
+process, because the kernel has released the lock of the dead one. A process writes the names that
+it uses into its locked `live/ID`; pruning spares these.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Store:
         return self._add(temporary, self._file(sha256))
 
     def add_blob(self, temporary: Path, digest: str) -> Path:
-        """Move `temporary`, whose digest the caller has computed, into the cache; its path there."""
+        """Move `temporary`, whose digest the caller has checked, into the cache; its path there."""
         return self._add(temporary, self._blob(digest))
 
     def drop_file(self, sha256: str) -> None:
