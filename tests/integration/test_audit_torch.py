@@ -17,6 +17,7 @@ from imgbuild.assemble import sources
 from imgbuild.audit.checks import linking
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import open_world
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.lock import lock as locks
@@ -56,7 +57,7 @@ def torch() -> Iterator[tuple[Wheel, Path]]:
     assert wheel.version == "2.6.0"
     store = Store.open()
     if store.file(wheel.sha256) is None:
-        sources.fetch(lock, {wheel.sha256}, load(ROOT / "matrix.yaml"), store, Http())
+        sources.fetch(lock, {wheel.sha256}, load(ROOT / "matrix.yaml"), Context(store, Http()))
     path = store.file(wheel.sha256)
     assert path is not None
     yield wheel, path

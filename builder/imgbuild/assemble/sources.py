@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http, Want, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.deb import apt
@@ -23,25 +24,25 @@ from imgbuild.solve.build_root import host_root
 from imgbuild.values import Sha256
 
 
-def fetch(lock: Lock, due: Collection[Sha256], matrix: Matrix, store: Store, http: Http) -> None:
+def fetch(lock: Lock, due: Collection[Sha256], matrix: Matrix, context: Context) -> None:
     """Bring the files of `lock` with the hashes `due` into the store, whatever their architecture.
 
     Among them may be sdists and what builds them. FetchFailed if one cannot be had, IntegrityError
     if one is not what the lock says.
     """
     resolutions = tuple(lock.arch.values())
-    indexes = open_indexes(lock, matrix, http)
+    indexes = open_indexes(lock, matrix, context.http)
     wants = list(wanted(resolutions, due, indexes, debian_urls(lock, matrix)))
     wants += ingredients(resolutions, due, indexes)
-    fetch_all(wants, store, http, title=f"fetching {lock.target}")
+    fetch_all(wants, context, title=f"fetching {lock.target}")
     lost = {
         built.wheel.sha256: built
         for resolution in resolutions
         for built in resolution.built
-        if built.wheel.sha256 in due and store.file(built.wheel.sha256) is None
+        if built.wheel.sha256 in due and context.store.file(built.wheel.sha256) is None
     }
     if lost:
-        rebuild(list(lost.values()), lock, matrix, indexes, store, http)
+        rebuild(list(lost.values()), lock, matrix, indexes, context)
 
 
 def made_of(lock: Lock, due: Collection[Sha256]) -> set[Sha256]:
@@ -173,18 +174,17 @@ def rebuild(
     lock: Lock,
     matrix: Matrix,
     indexes: Indexes,
-    store: Store,
-    http: Http,
+    context: Context,
 ) -> None:
     """Build wheels of sdists again from locked inputs; IntegrityError if other bytes come out."""
     base, user, own = _base(lock, matrix), lock.settings.user, sdists.host_arch()
-    with host_root(base, user, own, store, http, host_debs(lock)) as root:
+    with host_root(base, user, own, context, host_debs(lock)) as root:
         for built in lost:
             one = Resolution(wheels=(), built=(built,))
             parts = {built.sdist.sha256, *(wheel.sha256 for wheel in built.requires)}
             wants = list(ingredients([one], parts, indexes))
-            fetch_all(wants, store, http, title=f"fetching what builds {built.package}")
-            made = sdists.make(built, root(), lock.base.python, store)
+            fetch_all(wants, context, title=f"fetching what builds {built.package}")
+            made = sdists.make(built, root(), lock.base.python, context)
             if made != built.wheel:
                 message = (
                     f"{built.package} {built.version} built from its sdist has sha256"

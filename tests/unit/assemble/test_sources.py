@@ -10,6 +10,7 @@ import pytest
 
 from imgbuild.assemble import sources
 from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
@@ -112,7 +113,7 @@ def test_offline_it_is_refused_before_anything_is_fetched(tmp_path: Path) -> Non
     (tmp_path / BACKEND.file).write_bytes(words(BACKEND.file))
     lock, matrix = world(tmp_path, host_arch())
     store = store_of(tmp_path, (TOOLS,))
-    inputs = Inputs(matrix, store, Http(attempts=1, offline=True), offline=True)
+    inputs = Inputs(matrix, Context(store, Http(attempts=1, offline=True)))
     with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:
         inputs.download(lock, {BUILT.wheel.sha256})
     assert caught.value.hint == "run once without --offline"
