@@ -209,6 +209,7 @@ def test_cache_and_client_travel_in_one_context():
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef)
         and {"store", "http"}
+        <= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
         <= {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
     ]
     assert len(both) <= BOTH, f"take a cache.context.Context: {both}"
