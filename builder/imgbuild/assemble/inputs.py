@@ -12,8 +12,9 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.assemble import layers as assemble
-from imgbuild.assemble import mirror_items, skeleton, sources
+from imgbuild.assemble import mirror_items, skeleton
 from imgbuild.assemble.mirror import Mirror
+from imgbuild.assemble.sources import Sources, host_debs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
@@ -85,9 +86,13 @@ class Inputs:
         if self.offline or (self.mirror is not None and self.mirror.only):
             self._refuse_far(lock, due, blobs)
         if due:
-            sources.fetch(lock, due, self.matrix, self.context)
+            self.sources(lock).fetch(due)
         for recipe in blobs:
             base_image.fetch_layers(recipe.image, [recipe.layer], self.context)
+
+    def sources(self, lock: Lock) -> Sources:
+        """Where the files of `lock` are, under this matrix."""
+        return Sources(lock, self.matrix, self.context)
 
     def _from_mirror(self, mirror: Mirror, lock: Lock, wanted: set[Sha256]) -> set[Sha256]:
         """Bring what the mirror has of `wanted`: its hashes; and what builds a wheel that it lacks.
@@ -98,16 +103,16 @@ class Inputs:
         items = [named[key] for key in sorted(wanted) if key in named]
         found = mirror.bring(items, self.context, title=lock.target)
         brought = {digest.removeprefix("sha256:") for digest in found}
-        parts = sources.made_of(lock, wanted - brought)
+        parts = self.sources(lock).locate(wanted - brought).ingredients
         if parts:
-            parts |= {deb.sha256 for deb in sources.host_debs(lock)}
-            due = [named[key] for key in sorted(parts) if self.store.file(key) is None]
+            every = parts | {deb.sha256 for deb in host_debs(lock)}
+            due = [named[key] for key in sorted(every) if self.store.file(key) is None]
             mirror.bring(due, self.context, title=f"{lock.target}, inputs of sdists")
         return brought
 
     def _refuse_far(self, lock: Lock, due: set[Sha256], blobs: Sequence[RegistryRecipe]) -> None:
         """FetchFailed if a server that may not be asked would have to be."""
-        far = sources.far(lock, due, self.matrix, self.store) if due else set()
+        far = self.sources(lock).locate(due).remote
         if not far and not blobs:
             return
         if self.mirror is None:

@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.assemble import sources
 from imgbuild.assemble.inputs import Inputs, batches
 from imgbuild.audit import judge
 from imgbuild.audit.judge import CHECKS, Terms
@@ -233,8 +232,8 @@ class Supply:
     def bring(self, items: Iterable[Locked]) -> set[Sha256]:
         """Fetch and build those of `items` that are lacking; the hashes of what was fetched."""
         due = self._lacking(item.sha256 for item in items)
-        inputs = self._lacking(sources.made_of(self._lock, due))
-        self.used_up |= inputs
+        located = self._inputs.sources(self._lock).locate(due)
+        self.used_up |= self._lacking(located.ingredients)
         self._inputs.download(self._lock, due)
         return due - self._built
 
@@ -256,7 +255,7 @@ class Elsewhere:
         self._wheels = wheels
         self._inputs = inputs
         self._supply = supply
-        self._indexes: Indexes | None = None
+        self._sources = inputs.sources(lock)
         self._found: dict[str, str] = {}
         self._turn = threading.RLock()
 
@@ -275,11 +274,7 @@ class Elsewhere:
     def indexes(self) -> Indexes:
         """The indexes that the lock names, opened when they are first needed."""
         with self._turn:
-            if self._indexes is None:
-                self._indexes = sources.open_indexes(
-                    self._lock, self._inputs.matrix, self._inputs.context.http
-                )
-            return self._indexes
+            return self._sources.indexes
 
     def _address(self, url: str) -> str:
         if not url.startswith(PREFIX):
@@ -299,7 +294,7 @@ class Elsewhere:
         if self._inputs.offline and not indexes.place(wheel.package).local:
             message = f"{wheel.file} of {self._lock.target} is not in {self._inputs.store.root}"
             raise FetchFailed(message, hint="run once without --offline")
-        found = sources.addresses(wheel.package, wheel, indexes)
+        found = self._sources.addresses(wheel.package, wheel)
         if not found:
             message = f"{wheel.file} is no longer on the index {wheel.index}"
             raise FetchFailed(message, hint=f"lock {self._lock.target} anew")
