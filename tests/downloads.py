@@ -11,6 +11,7 @@ from uv import find_uv_bin
 
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.layers import input_hashes
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.lock import lock as locks
@@ -54,5 +55,5 @@ def locked(target: str) -> tuple[Lock, Store, dict[Sha256, Path]]:
     if absent := [key for key in due if store.file(key) is None]:
         needs.network()
         needs.disk(4 + sum(sizes.get(key, 0) for key in absent) / 1e9)
-        Inputs(load(ROOT / "matrix.yaml"), store, Http(), offline=False).fetch(lock, layers)
+        Inputs(load(ROOT / "matrix.yaml"), Context(store, Http())).fetch(lock, layers)
     return lock, store, {key: path for key in due if (path := store.file(key))}

@@ -37,6 +37,26 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "socket": ("http.*", "cache.download", "index.server"),
 }
 
+# Folders that may print. Other stages report through `system.reporter`, or in their result.
+PRINTERS = ("cli", "pipeline", "system")
+# These still print by themselves.
+ALLOWED = (
+    "attest",
+    "ci",
+    "container",
+    "doctor",
+    "oci",
+    "precompile",
+    "publish",
+    "registry",
+    "render",
+    "show",
+    "sif",
+    "slurm",
+    "smoke",
+    "verify",
+)
+
 # Which modules may call these.
 CALLERS: dict[str, tuple[str, ...]] = {
     "print": ("system.console",),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
+from imgbuild.cache.context import Context
 from imgbuild.lock.resolution import Built, Wheel
 from imgbuild.matrix.model import Matrix
 from imgbuild.solve import solve
+from imgbuild.solve.problem import Problem
 from imgbuild.values import Arch
 
 
@@ -19,12 +19,11 @@ def resolve_wheels(
     arch: Arch,
     python: str,
     root: Callable[[], Path],
-    store: Store,
-    http: Http,
+    context: Context,
 ) -> tuple[tuple[Wheel, ...], tuple[Built, ...]]:
     """The wheels of target `name` on `arch` and `python` ("3.11.2"); those made from sdists."""
-    world = solve.open_world(matrix, name, arch, python, root, store, http)
-    solve.refuse_pins(matrix, world)
-    chosen = solve.ask(world, store)
-    solve.tell(world, chosen)
-    return solve.lock_chosen(world, chosen, http)
+    prepared = solve.prepare(Problem(matrix, name, arch, context), python, root)
+    solve.refuse_pins(prepared)
+    chosen = solve.ask(prepared)
+    solve.report_age(prepared, chosen)
+    return solve.lock_chosen(prepared, chosen)

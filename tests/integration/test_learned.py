@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import WorldImpossible
@@ -18,8 +19,7 @@ from imgbuild.matrix import constraints
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Wanted
 from imgbuild.solve import solve, uv
-from imgbuild.solve.base import Below
-from imgbuild.solve.solve import Asked
+from imgbuild.solve.problem import Problem
 from imgbuild.values import Arch
 from tests import needs, samples
 from tests.localindex import LocalIndex
@@ -96,12 +96,9 @@ class Small:
         return add_constraints(self.images, learned, self.store)
 
     def settle(self):
-        world = solve.open_world(
-            self.matrix, "small", Arch.X86_64, "3.11.2", no_root, self.store, self.http
-        )
-        known = constraints.read(self.images)
-        asked = Asked(below=Below(), world=world)
-        return loop.settle_one(asked, self.store, self.http, known, self.keep)
+        problem = Problem(self.matrix, "small", Arch.X86_64, Context(self.store, self.http))
+        prepared = solve.prepare(problem, "3.11.2", no_root)
+        return loop.settle_one(prepared, constraints.read(self.images), self.keep)
 
 
 def no_root():
@@ -195,12 +192,10 @@ def test_an_old_vllm_without_a_cut_off_gets_what_its_code_can_live_with(tmp_path
         waive=(),
     )
     matrix = msgspec.structs.replace(found, targets={"old": target})
-    store, http = Store.open(tmp_path / "cache"), Http()
-    world = solve.open_world(matrix, "old", Arch.X86_64, "3.11.2", no_root, store, http)
+    store = Store.open(tmp_path / "cache")
+    problem = Problem(matrix, "old", Arch.X86_64, Context(store, Http()))
     settled = loop.settle_one(
-        Asked(below=Below(), world=world),
-        store,
-        http,
+        solve.prepare(problem, "3.11.2", no_root),
         (),
         lambda learned: add_constraints(tmp_path / "images", learned, store),
     )

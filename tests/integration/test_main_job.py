@@ -360,9 +360,9 @@ def changed_pin(folder: Path, package: str, version: str) -> Wheel:
     (folder / "matrix.yaml").write_text(head + name + changed)
     session = targets.open_session(folder, targets.Options())
     inputs = session.inputs()
-    listed = sources.open_indexes(old, session.matrix, inputs.http).files(package)
+    listed = sources.open_indexes(old, session.matrix, inputs.context.http).files(package)
     file = next(one for one in listed if one.is_wheel and str(one.version) == version)
-    data = inputs.http.bytes(file.url)
+    data = inputs.context.http.bytes(file.url)
     with inputs.store.scratch() as scratch:
         (scratch / "wheel").write_bytes(data)
         inputs.store.add_file(scratch / "wheel", sha256(data))

@@ -15,6 +15,7 @@ import pytest
 
 from imgbuild import project
 from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.matrix import constraints
@@ -42,7 +43,7 @@ TARGETS = list(dict.fromkeys((*REACHED, *SEALED)))
 
 @pytest.fixture(scope="module")
 def inputs():
-    return Inputs(MATRIX, Store.open(), Http(), offline=False)
+    return Inputs(MATRIX, Context(Store.open(), Http()))
 
 
 def test_there_are_targets_to_look_at():

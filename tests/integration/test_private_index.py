@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http, Refused, Want, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError
@@ -68,7 +69,7 @@ def impatient() -> Http:
 def download(root: Path, http: Http, url: str) -> bytes:
     locked = Locked(file="trl.whl", size=len(WHEEL), sha256=sha256(WHEEL))
     store = Store.open(root / "cache")
-    found = fetch_all([Want(locked, lambda: [url])], store, http, title="private")
+    found = fetch_all([Want(locked, lambda: [url])], Context(store, http), title="private")
     return found[sha256(WHEEL)].read_bytes()
 
 

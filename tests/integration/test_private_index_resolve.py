@@ -7,7 +7,8 @@ import msgspec
 import pytest
 import trustme
 
-from imgbuild.assemble import sources
+from imgbuild.assemble.sources import Sources
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, WorldImpossible
@@ -70,7 +71,7 @@ def no_root():
 def wheels(matrix, folder, http=None, arch=Arch.X86_64):
     store = Store.open(folder / "cache")
     found, built = resolve_wheels(
-        matrix, "small", arch, "3.11.2", no_root, store, http or Http(attempts=1)
+        matrix, "small", arch, "3.11.2", no_root, Context(store, http or Http(attempts=1))
     )
     assert built == ()
     return found
@@ -124,7 +125,7 @@ def test_a_private_index_with_tls_and_a_password(private, default, tmp_path, mon
     lock = make_lock(samples.matrix(), "small", {Arch.X86_64: Resolution(wheels=found)})
     store = Store.open(tmp_path / "cache")
     due = {wheel.sha256 for wheel in found}
-    sources.fetch(lock, due, samples.matrix(), store, Http(attempts=1))
+    Sources(lock, samples.matrix(), Context(store, Http(attempts=1))).fetch(due)
     assert all(store.file(wheel.sha256) for wheel in found)
     said = capfd.readouterr()
     everything = said.out + said.err + msgspec.json.encode(lock).decode()
@@ -305,5 +306,5 @@ def test_a_replaced_file_is_not_fetched(stack, default, tmp_path):
     store = Store.open(tmp_path / "cache")
     due = {wheel.sha256 for wheel in found if wheel.package == "numpy"}
     with pytest.raises(IntegrityError, match="the lock says"):
-        sources.fetch(lock, due, samples.matrix(), store, Http(attempts=1))
+        Sources(lock, samples.matrix(), Context(store, Http(attempts=1))).fetch(due)
     assert not any(store.file(key) for key in due)

@@ -12,15 +12,17 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import WorldImpossible
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
-from imgbuild.resolve import answer, request, survey
+from imgbuild.resolve import answer, explain, request, survey
 from imgbuild.resolve.answer import Refused
 from imgbuild.resolve.request import Ask
 from imgbuild.resolve.suggest import UNREAD
+from imgbuild.solve.problem import Problem
 from imgbuild.values import Arch
 from tests.sourcecode import ROOT
 
@@ -43,7 +45,7 @@ def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
         assigned = request.indexes_of([index] if index else [], matrix())
         asked, _ = request.read(wanted, [], assigned)
         made = Ask(wishes=asked, arches=(arch,), indexes=assigned, **more)  # type: ignore[arg-type]
-        found = answer.answer(made, matrix(), (), store, Http())
+        found = answer.answer(made, matrix(), (), Context(store, Http()))
         assert found.target is None
         assert found.row == ()
         refused = found.arch[arch].refused
@@ -129,12 +131,12 @@ def test_vllm_0_33_on_cuda_12_4(refuse: Refuse) -> None:
 def test_a_target_that_cannot_be_resolved_is_explained_in_the_same_way(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    store = Store.open(tmp_path_factory.mktemp("cache"))
+    context = Context(Store.open(tmp_path_factory.mktemp("cache")), Http())
     target = matrix().targets["cu124-vllm"]
     changed = msgspec.structs.replace(target, pins={**target.pins, "tensordict": "0.15.0"})
-    other = answer.with_target(matrix(), "later", changed)
+    other = survey.with_target(matrix(), "later", changed)
     before = WorldImpossible("no set of packages satisfies later", reasons=("many words",))
-    found = survey.explained(before, other, "later", Arch.X86_64, (), store, Http())
+    found = explain.explained(before, Problem(other, "later", Arch.X86_64, context))
     assert found is not before
     assert any(
         reason.startswith("tensordict 0.15.0: its wheel was uploaded 2026")
@@ -143,5 +145,5 @@ def test_a_target_that_cannot_be_resolved_is_explained_in_the_same_way(
     assert found.nearest
     assert not [told for told in found.nearest if "the target later" in told]
     assert not [reason for reason in found.reasons if "you asked for" in reason]
-    same = survey.explained(before, matrix(), "cu124-vllm", Arch.X86_64, (), store, Http())
+    same = explain.explained(before, Problem(matrix(), "cu124-vllm", Arch.X86_64, context))
     assert same is before

@@ -238,7 +238,7 @@ def test_uv_installs_a_pylock(project, tmp_path):
 
 
 def test_steps_of_a_shell_make_the_members(tmp_path):
-    """Below a folder of the test's own, whose path the recipes have as their prefix."""
+    """PublishedTarget a folder of the test's own, whose path the recipes have as their prefix."""
     root = tmp_path / "ro ot"
     own = FilesRecipe(
         user=User(name="me", uid=1, gid=1, home=f"{root}/home/me"),

@@ -6,9 +6,10 @@ import zipfile
 import msgspec
 import pytest
 
-from imgbuild.assemble import sources
 from imgbuild.assemble.inputs import Inputs
+from imgbuild.assemble.sources import Sources
 from imgbuild.audit.judge import CHECKS
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, WorldImpossible
@@ -69,7 +70,9 @@ def root(store):
     if os.geteuid() != 0:
         needs.user_namespaces()
     found = load(ROOT / "matrix.yaml")
-    with host_root(found.bases["debian-12"], found.image.user, host_arch(), store, Http()) as ask:
+    with host_root(
+        found.bases["debian-12"], found.image.user, host_arch(), Context(store, Http())
+    ) as ask:
         yield ask
 
 
@@ -102,7 +105,9 @@ def publish(site, files, name="demo-1.0.tar.gz"):
 
 
 def build(matrix, root, store) -> Built:
-    wheels, built = resolve_wheels(matrix, "small", host_arch(), "3.11.2", root, store, Http())
+    wheels, built = resolve_wheels(
+        matrix, "small", host_arch(), "3.11.2", root, Context(store, Http())
+    )
     (found,) = built
     assert [wheel.package for wheel in wheels] == ["pip"]  # what the built wheel requires
     return found
@@ -145,13 +150,13 @@ def test_a_lost_wheel_is_built_again_from_the_lock(site, root, store, monkeypatc
     resolution = Resolution(wheels=(), built=(found,))
     lock = make_lock(matrix, "small", {host_arch(): resolution})
     forget(store, found)
-    sources.fetch(lock, {found.wheel.sha256}, matrix, store, Http())
+    Sources(lock, matrix, Context(store, Http())).fetch({found.wheel.sha256})
     assert store.file(found.wheel.sha256) is not None
     forget(store, found)
     other = msgspec.structs.replace(found, env={"DEMO": "other"})
     lock = make_lock(matrix, "small", {host_arch(): Resolution(wheels=(), built=(other,))})
     with pytest.raises(IntegrityError, match="the lock says"):
-        sources.fetch(lock, {found.wheel.sha256}, matrix, store, Http())
+        Sources(lock, matrix, Context(store, Http())).fetch({found.wheel.sha256})
 
 
 TRAINER = b"import demo.made\nfrom demo import Gone\n\nclass GRPOTrainer: ...\n"
@@ -191,11 +196,11 @@ def test_the_code_of_a_built_wheel_is_audited_though_no_cache_has_it(site, root,
     lock, matrix, built = audited(site, root, store)
     drop(store, built)
     site.requests.clear()
-    offline = Inputs(matrix, store, Http(offline=True), offline=True)
+    offline = Inputs(matrix, Context(store, Http(offline=True)))
     with pytest.raises(FetchFailed, match="not in") as caught:
         audit_lock(lock, host_arch(), offline, checks=checks)
     assert caught.value.hint == "run once without --offline"
-    inputs = Inputs(matrix, store, Http(), offline=False)
+    inputs = Inputs(matrix, Context(store, Http()))
     report = audit_lock(lock, host_arch(), inputs, checks=checks, drop=True)
     found = [one for one in report.findings if one.check == "imports"]
     assert [(one.severity, one.where) for one in found] == [
@@ -266,7 +271,9 @@ def test_antlr_as_verl_needs_it_has_the_same_bytes_in_another_cache(root, store,
     matrix = msgspec.structs.replace(matrix, targets={"small": target}, requires={})
     found: list[Built] = []
     for cache in (store, Store.open(tmp_path / "other")):
-        wheels, built = resolve_wheels(matrix, "small", host_arch(), "3.11.2", root, cache, Http())
+        wheels, built = resolve_wheels(
+            matrix, "small", host_arch(), "3.11.2", root, Context(cache, Http())
+        )
         assert wheels == ()
         found += built
     assert found[0] == found[1]

@@ -12,9 +12,10 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.assemble import layers as assemble
-from imgbuild.assemble import mirror_items, skeleton, sources
+from imgbuild.assemble import mirror_items, skeleton
 from imgbuild.assemble.mirror import Mirror
-from imgbuild.cache.download import Http
+from imgbuild.assemble.sources import Sources, host_debs
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
 from imgbuild.lock import extension
@@ -35,23 +36,24 @@ T = TypeVar("T")
 class Inputs:
     """Everything that layers are made from, fetched when it is missing and allowed.
 
-    `mirror` is asked first; if it is the only source, or `offline`, no other server is asked.
+    `mirror` is asked first; no other server is asked if it is the only source, or if the context's
+    HTTP client is offline.
     """
 
-    def __init__(
-        self,
-        matrix: Matrix,
-        store: Store,
-        http: Http,
-        *,
-        offline: bool,
-        mirror: Mirror | None = None,
-    ) -> None:
+    def __init__(self, matrix: Matrix, context: Context, *, mirror: Mirror | None = None) -> None:
         self.matrix = matrix
-        self.store = store
-        self.http = http
-        self.offline = offline
-        self.mirror = None if offline else mirror
+        self.context = context
+        self.mirror = None if context.http.offline else mirror
+
+    @property
+    def store(self) -> Store:
+        """The cache."""
+        return self.context.store
+
+    @property
+    def offline(self) -> bool:
+        """Whether no server may be asked."""
+        return self.context.http.offline
 
     def fetch(self, lock: Lock, layers: Sequence[Layer]) -> list[Sha256]:
         """Bring every input of `layers` into the store; the hashes of those that were not there."""
@@ -84,9 +86,13 @@ class Inputs:
         if self.offline or (self.mirror is not None and self.mirror.only):
             self._refuse_far(lock, due, blobs)
         if due:
-            sources.fetch(lock, due, self.matrix, self.store, self.http)
+            self.sources(lock).fetch(due)
         for recipe in blobs:
-            base_image.fetch_layers(recipe.image, [recipe.layer], self.store)
+            base_image.fetch_layers(recipe.image, [recipe.layer], self.context)
+
+    def sources(self, lock: Lock) -> Sources:
+        """Where the files of `lock` are, under this matrix."""
+        return Sources(lock, self.matrix, self.context)
 
     def _from_mirror(self, mirror: Mirror, lock: Lock, wanted: set[Sha256]) -> set[Sha256]:
         """Bring what the mirror has of `wanted`: its hashes; and what builds a wheel that it lacks.
@@ -95,18 +101,18 @@ class Inputs:
         """
         named = mirror_items.inputs_of_all(lock)
         items = [named[key] for key in sorted(wanted) if key in named]
-        found = mirror.bring(items, self.store, title=lock.target)
+        found = mirror.bring(items, self.context, title=lock.target)
         brought = {digest.removeprefix("sha256:") for digest in found}
-        parts = sources.made_of(lock, wanted - brought)
+        parts = self.sources(lock).locate(wanted - brought).ingredients
         if parts:
-            parts |= {deb.sha256 for deb in sources.host_debs(lock)}
-            due = [named[key] for key in sorted(parts) if self.store.file(key) is None]
-            mirror.bring(due, self.store, title=f"{lock.target}, what is built from an sdist")
+            every = parts | {deb.sha256 for deb in host_debs(lock)}
+            due = [named[key] for key in sorted(every) if self.store.file(key) is None]
+            mirror.bring(due, self.context, title=f"{lock.target}, inputs of sdists")
         return brought
 
     def _refuse_far(self, lock: Lock, due: set[Sha256], blobs: Sequence[RegistryRecipe]) -> None:
         """FetchFailed if a server that may not be asked would have to be."""
-        far = sources.far(lock, due, self.matrix, self.store) if due else set()
+        far = self.sources(lock).locate(due).remote
         if not far and not blobs:
             return
         if self.mirror is None:

@@ -106,7 +106,7 @@ def make_missing(
         for layer in due
         if not isinstance(layer.recipe, RegistryRecipe)
     ]
-    assemble_all(jobs, inputs.store, processes=processes)
+    assemble_all(jobs, inputs.context, processes=processes)
     return len(due)
 
 

@@ -22,13 +22,14 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.assemble.mirror_items import Input
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Refused, check_space
 from imgbuild.cache.store import NAME, Store
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry.reference import Repository, parse_repository
 from imgbuild.system import files, threads
-from imgbuild.system.console import Bar, console
+from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.system.threads import Stop
 from imgbuild.values import Digest
 
@@ -172,43 +173,44 @@ class Mirror:
                 self._client = Client(plain_http=self._plain_http)
             return self._client
 
-    def bring(self, wanted: Sequence[Input], store: Store, *, title: str) -> set[Digest]:
-        """Bring those of `wanted` that the mirror has into the store: their digests.
+    def bring(self, wanted: Sequence[Input], context: Context, *, title: str) -> set[Digest]:
+        """Fetch those of `wanted` that the mirror has into the store: their digests.
 
-        A mirror that does not answer, or gives other bytes, is warned of and passed over, unless
-        it is the only source: then FetchFailed or IntegrityError. It is not asked again.
+        A mirror that does not answer, or gives other bytes, is skipped with a warning, unless it
+        is the only source: then FetchFailed or IntegrityError. It is not asked again.
         """
+        store, reporter = context.store, context.reporter
         if not wanted or self._given_up:
             return set()
         check_space({item.sha256 for item in wanted}, sum(item.size for item in wanted), store)
         largest_first = sorted(wanted, key=lambda item: (-item.size, item.file))
-        with console.progress(
+        with reporter.progress(
             f"{title}: from {self.repository}", sum(i.size for i in wanted)
         ) as bar:
             try:
                 found = threads.each(
                     largest_first,
-                    lambda item, stop: self._bring(item, store, bar, stop),
+                    lambda item, stop: self._bring(item, context, bar, stop),
                     kept="what was downloaded is kept",
                 )
             except FetchFailed as error:
                 if self.only:
                     raise
-                self._give_up(error)
+                self._give_up(error, reporter)
                 found = [item.digest if _has(item, store) else None for item in largest_first]
         brought = {digest for digest in found if digest is not None}
         size = sum(item.size for item in wanted if item.digest in brought)
-        console.info(
+        reporter.info(
             f"{title}: {len(brought)} of {len(wanted)} files, {size / 1e9:.2f} GB,"
             f" from the mirror {self.repository}"
         )
         return brought
 
-    def _give_up(self, error: ImgbuildError) -> None:
+    def _give_up(self, error: ImgbuildError, reporter: Reporter) -> None:
         self._given_up = True
-        console.warn(f"the mirror {self.repository} is passed over: {error.message}")
+        reporter.warn(f"the mirror {self.repository} is skipped: {error.message}")
 
-    def _bring(self, item: Input, store: Store, bar: Bar, stop: Stop) -> Digest | None:
+    def _bring(self, item: Input, context: Context, bar: ProgressBar, stop: Stop) -> Digest | None:
         """One file; None if the mirror has not got it."""
 
         def _advance(amount: int) -> None:
@@ -216,17 +218,18 @@ class Mirror:
             bar.advance(amount)
 
         try:
-            self._download(item, store, _advance, stop)
+            self._download(item, context.store, _advance, stop)
         except Refused as refused:
             if refused.status != 404:
                 raise
-            console.detail(f"{item.file}: not in {self.repository}")
+            context.reporter.detail(f"{item.file}: not in {self.repository}")
             bar.advance(item.size)
             return None
         except IntegrityError as error:
             if self.only:
                 raise
-            console.warn(f"{item.file} of {self.repository} is passed over: {error.message}")
+            message = f"{item.file} of {self.repository} is skipped: {error.message}"
+            context.reporter.warn(message)
             return None
         return item.digest
 

@@ -16,7 +16,7 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.lock import published as extend
-from imgbuild.lock.published import SEAL, Below
+from imgbuild.lock.published import SEAL, PublishedTarget
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.matrix.model import Matrix
 from imgbuild.oci.layer import LayerRecord
@@ -64,10 +64,10 @@ def take(
     left = _layers(wanted)
     if inputs.mirror is not None:
         items = [mirror_items.layer(item) for item in left]
-        brought = inputs.mirror.bring(items, inputs.store, title=f"layers of {found.name}")
+        brought = inputs.mirror.bring(items, inputs.context, title=f"layers of {found.name}")
         left = [] if inputs.mirror.only else [item for item in left if item.digest not in brought]
     if left:
-        base_image.fetch_layers(place, left, inputs.store)
+        base_image.fetch_layers(place, left, inputs.context)
 
 
 def _layers(wanted: Iterable[LayerRecord]) -> list[RegistryLayer]:
@@ -77,7 +77,7 @@ def _layers(wanted: Iterable[LayerRecord]) -> list[RegistryLayer]:
     ]
 
 
-def _blob(matrix: Matrix, found: Below, digest: Digest) -> Path:
+def _blob(matrix: Matrix, found: PublishedTarget, digest: Digest) -> Path:
     folder = matrix.folder if isinstance(matrix, extend.Extended) else Path()
     layout = folder / found.image.removeprefix(LAYOUT)
     path = layout / "blobs/sha256" / digest.removeprefix("sha256:")

@@ -12,26 +12,29 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
 from imgbuild.assemble.layers import Job, Made, input_size, make_layer
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.system.console import Bar, console
+from imgbuild.system.reporter import ProgressBar
 
 POLL_SECONDS = 0.1
 
 
-def assemble_all(jobs: Sequence[Job], store: Store, *, processes: int) -> list[Made]:
+def assemble_all(jobs: Sequence[Job], context: Context, *, processes: int) -> list[Made]:
     """Make every layer of `jobs`. What is finished stays in the store, come what may."""
     total = sum(input_size(job.layer.recipe) for job in jobs)
     largest_first = sorted(jobs, key=lambda job: -input_size(job.layer.recipe))
-    with console.progress(f"assembling {len(jobs)} layers", total) as bar:
+    with context.reporter.progress(f"assembling {len(jobs)} layers", total) as bar:
         if processes == 1 or len(jobs) <= 1:
-            return [make_layer(job, store, bar.advance) for job in largest_first]
-        return _in_processes(largest_first, store, processes, bar)
+            return [make_layer(job, context.store, bar.advance) for job in largest_first]
+        return _in_processes(largest_first, context.store, processes, bar)
 
 
 _counter: Synchronized[int] | None = None
 
 
-def _in_processes(jobs: Sequence[Job], store: Store, processes: int, bar: Bar) -> list[Made]:
+def _in_processes(
+    jobs: Sequence[Job], store: Store, processes: int, bar: ProgressBar
+) -> list[Made]:
     # spawn, not fork: the progress bar's thread may hold a lock at the moment of a fork.
     context = multiprocessing.get_context("spawn")
     counter: Synchronized[int] = context.Value("q", 0)
@@ -67,7 +70,7 @@ def _advance(amount: int) -> None:
 
 
 @contextlib.contextmanager
-def _polled(counter: Synchronized[int], bar: Bar) -> Iterator[None]:
+def _polled(counter: Synchronized[int], bar: ProgressBar) -> Iterator[None]:
     stop = threading.Event()
 
     def _poll() -> None:

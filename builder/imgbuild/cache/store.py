@@ -30,6 +30,7 @@ from pathlib import Path
 
 from imgbuild.errors import InputError
 from imgbuild.system import files
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import DIGEST_PATTERN, SHA256_PATTERN, sha256
 
 FORMAT = b"1\n"
@@ -73,19 +74,20 @@ def size_limit() -> int | None:
 class Store:
     """One cache folder. Safe for several threads, forked children and processes at once."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, reporter: Reporter = SILENT) -> None:
         self.root = root
+        self._reporter = reporter
         self._live: tuple[str, int] | None = None
         self._leased: set[str] = set()
         self._lock = threading.RLock()
 
     @classmethod
-    def open(cls, root: Path | None = None) -> Store:
+    def open(cls, root: Path | None = None, reporter: Reporter = SILENT) -> Store:
         """The cache at `root` (see `default_root`), made if absent.
 
         InputError if it cannot be written to or another format of imgbuild made it.
         """
-        store = cls(Path(root).absolute() if root is not None else default_root())
+        store = cls(Path(root).absolute() if root is not None else default_root(), reporter)
         with files.plain_errors(store.root):
             store.root.mkdir(parents=True, exist_ok=True)
             store._mark("CACHEDIR.TAG", _TAG.encode())
@@ -225,9 +227,7 @@ class Store:
         with files.plain_errors(self.root):
             descriptor = files.open_locked(path)
             if descriptor is None:
-                from imgbuild.system.console import console  # here: rich is slow to import
-
-                console.info(f"waiting for another imgbuild ({name})")
+                self._reporter.info(f"waiting for another imgbuild ({name})")
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:

@@ -260,8 +260,7 @@ def _audit_pins(
 ) -> Report:
     from imgbuild.audit.judge import Terms
     from imgbuild.audit.packages.pinned import read_pins
-    from imgbuild.cache.download import Http
-    from imgbuild.cache.store import Store
+    from imgbuild.cache.context import Context
     from imgbuild.pipeline import audit_lock
     from imgbuild.resolve import request
     from imgbuild.solve import uv
@@ -277,9 +276,9 @@ def _audit_pins(
     pins = read_pins(text, str(path), machine)
     index = uv.default_index()
     with console.step(f"auditing {len(pins)} pins of {path.name} for {arch}"):
-        http = Http(offline=offline)
+        context = Context.open(console, offline=offline)
         terms = Terms(target=path.name)
-        return audit_lock.audit_pins(pins, machine, index, Store.open(), http, terms, checks)
+        return audit_lock.audit_pins(pins, machine, index, context, terms, checks)
 
 
 def glibc_of(python: str, matrix: Path | None) -> str:

@@ -94,7 +94,7 @@ def list_targets(
         imgbuild list --into README.md
     """
     from imgbuild.lock import published
-    from imgbuild.matrix.select import select
+    from imgbuild.matrix.select import left_out, select
     from imgbuild.project import find
     from imgbuild.show import status, table
     from imgbuild.system.console import console
@@ -106,7 +106,10 @@ def list_targets(
     if into is not None and (wanted or arch or cuda or state):
         message = f"--into {into}: its table has all targets, and some were asked for"
         raise InputError(message, hint="leave names, --arch, --cuda and --state out")
-    selected = select(read, wanted, everything=everything or not wanted, arches=arch or [])
+    every, arches = everything or not wanted, arch or []
+    selected = select(read, wanted, everything=every, arches=arches)
+    for text in left_out(read, wanted, everything=every, arches=arches):
+        console.info(text)
     rows = []
     for row in table.rows(read, published.shown(read, selected)):
         if cuda is not None and cuda not in (row.cuda, row.cuda.split(".")[0]):

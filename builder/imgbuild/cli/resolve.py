@@ -161,7 +161,7 @@ def resolve(
     )
     inputs = session.inputs()
     learned = constraints.read(session.project.images)
-    found = answer.answer(ask, session.matrix, learned, inputs.store, inputs.http)
+    found = answer.answer(ask, session.matrix, learned, inputs.context)
     _options.answer(found, words.lines(found), json=json)
     if words.say_refusals(found):
         raise typer.Exit(WorldImpossible.exit_code)

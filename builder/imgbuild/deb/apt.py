@@ -15,7 +15,7 @@ import lzma
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from imgbuild.cache.download import Http
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.deb.closure import Archive, close
 from imgbuild.deb.control import fields, paragraphs
@@ -23,7 +23,6 @@ from imgbuild.errors import FetchFailed, IntegrityError, ToolMissing
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.model import DebianBase
 from imgbuild.system import process
-from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
 
 KEYRINGS = (
@@ -40,14 +39,14 @@ USED = frozenset(
 REMEDY = "apt-get install gpgv debian-archive-keyring"
 
 
-def resolve_debs(base: DebianBase, arch: Arch, store: Store, http: Http) -> tuple[Deb, ...]:
+def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> tuple[Deb, ...]:
     """The base's packages and all they need on `arch`, sorted by name.
 
     FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong,
     ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, WorldImpossible
     if a dependency cannot be met.
     """
-    archive = Archive(_packages(base, arch, store, http))
+    archive = Archive(_packages(base, arch, context))
     return _debs(close(archive, base.packages, file="matrix.yaml"))
 
 
@@ -57,15 +56,14 @@ def added_debs(
     have: Sequence[Deb],
     wanted: Sequence[str],
     control: Callable[[Deb], dict[str, str]],
-    store: Store,
-    http: Http,
+    context: Context,
 ) -> tuple[Deb, ...]:
     """What `wanted` needs beside the packages that are there already, sorted by name.
 
     These stay at their versions; `control` reads what one says of itself where the archive has
     another version by now. Errors as for `resolve_debs`.
     """
-    listed = list(_packages(base, arch, store, http))
+    listed = list(_packages(base, arch, context))
     newest = Archive(listed).packages
     kept = {
         deb.package: known
@@ -93,7 +91,7 @@ def _debs(chosen: Iterable[Mapping[str, str]]) -> tuple[Deb, ...]:
     )
 
 
-def _packages(base: DebianBase, arch: Arch, store: Store, http: Http) -> list[dict[str, str]]:
+def _packages(base: DebianBase, arch: Arch, context: Context) -> list[dict[str, str]]:
     """Every package of the suite, as the first mirror that answers lists it."""
     places = mirrors(base)
     if not places:
@@ -103,9 +101,9 @@ def _packages(base: DebianBase, arch: Arch, store: Store, http: Http) -> list[di
     failures = []
     for mirror in places:
         try:
-            texts = _indexes(base, arch, mirror, store, http)
+            texts = _indexes(base, arch, mirror, context)
         except FetchFailed as error:
-            console.detail(f"{mirror}: {error.message}")
+            context.reporter.detail(f"{mirror}: {error.message}")
             failures.append(f"{mirror}: {error.message}")
             continue
         return [_used(paragraph) for text in texts for paragraph in paragraphs(text)]
@@ -149,10 +147,12 @@ def _apt_sites(suite: str) -> list[str]:
     return [*same, *other]
 
 
-def _indexes(base: DebianBase, arch: Arch, mirror: str, store: Store, http: Http) -> list[str]:
+def _indexes(base: DebianBase, arch: Arch, mirror: str, context: Context) -> list[str]:
     """The text of the `Packages` index of each component, verified."""
     place = f"{mirror}/dists/{base.suite}"
-    release = _verified(http.bytes(f"{place}/InRelease"), f"{place}/InRelease", store)
+    release = _verified(
+        context.http.bytes(f"{place}/InRelease"), f"{place}/InRelease", context.store
+    )
     if base.suite not in (release.get("Codename"), release.get("Suite")):
         message = f"{place}/InRelease is signed for {release.get('Codename')}, not for {base.suite}"
         raise IntegrityError(message, hint="the mirror is wrong or tampered with: try another")
@@ -167,11 +167,12 @@ def _indexes(base: DebianBase, arch: Arch, mirror: str, store: Store, http: Http
         if name not in hashes:
             message = f"{place}/InRelease names no {name}"
             raise IntegrityError(message, hint="check the base's `components` in matrix.yaml")
-        texts.append(_index(f"{place}/{name}", hashes[name], store, http))
+        texts.append(_index(f"{place}/{name}", hashes[name], context))
     return texts
 
 
-def _index(url: str, digest: str, store: Store, http: Http) -> str:
+def _index(url: str, digest: str, context: Context) -> str:
+    store, http = context.store, context.http
     known = store.file(digest)
     if known is not None:
         data = known.read_bytes()

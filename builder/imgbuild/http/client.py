@@ -1,11 +1,9 @@
 """Requests to servers: pages, small files, parts of large ones, and bodies to send.
 
-Comes in: addresses, with or without `user:password@`. Goes out: bytes, or FetchFailed in plain
-words.
-
-Tries again, with growing pauses, after 408, 425, 429, 5xx and broken connections, and waits as long
-as `Retry-After` asks. Redirects are followed with the login of each server, never from https to
-http. No error and no log shows a password or the query of an address.
+Addresses may contain `user:password@`. A request is repeated, with growing pauses, after 408, 425,
+429, 5xx and broken connections, and after as long as `Retry-After` asks for. Redirects are followed
+with the login of each server, never from https to http. No error and no log shows a password or the
+query of an address.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import msgspec
 from imgbuild.errors import FetchFailed
 from imgbuild.http.credentials import Credentials, Login, bare, host, origin, redact
 from imgbuild.http.headers import content_range, number, retry_after
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
     import ssl
@@ -100,11 +98,11 @@ class Refused(FetchFailed):
 
 
 class Http:
-    """The one way to servers. Threads may share it.
+    """An HTTP client that retries, follows redirects and knows logins. Safe for several threads.
 
     `attempts` bounds the tries for each address, `first_wait` (seconds) the first pause between
-    them, which doubles; `timeout` is for the connection and for each read, in seconds. Of an
-    `offline` one only files of this machine are to be had.
+    them, which doubles; `timeout` is for the connection and for each read, in seconds. `offline`
+    allows `file:` addresses only.
     """
 
     def __init__(
@@ -114,10 +112,12 @@ class Http:
         first_wait: float = 0.5,
         timeout: tuple[float, float] = (20.0, 60.0),
         offline: bool = False,
+        reporter: Reporter = SILENT,
     ) -> None:
         self.attempts = attempts
         self.offline = offline
-        self.credentials = Credentials()
+        self.credentials = Credentials(reporter)
+        self._reporter = reporter
         self._first_wait = first_wait
         self._timeout = timeout
         self._local = threading.local()
@@ -205,7 +205,7 @@ class Http:
         login = self._login(request)
         first, asked = msgspec.structs.replace(request, url=bare(request.url)), False
         if self.offline and urlsplit(first.url).scheme != "file":
-            message = f"{first.place} is not in the cache, and --offline asks no server"
+            message = f"{first.place} is not in the cache, and --offline is set"
             raise FetchFailed(message, hint="run once without --offline")
         here = first
         for _ in range(12):
@@ -244,7 +244,7 @@ class Http:
     ) -> None:
         """Wait before the next try: as long as the server asked, else twice as long each time."""
         if wait is not None and wait > 3:
-            console.info(f"a server is busy and asks to wait for {wait:.0f} s")
+            self._reporter.info(f"a server is busy and asks to wait for {wait:.0f} s")
         spread = random.uniform(0.75, 1.25)  # noqa: S311 - so that many do not come back at once
         growing = min(30.0, self._first_wait * 2.0 ** max(0, tries - 1)) * spread
         sleep(growing if wait is None else wait)

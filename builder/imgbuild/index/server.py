@@ -30,7 +30,6 @@ from imgbuild.errors import ImgbuildError
 from imgbuild.index.candidates import Rules, is_sdist, late, unwanted, usable
 from imgbuild.index.pages import File, Indexes
 from imgbuild.index.remote_wheel import Facts, Ranges, metadata
-from imgbuild.system.console import console
 from imgbuild.values import normalize
 
 CONTENT = "application/vnd.pypi.simple.v1+json"
@@ -208,8 +207,7 @@ class _Server(http.server.ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        del request, client_address
-        console.detail("the gateway lost a connection to uv")
+        del request, client_address  # uv itself reports a connection that it lost
 
 
 @contextlib.contextmanager

@@ -19,8 +19,7 @@ from imgbuild.audit.main_path.additions import widened
 from imgbuild.audit.main_path.closure import MainPath, main_path
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import World, open_world, wheels_of
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
+from imgbuild.cache.context import Context
 from imgbuild.errors import WorldImpossible
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.learn import removed_attributes
@@ -32,8 +31,8 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.report import Finding, Report, Severity
 from imgbuild.solve import solve
-from imgbuild.solve.solve import Asked
-from imgbuild.system.console import console
+from imgbuild.solve.problem import Problem
+from imgbuild.solve.solve import PreparedTarget
 from imgbuild.values import Arch
 
 Keep = Callable[[Iterable[Constraint]], tuple[Constraint, ...]]
@@ -65,8 +64,7 @@ def settle(
     matrix: Matrix,
     name: str,
     arches: Sequence[Arch],
-    store: Store,
-    http: Http,
+    context: Context,
     known: Sequence[Constraint],
     keep: Keep,
 ) -> Settled:
@@ -78,8 +76,8 @@ def settle(
     before, done = tuple(known), dict[Arch, One]()
     known, rounds = before, 0
     while due := [arch for arch in arches if arch not in done or _broken(done[arch], known)]:
-        with solve.opened(matrix, name, due[0], store, http) as asked:
-            done[due[0]] = settle_one(asked, store, http, known, keep)
+        with solve.opened(Problem(matrix, name, due[0], context)) as prepared:
+            done[due[0]] = settle_one(prepared, known, keep)
         known = done[due[0]].known
         rounds += done[due[0]].rounds
     return Settled(
@@ -95,54 +93,52 @@ def _broken(one: One, known: Sequence[Constraint]) -> bool:
     return bool(constraints.violations(known, one.resolution.versions))
 
 
-def settle_one(
-    asked: Asked, store: Store, http: Http, known: Sequence[Constraint], keep: Keep
-) -> One:
-    """One target on one architecture, resolved again until its audit is clean; see `settle`."""
-    name, arch = asked.world.name, asked.world.arch
+def settle_one(prepared: PreparedTarget, known: Sequence[Constraint], keep: Keep) -> One:
+    """One target on one architecture, solved again until its audit is clean; see `settle`."""
+    problem = prepared.problem
+    name, arch, context = problem.name, problem.arch, problem.context
     known, rounds = tuple(known), 0
     while True:
         rounds += 1
-        with console.step(f"round {rounds}: resolving {name} for {arch}"):
-            chosen = solve.ask(asked.world, store, known)
-            resolution = solve.lock_answer(asked, chosen, http)
+        with context.reporter.step(f"round {rounds}: resolving {name} for {arch}"):
+            chosen = solve.ask(prepared, known)
+            resolution = solve.lock_answer(prepared, chosen)
         # A library for each round: what it has read is on the disk after it, and only there.
-        with Library(store, Blocks(http)) as library:
-            shelf = Shelf(asked.world.catalogue, library, store)
-            with console.step(f"round {rounds}: auditing"):
-                report = audit_of(resolution, shelf, terms_of(asked, resolution))
+        with Library(context.store, Blocks(context.http)) as library:
+            shelf = Shelf(prepared.catalogue, library, context.store)
+            with context.reporter.step(f"round {rounds}: auditing"):
+                report = audit_of(resolution, shelf, terms_of(prepared, resolution))
             errors = [one for one in report.findings if one.severity is Severity.ERROR]
             if not errors:
-                solve.tell(asked.world, chosen)
+                solve.report_age(prepared, chosen)
                 return One(resolution=resolution, report=report, known=known, rounds=rounds)
-            with console.step(f"round {rounds}: learning from {len(errors)} errors"):
-                now = keep(learn_all(errors, shelf, asked.world.target.pins.keys(), known))
+            with context.reporter.step(f"round {rounds}: learning from {len(errors)} errors"):
+                learned = learn_all(errors, shelf, problem.target.pins.keys(), known)
+                for entry in learned:
+                    context.reporter.info(f"learned: {entry}")
+                now = keep(learned)
         if now == known:
             raise stuck(name, arch, errors)
         known = now
 
 
-def teach(
-    matrix: Matrix,
-    name: str,
-    arch: Arch,
-    store: Store,
-    http: Http,
-    known: Sequence[Constraint],
-    errors: Sequence[Finding],
-) -> tuple[Constraint, ...]:
-    """What errors of another audit of target `name` teach: that of files which had to be here."""
-    with solve.opened(matrix, name, arch, store, http) as asked, Library(store, http) as library:
-        shelf = Shelf(asked.world.catalogue, library, store)
-        return learn_all(errors, shelf, matrix.targets[name].pins.keys(), known)
+def teach(problem: Problem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
+    """What is learned from errors of the audit of whole files, which had to be downloaded."""
+    store, http = problem.context.store, problem.context.http
+    with solve.opened(problem) as prepared, Library(store, http) as library:
+        shelf = Shelf(prepared.catalogue, library, store)
+        learned = learn_all(errors, shelf, problem.target.pins.keys(), problem.known)
+    for entry in learned:
+        problem.context.reporter.info(f"learned: {entry}")
+    return learned
 
 
-def terms_of(asked: Asked, resolution: Resolution) -> Terms:
-    """What counts for a target beside its packages."""
-    target, kept = asked.world.target, asked.world.kept
+def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
+    """What an audit of a target takes into account beside its packages."""
+    target, kept = prepared.problem.target, prepared.published
     added = resolution.versions.keys() - kept.versions.keys() if kept is not None else ()
     return Terms(
-        target=asked.world.name,
+        target=prepared.problem.name,
         cuda=target.cuda,
         gpu=target.gpu,
         waivers=target.waive,
@@ -206,7 +202,6 @@ def learn_all(
             pairs[pair] += 1
             entry = joined(entry, (*known, *learned), shelf)
             learned.append(entry)
-            console.info(f"learned: {entry}")
     return constraints.merge((), learned)
 
 

@@ -14,7 +14,7 @@ import msgspec
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Added, AddedFile, Extends, Lock
-from imgbuild.lock.published import LOCK, VERSION_LABEL, Below, Extended, below
+from imgbuild.lock.published import LOCK, VERSION_LABEL, Extended, PublishedTarget, below
 from imgbuild.lock.resolution import Built, Deb, RegistryLayer, Resolution, Wheel
 from imgbuild.matrix.extension import Added as AddedRow
 from imgbuild.matrix.extension import Extension
@@ -53,7 +53,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: Mapping[Arch, Resolution])
     )
 
 
-def _added(found: Below, arch: Arch, resolution: Resolution) -> Added:
+def _added(found: PublishedTarget, arch: Arch, resolution: Resolution) -> Added:
     old = found.lock.arch.get(arch, Resolution(wheels=()))
     debs = {deb.package for deb in old.debs}
     return Added(
@@ -63,7 +63,7 @@ def _added(found: Below, arch: Arch, resolution: Resolution) -> Added:
     )
 
 
-def _settings(found: Below, row: Extension, name: str, target: Target) -> locks.Settings:
+def _settings(found: PublishedTarget, row: Extension, name: str, target: Target) -> locks.Settings:
     own = found.lock.settings
     env = own.env | {key: variable.value for key, variable in row.env.items()}
     labels = {
@@ -153,7 +153,7 @@ def _with_folders(due: Lock, locked: Extends) -> Lock:
     return msgspec.structs.replace(due, extends=msgspec.structs.replace(due.extends, arch=arches))
 
 
-def _other_published(locked: Extends, found: Below) -> list[str]:
+def _other_published(locked: Extends, found: PublishedTarget) -> list[str]:
     if (locked.target, locked.lock, locked.digest) == (found.name, found.hash, found.digest):
         return []
     own, due = f"{locked.target} {locked.digest}", f"{found.name} {found.digest}"

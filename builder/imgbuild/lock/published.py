@@ -47,7 +47,7 @@ LOCK, SEAL = "lock.json", "digests.json"
 VERSION_LABEL = "dev.imgbuild.version."
 
 
-class Below(msgspec.Struct, frozen=True, kw_only=True):
+class PublishedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A published target as it lies in the user's repository. `image` as the matrix has it.
 
     `hash` is the sha256 of lock.json; `digest` and `manifests` are those of digests.json.
@@ -67,7 +67,7 @@ class Extended(Matrix, frozen=True, kw_only=True):
 
     folder: Path
     rows: dict[str, Extension]
-    below: dict[str, Below]
+    below: dict[str, PublishedTarget]
 
 
 class _Manifest(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ def published(path: Path) -> Mapping[str, Published]:
     return _read(document, str(path))[0].published
 
 
-def below(matrix: Matrix, name: str) -> Below | None:
+def below(matrix: Matrix, name: str) -> PublishedTarget | None:
     """The published target that target `name` extends; None if it extends none."""
     if not isinstance(matrix, Extended) or name not in matrix.rows:
         return None
@@ -173,7 +173,7 @@ def _extended(document: Document, path: Path) -> Extended:
     return matrices.located(_matrix(value, found, folder), folder)
 
 
-def read(folder: Path, name: str, image: str = "") -> Below:
+def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
     """The published target `name` as it lies in `folder`; InputError if it is another one."""
     hint = "copy both files anew from where the target is published: imgbuild init --refresh"
     for file in (LOCK, SEAL):
@@ -188,7 +188,7 @@ def read(folder: Path, name: str, image: str = "") -> Below:
         what = f"{what}, itself an extension" if lock.extends is not None else what
         message = f"{folder / LOCK} is {what}, not of {name} in format {locks.LOCK_FORMAT}"
         raise InputError(message, hint=hint)
-    return Below(
+    return PublishedTarget(
         name=name,
         folder=folder,
         lock=lock,
@@ -205,7 +205,7 @@ def default_index(lock: Lock) -> str:
     return next((item.index for item in wheels if item.package not in lock.indexes), "default")
 
 
-def _check_published(notes: Notes, value: Extensions, found: Below) -> None:
+def _check_published(notes: Notes, value: Extensions, found: PublishedTarget) -> None:
     """Note indexes and a digest that do not fit what is published."""
     here = ("published", found.name)
     default = default_index(found.lock)
@@ -220,7 +220,7 @@ def _check_published(notes: Notes, value: Extensions, found: Below) -> None:
         notes.note((*here, "image"), message, value=found.image, expected="the same image")
 
 
-def _check_row(notes: Notes, path: tuple[str, ...], row: Extension, found: Below) -> None:
+def _check_row(notes: Notes, path: tuple[str, ...], row: Extension, found: PublishedTarget) -> None:
     """Note what a row asks for that the published target cannot bear."""
     lock = found.lock
     for number, arch in enumerate(row.arch):
@@ -255,7 +255,9 @@ def _check_row(notes: Notes, path: tuple[str, ...], row: Extension, found: Below
         notes.note((*path, "env", "PATH"), message, expected=f"{own}:…")
 
 
-def _check_places(notes: Notes, path: tuple[str, ...], row: Extension, found: Below) -> None:
+def _check_places(
+    notes: Notes, path: tuple[str, ...], row: Extension, found: PublishedTarget
+) -> None:
     """Note files and links of a row that would take the place of something that is needed."""
     lock = found.lock
     for place in (*row.files, *row.links):
@@ -296,7 +298,7 @@ def _versions(lock: Lock) -> dict[str, str]:
 # -- rows as whole targets
 
 
-def _matrix(value: Extensions, found: Mapping[str, Below], folder: Path) -> Extended:
+def _matrix(value: Extensions, found: Mapping[str, PublishedTarget], folder: Path) -> Extended:
     first = next(iter(found.values())).lock
     bases = _bases(found.values(), value.mirrors)
     built = {item.package: item for each in found.values()
@@ -325,7 +327,9 @@ def _matrix(value: Extensions, found: Mapping[str, Below], folder: Path) -> Exte
     )
 
 
-def _bases(found: Iterable[Below], mirrors: tuple[str, ...]) -> dict[str, tuple[str, Base]]:
+def _bases(
+    found: Iterable[PublishedTarget], mirrors: tuple[str, ...]
+) -> dict[str, tuple[str, Base]]:
     """Published target → its base and the name of that here.
 
     Publishers name bases as they like: where two have another base by one name, both are kept.
@@ -371,7 +375,7 @@ def base_of(lock: Lock, mirrors: tuple[str, ...]) -> Base:
     )
 
 
-def _target(row: Extension, found: Below, base: str) -> Target:
+def _target(row: Extension, found: PublishedTarget, base: str) -> Target:
     """A row as a whole target on `base`: what is published stands in it as pins."""
     lock = found.lock
     gpu = lock.settings.labels.get("dev.imgbuild.gpu", "").split()

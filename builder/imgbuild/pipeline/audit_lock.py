@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.assemble import sources
 from imgbuild.assemble.inputs import Inputs, batches
 from imgbuild.audit import judge
 from imgbuild.audit.judge import CHECKS, Terms
@@ -26,8 +25,7 @@ from imgbuild.audit.packages.library import Library, pack, unpack
 from imgbuild.audit.packages.package_set import World, open_world, wheels_of
 from imgbuild.audit.packages.pinned import pick
 from imgbuild.audit.source.facts import ElfFacts
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
+from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, LockStale
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import Indexes, Place
@@ -161,7 +159,7 @@ class _Audit:
         self, world: World, elsewhere: Elsewhere, library: Library
     ) -> Callable[[MainPath], list[Finding]]:
         """As `past_of`; what cannot be had is said to be of this target."""
-        http, pins = self._inputs.http, self._resolution.versions
+        http, pins = self._inputs.context.http, self._resolution.versions
         told = past_of(world, elsewhere.indexes, library, http, pins)
 
         def _told(path: MainPath) -> list[Finding]:
@@ -234,8 +232,8 @@ class Supply:
     def bring(self, items: Iterable[Locked]) -> set[Sha256]:
         """Fetch and build those of `items` that are lacking; the hashes of what was fetched."""
         due = self._lacking(item.sha256 for item in items)
-        inputs = self._lacking(sources.made_of(self._lock, due))
-        self.used_up |= inputs
+        located = self._inputs.sources(self._lock).locate(due)
+        self.used_up |= self._lacking(located.ingredients)
         self._inputs.download(self._lock, due)
         return due - self._built
 
@@ -257,30 +255,26 @@ class Elsewhere:
         self._wheels = wheels
         self._inputs = inputs
         self._supply = supply
-        self._indexes: Indexes | None = None
+        self._sources = inputs.sources(lock)
         self._found: dict[str, str] = {}
         self._turn = threading.RLock()
 
     def part(self, url: str, start: int, length: int) -> bytes:
         """`length` bytes from `start`."""
-        return self._inputs.http.part(self._address(url), start, length)
+        return self._inputs.context.http.part(self._address(url), start, length)
 
     def part_end(self, url: str, length: int) -> tuple[bytes, int]:
         """The last `length` bytes, and the size of the whole."""
-        return self._inputs.http.part_end(self._address(url), length)
+        return self._inputs.context.http.part_end(self._address(url), length)
 
     def bytes(self, url: str) -> bytes:
         """All of it."""
-        return self._inputs.http.bytes(self._address(url))
+        return self._inputs.context.http.bytes(self._address(url))
 
     def indexes(self) -> Indexes:
         """The indexes that the lock names, opened when they are first needed."""
         with self._turn:
-            if self._indexes is None:
-                self._indexes = sources.open_indexes(
-                    self._lock, self._inputs.matrix, self._inputs.http
-                )
-            return self._indexes
+            return self._sources.indexes
 
     def _address(self, url: str) -> str:
         if not url.startswith(PREFIX):
@@ -300,7 +294,7 @@ class Elsewhere:
         if self._inputs.offline and not indexes.place(wheel.package).local:
             message = f"{wheel.file} of {self._lock.target} is not in {self._inputs.store.root}"
             raise FetchFailed(message, hint="run once without --offline")
-        found = sources.addresses(wheel.package, wheel, indexes)
+        found = self._sources.addresses(wheel.package, wheel)
         if not found:
             message = f"{wheel.file} is no longer on the index {wheel.index}"
             raise FetchFailed(message, hint=f"lock {self._lock.target} anew")
@@ -311,8 +305,7 @@ def audit_pins(
     pins: Mapping[str, str],
     machine: Tags,
     index: str,
-    store: Store,
-    http: Http,
+    context: Context,
     terms: Terms,
     checks: Sequence[str] = CHECKS,
 ) -> Report:
@@ -320,12 +313,13 @@ def audit_pins(
 
     What is compiled is not read. Packages without a wheel are left out, with a warning.
     """
+    http = context.http
     place = Place(name="default", address=index)
     indexes = Indexes({place.name: place}, {}, place.name, http)
     picked = pick(pins, machine, indexes, http)
     for package in picked.lacking:
-        console.warn(f"{package} has no wheel for this machine; the audit leaves it out")
-    with Library(store, Blocks(http)) as library:
+        context.reporter.warn(f"{package} has no wheel for this machine; the audit leaves it out")
+    with Library(context.store, Blocks(http)) as library:
         world = open_world(
             picked.wheels,
             library,

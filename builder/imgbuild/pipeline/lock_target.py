@@ -35,6 +35,7 @@ from imgbuild.plan.records import Records
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.report import Report, Severity
+from imgbuild.solve.problem import Problem
 from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
 
@@ -54,7 +55,7 @@ def lock_target(
     arches = matrix.targets[name].arch
     while True:
         known = constraints.read(project.images)
-        settled = settle(matrix, name, arches, inputs.store, inputs.http, known, _keep)
+        settled = settle(matrix, name, arches, inputs.context, known, _keep)
         lock = extension.make_lock(matrix, name, settled.resolutions)
         lock = folders.known(lock, inputs)
         refuse_mode(lock)
@@ -82,7 +83,8 @@ def _audited(
     for report in reports:
         if errors := [one for one in report.findings if one.severity is Severity.ERROR]:
             arch = Arch(report.arch)
-            taught = teach(matrix, lock.target, arch, inputs.store, inputs.http, learned, errors)
+            problem = Problem(matrix, lock.target, arch, inputs.context, learned)
+            taught = teach(problem, errors)
             learned = add_constraints(project.images, taught, inputs.store)
     if learned == known:
         refuse_errors(lock.target, reports)
@@ -146,7 +148,7 @@ def _seal_layers(
     for batch in batches(due, lambda layer: assemble.input_size(layer.recipe), bounded=drop):
         fetched = inputs.fetch(lock, batch)
         jobs = [Job(layer=layer, record=None, keep=False) for layer in batch]
-        made = assemble_all(jobs, inputs.store, processes=processes)
+        made = assemble_all(jobs, inputs.context, processes=processes)
         found = Records(
             layers={item.id: item.record for item in made},
             wheels={key: fact for item in made for key, fact in item.wheels.items()},

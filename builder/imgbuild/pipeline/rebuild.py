@@ -19,8 +19,7 @@ from imgbuild.assemble.layout import Built
 from imgbuild.attest import attachments, bundle
 from imgbuild.attest.bundle import Carried
 from imgbuild.cache import prune
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
+from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError, NothingSelected
 from imgbuild.oci import archive
 from imgbuild.pipeline import targets
@@ -141,8 +140,6 @@ def _inputs(origin: Origin, options: Options) -> Inputs:
     named = mirror.find(Path.cwd(), options.mirror, only=options.mirror_only)
     return Inputs(
         bundle.matrix(origin.carried, origin.folder.resolve()),
-        Store.open(),
-        Http(offline=options.offline),
-        offline=options.offline,
+        Context.open(console, offline=options.offline),
         mirror=mirror.Mirror.of(named, plain_http=options.plain_http),
     )

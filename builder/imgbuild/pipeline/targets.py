@@ -21,13 +21,12 @@ from imgbuild.assemble import mirror
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.layout import Built
 from imgbuild.cache import prune
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
+from imgbuild.cache.context import Context
 from imgbuild.errors import ImgbuildError, InputError, WorldImpossible
 from imgbuild.lock import published
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
-from imgbuild.matrix.select import Selected, select
+from imgbuild.matrix.select import Selected, left_out, select
 from imgbuild.oci import archive, layout
 from imgbuild.oci.layout import Layout
 from imgbuild.pipeline import lock_target
@@ -36,6 +35,7 @@ from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.render import contexts, write
 from imgbuild.show import diff, revisions, status
+from imgbuild.solve.problem import Problem
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -67,10 +67,12 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     ) -> list[Selected]:
         """The targets that the patterns name, with their architectures; NothingSelected if none.
 
-        A target without a lock that needs more than the default index is told and left out, unless
-        it is named itself.
+        A target without a lock that needs more than the default index is left out with a message,
+        unless it is named itself.
         """
         chosen = select(self.matrix, patterns, everything=everything, arches=arches)
+        for line in left_out(self.matrix, patterns, everything=everything, arches=arches):
+            console.info(line)
         return status.within_reach(self.project, self.matrix, chosen, patterns)
 
     def inputs(self, *, locking: bool = False) -> Inputs:
@@ -78,10 +80,10 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
         A lock is made of what the indexes say: for it no mirror is the only source.
         """
-        offline = self.options.offline
         named = mirror.find(self.project.root, self.options.mirror, only=self.options.mirror_only)
         own = mirror.Mirror.of(named, any_source=locking, plain_http=self.options.plain_http)
-        return Inputs(self.matrix, Store.open(), Http(offline=offline), offline=offline, mirror=own)
+        context = Context.open(console, offline=self.options.offline)
+        return Inputs(self.matrix, context, mirror=own)
 
 
 def open_session(matrix: Path | None, options: Options) -> Session:
@@ -146,9 +148,8 @@ def _explained(
 
     known = constraints.read(session.project.images)
     for arch in session.matrix.targets[name].arch:
-        better = explain.explained(
-            error, session.matrix, name, arch, known, inputs.store, inputs.http
-        )
+        problem = Problem(session.matrix, name, arch, inputs.context, known)
+        better = explain.explained(error, problem)
         if better is not error:
             return WorldImpossible(
                 f"{name} for {arch}: {better.message}",

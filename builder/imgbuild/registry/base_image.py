@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import msgspec
 
 from imgbuild import codec
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Want, fetch_all
-from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock.resolution import Locked, RegistryLayer
 from imgbuild.oci import documents
@@ -83,10 +83,11 @@ def base(text: str, arch: Arch, client: Client | None = None) -> Base:
 
 
 def fetch_layers(
-    text: str, layers: Sequence[RegistryLayer], store: Store, client: Client | None = None
+    text: str, layers: Sequence[RegistryLayer], context: Context, client: Client | None = None
 ) -> None:
-    """Bring the layers of the image `text` that the store has not got into it, as blobs."""
-    repository, client = parse(text).repository, client or Client()
+    """Fetch the layers of the image `text` that the store lacks, as blobs of the store."""
+    store = context.store
+    repository, client = parse(text).repository, client or Client(offline=context.http.offline)
     due = {layer.digest: layer for layer in layers if store.blob(layer.digest) is None}
     wants = []
     for digest, layer in due.items():
@@ -95,7 +96,11 @@ def fetch_layers(
         )
         urls = client.addresses(repository, digest)
         wants.append(Want(locked, lambda urls=urls: urls))  # type: ignore[misc]
-    paths = fetch_all(wants, store, client.http, title=f"layers of {repository.name}")
+    paths = fetch_all(
+        wants,
+        Context(store, client.http, context.reporter),
+        title=f"layers of {repository.name}",
+    )
     for key, path in paths.items():
         with store.scratch() as scratch:
             blob = scratch / "blob"

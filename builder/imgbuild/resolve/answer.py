@@ -15,7 +15,7 @@ import msgspec
 
 from imgbuild.audit.binaries import gpus
 from imgbuild.audit.judge import CHECKS
-from imgbuild.cache.download import Http
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import WorldImpossible
 from imgbuild.index.remote_wheel import FACT
@@ -30,10 +30,9 @@ from imgbuild.resolve import reasons as whys
 from imgbuild.resolve import survey as surveys
 from imgbuild.resolve.quick_audit import Glance, glance
 from imgbuild.resolve.request import Ask
-from imgbuild.resolve.survey import Memory, Survey
+from imgbuild.resolve.survey import Memory, Query, Survey, with_target
 from imgbuild.solve import sdist_wheel
 from imgbuild.solve.torch import TORCH, Build
-from imgbuild.system.console import console
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 
@@ -87,9 +86,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     unchecked: tuple[str, ...] = ()
 
 
-def answer(
-    ask: Ask, matrix: Matrix, learned: Sequence[Constraint], store: Store, http: Http
-) -> Answer:
+def answer(ask: Ask, matrix: Matrix, learned: Sequence[Constraint], context: Context) -> Answer:
     """Resolve what is asked for on each architecture; `learned` is what locks have taught.
 
     InputError if the wishes contradict the matrix itself; FetchFailed if an index does not answer.
@@ -98,7 +95,7 @@ def answer(
     memory = Memory(learned)
     while True:
         known = memory.known
-        each = found_on(ask, matrix, memory, store, http)
+        each = found_on(ask, matrix, memory, context)
         # What one architecture taught holds for the others, which were resolved before it.
         if memory.known == known or not any(
             constraints.violations(memory.known, found.versions) for found in each.found.values()
@@ -129,7 +126,7 @@ class Each(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: dict[Arch, Outcome]
 
 
-def found_on(ask: Ask, matrix: Matrix, memory: Memory, store: Store, http: Http) -> Each:
+def found_on(ask: Ask, matrix: Matrix, memory: Memory, context: Context) -> Each:
     """What is asked for on one architecture after the other; `memory` learns on the way."""
     base = matrix.bases[request.base_of(ask, matrix)]
     target: Target | None = None
@@ -137,14 +134,17 @@ def found_on(ask: Ask, matrix: Matrix, memory: Memory, store: Store, http: Http)
     outcomes: dict[Arch, Outcome] = {}
     for arch in ask.arches:
         try:
-            python_support.refuse(ask, matrix, arch, store, http)
-            made, found[arch], survey = find(ask, matrix, arch, target, memory, store, http)
+            query = Query(
+                ask=ask, matrix=matrix, arch=arch, memory=memory, context=context, target=target
+            )
+            python_support.refuse(query)
+            made, found[arch], survey = find(query)
         except WorldImpossible as error:
             outcomes[arch] = Outcome(refused=refused(error))
             continue
         target = target or made
         outcomes[arch] = Outcome(
-            packages=choices(ask, target, found[arch], arch, base, memory.known, store),
+            packages=choices(ask, target, found[arch], arch, base, memory.known, context.store),
             warnings=(
                 *map(conflict.window_words, memory.windows),
                 *surveys.warnings(survey, found[arch].versions),
@@ -153,35 +153,28 @@ def found_on(ask: Ask, matrix: Matrix, memory: Memory, store: Store, http: Http)
     return Each(target=target, found=found, outcomes=outcomes)
 
 
-def find(
-    ask: Ask,
-    matrix: Matrix,
-    arch: Arch,
-    target: Target | None,
-    memory: Memory,
-    store: Store,
-    http: Http,
-) -> tuple[Target, Resolution, Survey]:
-    """A target that holds what is asked for on `arch`, and its packages.
+def find(query: Query) -> tuple[Target, Resolution, Survey]:
+    """A target that has what is asked for, and its packages.
 
-    What is learned while it settles may call for another torch: then it is surveyed again.
+    What is learned while it is solved may call for another torch: then it starts again.
     WorldImpossible if nothing is left to try.
     """
+    ask, matrix, arch, memory = query.ask, query.matrix, query.arch, query.memory
     base = request.base_of(ask, matrix)
     failed: WorldImpossible | None = None
     tried: list[Build | None] = []
     while True:
-        with console.step(f"surveying {arch}"):
-            survey = surveys.survey(ask, matrix, arch, target, memory, store, http)
+        with query.context.reporter.step(f"first solve for {arch}"):
+            survey = surveys.survey(query)
         if failed is not None and survey.torch in tried:
             raise failed
-        if memory.see(look(ask, survey, store, http)):
+        if memory.see(look(ask, survey, query.context)):
             continue
-        made = target or target_of(ask, matrix, base, survey)
+        made = query.target or target_of(ask, matrix, base, survey)
         name = request.name_of(ask, matrix, made.cuda, survey.versions)
-        world = with_target(matrix, name, msgspec.structs.replace(made, arch=(arch,)))
+        extended = with_target(matrix, name, msgspec.structs.replace(made, arch=(arch,)))
         try:
-            done = settle(world, name, [arch], store, http, memory.known, memory.keep)
+            done = settle(extended, name, [arch], query.context, memory.known, memory.keep)
         except WorldImpossible as error:
             failed = error
             tried.append(survey.torch)
@@ -189,18 +182,13 @@ def find(
             return made, done.resolutions[arch], survey
 
 
-def look(ask: Ask, survey: Survey, store: Store, http: Http) -> Glance:
-    """What the code of the packages that are named says of each other."""
+def look(ask: Ask, survey: Survey, context: Context) -> Glance:
+    """What the code of the packages that are asked for requires of each other."""
     named = [wish.package for wish in ask.wishes if wish.package != TORCH]
     versions = {name: survey.versions[name] for name in named}
     pinned = [wish.package for wish in ask.wishes if wish.pin is not None]
-    with console.step(f"reading what {', '.join(named)} say of each other"):
-        return glance(survey.facts.catalogue, versions, pinned, store, http)
-
-
-def with_target(matrix: Matrix, name: str, target: Target) -> Matrix:
-    """`matrix` with one target more."""
-    return msgspec.structs.replace(matrix, targets={**matrix.targets, name: target})
+    with context.reporter.step(f"quick audit of {', '.join(named)}"):
+        return glance(survey.facts.catalogue, versions, pinned, context)
 
 
 def target_of(ask: Ask, matrix: Matrix, base: str, survey: Survey) -> Target:

@@ -23,7 +23,7 @@ from imgbuild import codec
 from imgbuild.cache.download import Http
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.lock import published
-from imgbuild.lock.published import LOCK, SEAL, Below
+from imgbuild.lock.published import LOCK, SEAL, PublishedTarget
 from imgbuild.matrix.extension import leads_out
 from imgbuild.resolve.request import Wish
 
@@ -77,7 +77,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[tuple[Path, str], ...] = ()
 
 
-def copied(place: str, target: str, folder: Path, http: Http) -> Below:
+def copied(place: str, target: str, folder: Path, http: Http) -> PublishedTarget:
     """Lock and seal of `target`, which is published at `place`, copied into `folder`.
 
     `place` is an address or a path: the folder with both files, one with a folder TARGET that has
@@ -126,7 +126,7 @@ def _read(place: str, http: Http) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def text(wanted: Wanted, below: Below, origin: str, image: str) -> str:
+def text(wanted: Wanted, below: PublishedTarget, origin: str, image: str) -> str:
     """The matrix that says `wanted`, with examples of what is not wanted yet."""
     extends = below.name
     head = HEAD.format(
@@ -174,7 +174,9 @@ def _scalar(value: str | None) -> str:
     return value if bare else json.dumps(value, ensure_ascii=False)
 
 
-def begin(path: Path, wanted: Wanted, *, extends: str, place: str, image: str, http: Http) -> Below:
+def begin(
+    path: Path, wanted: Wanted, *, extends: str, place: str, image: str, http: Http
+) -> PublishedTarget:
     """Write a new matrix to `path` and copy the target that it stands on, from `place`, beside it.
 
     InputError if either is there already, or cannot be read; then nothing is left behind.

@@ -11,8 +11,6 @@ from packaging.version import Version
 
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.packages.library import Library
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
 from imgbuild.errors import WorldImpossible
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import Indexes, Place
@@ -20,17 +18,17 @@ from imgbuild.index.remote_wheel import Blocks
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import learn
 from imgbuild.learn.boundaries import Shelf, lacks
-from imgbuild.matrix.model import Matrix
 from imgbuild.report import Evidence, Relation
 from imgbuild.resolve import conflict, request, suggest
-from imgbuild.resolve.request import Ask
+from imgbuild.resolve.survey import Query
 from imgbuild.solve import uv
-from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 
 
-def refuse(ask: Ask, matrix: Matrix, arch: Arch, store: Store, http: Http) -> None:
+def refuse(query: Query) -> None:
     """WorldImpossible if no base has the Python that is asked for."""
+    ask, matrix, arch = query.ask, query.matrix, query.arch
+    store, http = query.context.store, query.context.http
     bases = {name: base.python for name, base in matrix.bases.items()}
     own = request.base_of(ask, matrix)
     if ask.python in (None, bases[own]):
@@ -61,7 +59,7 @@ def refuse(ask: Ask, matrix: Matrix, arch: Arch, store: Store, http: Http) -> No
                 near.append(f"{wish.package} {newest[-1].version}")
     demands = [conflict.demand(wish.package, wish.spec) for wish in ask.wishes]
     packages = f", with {', '.join(near)}" if near else ""
-    message = f"this world is impossible on {arch}"
+    message = f"no solution on {arch}"
     raise WorldImpossible(
         message,
         reasons=tuple(reasons[: conflict.STEPS]),

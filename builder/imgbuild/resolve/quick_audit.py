@@ -15,8 +15,7 @@ import msgspec
 
 from imgbuild.audit.judge import Terms, audit
 from imgbuild.audit.packages.library import Library
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
+from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.index.server import Catalogue
@@ -24,7 +23,6 @@ from imgbuild.learn.boundaries import Release, Shelf, asks, lacks
 from imgbuild.learn.learn import learn, own_range
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation, Severity
-from imgbuild.system.console import console
 
 CHECKS: Final = ("imports", "calls", "support")
 LESSONS: Final = 12  # more errors of a few packages say the same again
@@ -50,22 +48,24 @@ def glance(
     catalogue: Catalogue,
     versions: Mapping[str, str],
     pinned: Collection[str],
-    store: Store,
-    http: Http,
+    context: Context,
 ) -> Glance:
     """What the packages of `versions` say of each other; `pinned` ones do not move.
 
     Of fewer than two that can be read nothing is read.
     """
-    with Library(store, Blocks(http)) as library:
-        shelf = Shelf(catalogue, library, store)
+    with Library(context.store, Blocks(context.http)) as library:
+        shelf = Shelf(catalogue, library, context.store)
         releases = dict(_releases(shelf, versions))
         if len(releases) < 2:
             return Glance()
         report = audit(shelf.world(releases), Terms(), checks=CHECKS)
         errors = [one for one in report.findings if one.severity is Severity.ERROR]
+        learned = lessons(errors, shelf, pinned)
+        for entry in learned:
+            context.reporter.info(f"learned: {entry}")
         return Glance(
-            learned=lessons(errors, shelf, pinned),
+            learned=learned,
             windows=windows(report.findings),
             clashes=bool(errors),
             read=frozenset(releases),
@@ -96,7 +96,6 @@ def lessons(
         entry = learn(error, shelf, pinned)
         if entry is not None:
             found[key] = entry
-            console.info(f"learned: {entry}")
     return tuple(found.values())
 
 
@@ -125,8 +124,7 @@ def widened(
     entries: Iterable[Constraint],
     packages: Collection[str],
     catalogue: Catalogue,
-    store: Store,
-    http: Http,
+    context: Context,
 ) -> tuple[Constraint, ...]:
     """`entries`, those of `packages` with all versions that they hold for.
 
@@ -136,8 +134,8 @@ def widened(
     known = tuple(entries)
     if not any(entry.package in packages for entry in known):
         return known
-    with Library(store, Blocks(http)) as library:
-        shelf = Shelf(catalogue, library, store)
+    with Library(context.store, Blocks(context.http)) as library:
+        shelf = Shelf(catalogue, library, context.store)
         return tuple(
             msgspec.structs.replace(entry, versions=own_range(evidence, shelf, ()))
             if entry.package in packages and (evidence := evidence_of(entry, shelf)) is not None

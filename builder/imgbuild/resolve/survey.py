@@ -1,8 +1,7 @@
-"""A first look at a world: which torch fits what is asked for, and with it which CUDA release.
+"""The first solve of a request: which torch fits it, and with it which CUDA release.
 
-Comes in: an `Ask` and an architecture. Goes out: a `Survey`, or a WorldImpossible. The resolver is
-asked once without the rule of one CUDA release, but with only those versions of torch that are
-built for the release that was asked for, or for any: never a CPU build.
+uv is asked once without the rule of one CUDA release, but with only those versions of torch that
+are built for the release that was asked for, or for any: never a CPU build.
 """
 
 from __future__ import annotations
@@ -13,12 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 from packaging.version import Version
 
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
-from imgbuild.errors import ImgbuildError, InputError, WorldImpossible
-from imgbuild.index import server
-from imgbuild.index.candidates import Rules, same_version
-from imgbuild.index.pages import File, Indexes, places
+from imgbuild.cache.context import Context
+from imgbuild.errors import InputError, WorldImpossible
+from imgbuild.index.candidates import same_version
+from imgbuild.index.pages import File
 from imgbuild.index.remote_wheel import metadata
 from imgbuild.index.server import Catalogue
 from imgbuild.matrix import constraints
@@ -29,12 +26,12 @@ from imgbuild.resolve.conflict import Demand, Facts
 from imgbuild.resolve.gaps import Gaps
 from imgbuild.resolve.quick_audit import Glance
 from imgbuild.resolve.request import Ask
-from imgbuild.solve import freshness, refusal, torch, uv
+from imgbuild.solve import freshness, refusal, solve, torch, uv
 from imgbuild.solve.build_root import host_root
-from imgbuild.solve.sdists import Workshop, host_arch, host_rules
+from imgbuild.solve.problem import Problem
+from imgbuild.solve.sdists import host_arch
 from imgbuild.solve.torch import TORCH, Build
 from imgbuild.values import Arch
-from imgbuild.wheel.tags import Tags
 
 
 class Memory:
@@ -77,202 +74,152 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
         return {item.package: item.version for item in self.chosen}
 
 
-def survey(
-    ask: Ask,
-    matrix: Matrix,
-    arch: Arch,
-    target: Target | None,
-    memory: Memory,
-    store: Store,
-    http: Http,
-) -> Survey:
-    """Look at `ask` on `arch`; `target` is what another architecture made of it, to be kept to.
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """A request on one architecture; `target` is what another one led to, to be respected.
 
-    WorldImpossible if nothing fits; InputError if no CUDA release can be told.
+    `memory` gains what is learned on the way.
     """
-    demands = _demands(ask, target)
-    cuda = ask.cuda or (target.cuda if target is not None else None)
-    with opened(ask, matrix, arch, target, memory, store, http) as own:
+
+    ask: Ask
+    matrix: Matrix
+    arch: Arch
+    memory: Memory
+    context: Context
+    target: Target | None = None
+
+    @property
+    def cuda(self) -> str | None:
+        """The CUDA release that is asked for, or that the other architecture has."""
+        return self.ask.cuda or (self.target.cuda if self.target is not None else None)
+
+    @property
+    def demands(self) -> tuple[Demand, ...]:
+        """What is asked for, and the torch of the other architecture."""
+        found = [conflict.demand(wish.package, wish.spec, str(wish)) for wish in self.ask.wishes]
+        pin = self.target.pins.get(TORCH) if self.target is not None else None
+        if pin is not None and not any(item.package == TORCH for item in found):
+            words = f"torch {pin} is what the other architecture has"
+            found.append(conflict.demand(TORCH, f"=={pin}", words))
+        return tuple(found)
+
+
+def survey(query: Query) -> Survey:
+    """The first solve of `query`.
+
+    WorldImpossible if nothing fits; InputError if the CUDA release cannot be determined.
+    """
+    cuda, demands, memory = query.cuda, query.demands, query.memory
+    with opened(query) as own:
         facts = own
-        refuse(ask, facts, demands, cuda, matrix, memory, store, http)
+        refuse(query, facts)
         pins = conflict.pins_of(demands)
         named = {package: pin for package, pin in pins.items() if package != TORCH}
-        if memory.see(quick_audit.glance(facts.catalogue, named, named, store, http)):
+        if memory.see(quick_audit.glance(facts.catalogue, named, named, query.context)):
             facts = facts.knowing((*memory.seen, *memory.known))
-            refuse(ask, facts, demands, cuda, matrix, memory, store, http)
-        chosen = _ask(matrix, facts, demands, cuda, store)
+            refuse(query, facts)
+        chosen = _ask(query, facts)
     versions = {item.package: item.version for item in chosen}
     torch = next((b for b in facts.torches if str(b.version) == versions.get(TORCH)), None)
     cuda = cuda or (torch.cuda if torch is not None else None)
     if cuda is None:
-        message = "nothing in this world tells its CUDA release: no torch is in it"
-        raise InputError(message, hint="say which with --cuda")
+        message = "the CUDA release cannot be determined: the package set has no torch"
+        raise InputError(message, hint="name the release with --cuda")
     return Survey(chosen=chosen, facts=facts, demands=demands, torch=torch, cuda=cuda)
 
 
 @contextlib.contextmanager
-def opened(
-    ask: Ask,
-    matrix: Matrix,
-    arch: Arch,
-    target: Target | None,
-    memory: Memory,
-    store: Store,
-    http: Http,
-) -> Iterator[Facts]:
-    """What `ask` may use on `arch`; an sdist may be built as long as it is open."""
-    base = matrix.bases[request.base_of(ask, matrix)]
-    provisional = _provisional(ask, matrix, target)
-    rules = Rules(
-        as_of=provisional.as_of,
-        tags=Tags(python=base.python, glibc=base.glibc, arch=arch),
-        pins=conflict.pins_of(_demands(ask, target)),
-    )
-    indexes = Indexes(
-        places(matrix, provisional, uv.default_index), ask.indexes, matrix.default_index, http
-    )
-    own = Catalogue(indexes, host_rules(rules), http, store)
-    with host_root(base, matrix.image.user, host_arch(), store, http) as root:
-        workshop = Workshop(matrix.sdists, own, (), root, store, http)
-        builders = dict.fromkeys(matrix.sdists, workshop.metadata)
-        gaps = Gaps(indexes, rules.tags, matrix.sdists)
-        catalogue = Catalogue(
-            indexes, rules, http, store, sdists=builders, hide=_unless_pinned(gaps, rules.pins)
-        )
-        yield facts_of(catalogue, (*memory.seen, *memory.known), store, http)
+def opened(query: Query) -> Iterator[Facts]:
+    """What `query` may use; a wheel can be built from an sdist as long as it is open."""
+    matrix, memory, context = query.matrix, query.memory, query.context
+    name = query.ask.name or "request"
+    problem = Problem(with_target(matrix, name, _provisional(query)), name, query.arch, context)
+    plain = solve.wheels_only(problem, problem.base.python)
+    gaps = Gaps(plain.indexes, plain.rules.tags, matrix.sdists)
+    hide = _unless_pinned(gaps, plain.rules.pins)
+    with host_root(problem.base, matrix.image.user, host_arch(), context) as root:
+        workshop = solve.workshop_of(problem, plain, (), root)
+        catalogue = solve.with_sdists(problem, plain, workshop, hide=hide)
+        yield facts_of(catalogue, (*memory.seen, *memory.known), context)
 
 
-def explained(
-    error: WorldImpossible,
-    matrix: Matrix,
-    name: str,
-    arch: Arch,
-    known: Sequence[Constraint],
-    store: Store,
-    http: Http,
-) -> WorldImpossible:
-    """`error` of target `name` on `arch`, with a short chain and the nearest worlds if there are.
-
-    For targets of the matrix, whose resolution failed with whatever the resolver had to say.
-    """
-    target = matrix.targets[name]
-    ask = request.of_target(name, target, arch)
-    memory = Memory(known)
-    try:
-        with opened(ask, matrix, arch, None, memory, store, http) as facts:
-            refuse(ask, facts, _demands(ask, None), target.cuda, matrix, memory, store, http)
-    except WorldImpossible as better:
-        return better
-    except ImgbuildError:
-        return error  # what stopped the explanation is no reason of this world
-    return error
-
-
-def facts_of(
-    catalogue: Catalogue, learned: Sequence[Constraint], store: Store, http: Http
-) -> Facts:
-    """What chains of reasons are made of; reads METADATA of every torch that may be used."""
+def facts_of(catalogue: Catalogue, learned: Sequence[Constraint], context: Context) -> Facts:
+    """The facts for finding conflicts; reads METADATA of every torch that may be used."""
 
     def _read(file: File) -> bytes:
-        return metadata(file, http, store)
+        return metadata(file, context.http, context.store)
 
     return Facts(catalogue, _read, learned, torch.builds(catalogue, _read))
 
 
-def _demands(ask: Ask, target: Target | None) -> tuple[Demand, ...]:
-    """The wishes as demands, and the torch that another architecture came to."""
-    found = [conflict.demand(wish.package, wish.spec, str(wish)) for wish in ask.wishes]
-    pin = target.pins.get(TORCH) if target is not None else None
-    if pin is not None and not any(item.package == TORCH for item in found):
-        found.append(conflict.demand(TORCH, f"=={pin}", f"torch {pin} is what the other one has"))
-    return tuple(found)
+def with_target(matrix: Matrix, name: str, target: Target) -> Matrix:
+    """`matrix` with one target more."""
+    return msgspec.structs.replace(matrix, targets={**matrix.targets, name: target})
 
 
-def refuse(
-    ask: Ask,
-    facts: Facts,
-    demands: Sequence[Demand],
-    cuda: str | None,
-    matrix: Matrix,
-    memory: Memory,
-    store: Store,
-    http: Http,
-) -> None:
-    """WorldImpossible, with the chain and the nearest worlds, if the demands contradict."""
+def refuse(query: Query, facts: Facts) -> None:
+    """WorldImpossible, with the conflict and suggestions, if the demands contradict each other."""
+    ask, demands, cuda, context = query.ask, query.demands, query.cuda, query.context
     catalogue = facts.catalogue
     found = conflict.conflict(facts, demands, cuda, row=ask.row)
     if found is None:
         return
     pins = conflict.pins_of(demands)
-    outside = [window for window in memory.windows if window.violated(pins)]
+    outside = [window for window in query.memory.windows if window.violated(pins)]
     reasons = [*found.reasons, *(conflict.window_words(window) for window in outside)]
-    wide = quick_audit.widened(facts.learned, found.wishes, catalogue, store, http)
+    wide = quick_audit.widened(facts.learned, found.wishes, catalogue, context)
     kept = [wish.package for wish in ask.wishes if wish.have]
 
     def _check(versions: Mapping[str, str]) -> suggest.Look:
         named = {package: version for package, version in versions.items() if package != TORCH}
-        seen = quick_audit.glance(catalogue, named, (), store, http)
+        seen = quick_audit.glance(catalogue, named, (), context)
         return suggest.Look(clashes=seen.clashes, taught=seen.learned, read=seen.read)
 
     looked = suggest.Nearest(facts.knowing((*wide, *outside)), demands, found, _check, kept)
     near = looked.worlds(cuda)
-    arch = catalogue.rules.tags.arch
-    known = suggest.targets(matrix, demands, cuda, arch, apart_from=ask.row)
-    message = f"this world is impossible on {arch}"
+    known = suggest.targets(query.matrix, demands, cuda, query.arch, apart_from=ask.row)
+    message = f"no solution on {query.arch}"
     raise WorldImpossible(message, reasons=tuple(reasons), nearest=(*near, *known))
 
 
-def _provisional(ask: Ask, matrix: Matrix, target: Target | None) -> Target:
-    """A target that fills the addresses of indexes; its CUDA is a guess where none is asked for."""
-    cuda = ask.cuda or (target.cuda if target is not None else None)
+def _provisional(query: Query) -> Target:
+    """A target that fills the addresses of indexes; "0.0" stands for a CUDA not known yet."""
+    ask, matrix, cuda = query.ask, query.matrix, query.cuda
     for package, index in ask.indexes.items():
         if cuda is None and "{cuda_tag}" in (matrix.indexes[index].url or ""):
             message = f"{package} comes from {index}, which is one index for each CUDA release"
-            raise InputError(message, hint="say which with --cuda")
+            raise InputError(message, hint="name the release with --cuda")
     return Target(
         summary="",
         base=request.base_of(ask, matrix),
         cuda=cuda or "0.0",
         arch=ask.arches,
         as_of=ask.as_of or request.tomorrow(),
-        pins={wish.package: wish.pin for wish in ask.wishes if wish.pin is not None},
+        pins=dict(conflict.pins_of(query.demands)),
         indexes=dict(ask.indexes),
         flashinfer=Flashinfer(mode="off", reason="not known yet"),
     )
 
 
-def _ask(
-    matrix: Matrix, facts: Facts, demands: Sequence[Demand], cuda: str | None, store: Store
-) -> tuple[uv.Chosen, ...]:
+def _ask(query: Query, facts: Facts) -> tuple[uv.Chosen, ...]:
+    matrix, cuda, demands = query.matrix, query.cuda, query.demands
     wanted = {demand.package: demand.spec for demand in demands}
     for package, want in matrix.requires.items():
         wanted.setdefault(package, want.spec)
-    catalogue, tags = facts.catalogue, facts.catalogue.rules.tags
     fitting = [b.version for b in facts.torches if b.cuda is not None and cuda in (None, b.cuda)]
     held = torch.spec_of(fitting, [b.version for b in facts.torches]) if fitting else "<0"
 
     def _amend(package: str, version: Version) -> Sequence[str]:
         return constraints.required(facts.learned, package, str(version), wanted)
 
+    requirements = [f"{package}{spec}" for package, spec in wanted.items()]
+    store = query.context.store
     try:
-        with server.serve(catalogue, _amend) as index, store.scratch() as folder:
-            return uv.compile_requirements(
-                [f"{package}{spec}" for package, spec in wanted.items()],
-                [f"{TORCH}{held}"],
-                index=index,
-                python=tags.python,
-                platform=tags.uv_platform,
-                folder=folder,
-            )
+        return uv.ask(facts.catalogue, requirements, [f"{TORCH}{held}"], store, _amend)
     except uv.Unsolvable as error:
-        message = f"no set of packages satisfies what is asked for on {tags.arch}"
-        near = suggest.targets(matrix, demands, cuda, tags.arch)
+        message = f"no set of packages satisfies what is asked for on {query.arch}"
+        near = suggest.targets(matrix, demands, cuda, query.arch)
         reasons = refusal.of_resolver(str(error))
         raise WorldImpossible(message, reasons=reasons, nearest=near) from error
-    except ImgbuildError:
-        if catalogue.failures:  # uv saw an error of the gateway: its cause is what to show
-            raise catalogue.failures[0] from None
-        raise
 
 
 def _unless_pinned(gaps: Gaps, pins: Mapping[str, str]) -> Callable[[str, Version], bool]:

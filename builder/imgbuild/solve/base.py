@@ -13,8 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.cache.download import Http
-from imgbuild.cache.store import Store
+from imgbuild.cache.context import Context
 from imgbuild.deb import apt
 from imgbuild.errors import InputError
 from imgbuild.lock.resolution import Deb, RegistryLayer
@@ -29,7 +28,7 @@ LINKS = 40  # as Linux follows them
 PYTHON = re.compile(r"(?:.*/)?bin/python(3\.\d+)")
 
 
-class Below(msgspec.Struct, frozen=True, kw_only=True):
+class ResolvedBase(msgspec.Struct, frozen=True, kw_only=True):
     """A base on one architecture: the fields of `Resolution` that it gives."""
 
     debs: tuple[Deb, ...] = ()
@@ -60,21 +59,24 @@ class Contents(msgspec.Struct, frozen=True):
         return None
 
 
-def resolve_base(base: Base, arch: Arch, store: Store, http: Http) -> Below:
+def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
     """`base` on `arch`: the packages of a Debian base, or a registry image's layers and accounts.
 
     The layers of a registry image are fetched and read. InputError if no image of ours can stand
     on it: it has no accounts, or not the Python that the matrix says.
     """
     if isinstance(base, DebianBase):
-        return Below(debs=apt.resolve_debs(base, arch, store, http))
-    own = Client(offline=http.offline)
+        return ResolvedBase(debs=apt.resolve_debs(base, arch, context))
+    own = Client(offline=context.http.offline)
     image = base_image.base(base.image, arch, own)
-    base_image.fetch_layers(base.image, image.layers, store, own)
-    blobs = [path for layer in image.layers if (path := store.blob(layer.digest)) is not None]
+    base_image.fetch_layers(base.image, image.layers, context, own)
+    found_blobs = (context.store.blob(layer.digest) for layer in image.layers)
+    blobs = [path for path in found_blobs if path is not None]
     found = contents(blobs)
     refuse_other_python(base, found)
-    return Below(layers=image.layers, manifest=image.manifest, files=accounts(base.image, found))
+    return ResolvedBase(
+        layers=image.layers, manifest=image.manifest, files=accounts(base.image, found)
+    )
 
 
 def accounts(image: str, found: Contents) -> dict[str, str]:

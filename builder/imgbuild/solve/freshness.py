@@ -18,7 +18,7 @@ from imgbuild.index.cuda_releases import active
 from imgbuild.index.pages import File
 from imgbuild.index.server import Catalogue, Offer
 from imgbuild.solve.uv import Chosen
-from imgbuild.system.console import console
+from imgbuild.system.reporter import Reporter
 from imgbuild.values import normalize
 
 FAR = datetime.timedelta(days=2 * 365)
@@ -35,10 +35,10 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
     via: tuple[str, ...]
 
     def __str__(self) -> str:
-        asked = f", asked for by {', '.join(self.via)}" if self.via else ""
+        asked = f", required by {', '.join(self.via)}" if self.via else ""
         return (
             f"{self.package} {self.version} is of {self.uploaded:%Y-%m}, and {self.newest} of "
-            f"{self.newest_uploaded:%Y-%m} was to be had{asked}"
+            f"{self.newest_uploaded:%Y-%m} is available{asked}"
         )
 
 
@@ -114,20 +114,24 @@ def held_back(catalogue: Catalogue, chosen: Iterable[Chosen]) -> tuple[tuple[str
     return tuple(rows)
 
 
-def report(catalogue: Catalogue, chosen: tuple[Chosen, ...], offers: Mapping[str, Offer]) -> None:
-    """Say on the terminal what is old, and why."""
+def report(
+    catalogue: Catalogue,
+    chosen: tuple[Chosen, ...],
+    offers: Mapping[str, Offer],
+    reporter: Reporter,
+) -> None:
+    """Report which of the chosen versions are old, and why."""
     for lag in lags(catalogue, chosen, offers):
-        console.warn(f"{lag}; pin it, or say in requires: which version is wanted")
+        reporter.warn(f"{lag}; pin it, or give the wanted version under requires:")
     rows = held_back(catalogue, chosen)
-    console.info(
+    reporter.info(
         f"{len(chosen)} packages from files uploaded before {catalogue.rules.as_of}; "
-        f"{len(rows)} have newer versions since, which the cut-off leaves out"
+        f"{len(rows)} have newer versions, uploaded after it"
     )
     blind = sorted({p.name for p in catalogue.indexes.places.values() if not p.timed})
     if blind:
-        console.info(
-            f"not judged by the cut-off, for want of upload times: the index {', '.join(blind)}"
+        reporter.info(f"the cut-off does not apply to {', '.join(blind)}: no upload times")
+    for package, version, newer in rows:
+        reporter.detail(
+            f"{package} {version}: {newer} was uploaded after the cut-off {catalogue.rules.as_of}"
         )
-    if rows and console.verbosity >= 1:
-        columns = ("package", "locked", "newest today")
-        console.table(f"held back by the cut-off {catalogue.rules.as_of}", columns, list(rows))

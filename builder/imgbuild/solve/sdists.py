@@ -17,10 +17,10 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild import codec
-from imgbuild.cache.download import Http, Want, fetch_all
+from imgbuild.cache.context import Context
+from imgbuild.cache.download import Want, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError, WorldImpossible
-from imgbuild.index import server
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import File
 from imgbuild.index.remote_wheel import lock_file, lock_wheel
@@ -29,7 +29,6 @@ from imgbuild.lock.resolution import Built, Locked, Wheel
 from imgbuild.matrix.model import Sdist
 from imgbuild.solve import sdist_wheel, uv
 from imgbuild.solve.refusal import of_resolver
-from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel.tags import Tags
 
@@ -61,15 +60,14 @@ class Workshop:
         catalogue: Catalogue,
         constraints: Sequence[str],
         root: Callable[[], Path],
-        store: Store,
-        http: Http,
+        context: Context,
     ) -> None:
         self._sdists = sdists
         self._catalogue = catalogue
         self._constraints = tuple(constraints)
         self._root = root
-        self._store = store
-        self._http = http
+        self._context = context
+        self._store = context.store
         self._made: dict[str, Built] = {}
 
     def metadata(self, package: str, sdist: File) -> bytes:
@@ -92,13 +90,13 @@ class Workshop:
             package=package,
             version=str(sdist.version),
             index=self._catalogue.indexes.place(package).name,
-            sdist=lock_file(sdist, self._http),
+            sdist=lock_file(sdist, self._context.http),
             env=dict(self._sdists[package].env),
             requires=(),
             wheel=Locked(file="", size=0, sha256="0" * 64),
         )
         wants = [Want(locked=recipe.sdist, urls=partial(_one, sdist.url))]
-        paths = fetch_all(wants, self._store, self._http, title=f"fetching {sdist.name}")
+        paths = fetch_all(wants, self._context, title=f"fetching {sdist.name}")
         lines = list(sdist_wheel.system(paths[recipe.sdist.sha256], sdist.name).requires)
         lines += self._of_same_lock(package)
         for _ in range(ROUNDS):
@@ -107,7 +105,7 @@ class Workshop:
             if not more:
                 try:
                     known = remembered(recipe, self._python, self._store)
-                    wheel = known or make(recipe, self._root(), self._python, self._store)
+                    wheel = known or make(recipe, self._root(), self._python, self._context)
                     return msgspec.structs.replace(recipe, wheel=wheel)
                 except sdist_wheel.Lacking as lacking:
                     more = lacking.requirements
@@ -141,7 +139,7 @@ class Workshop:
         requires = self._resolve(recipe.package, lines)
         urls = {file.sha256: file.url for file in self._chosen_files(requires)}
         wants = [Want(locked=wheel, urls=partial(_one, urls[wheel.sha256])) for wheel in requires]
-        fetch_all(wants, self._store, self._http, title=f"fetching what builds {recipe.package}")
+        fetch_all(wants, self._context, title=f"fetching what builds {recipe.package}")
         return msgspec.structs.replace(recipe, requires=requires)
 
     def _chosen_files(self, wheels: Sequence[Wheel]) -> list[File]:
@@ -153,26 +151,19 @@ class Workshop:
         return found
 
     def _resolve(self, package: str, lines: Sequence[str]) -> tuple[Wheel, ...]:
-        tags = self._catalogue.rules.tags
         try:
-            with server.serve(self._catalogue) as index, self._store.scratch() as folder:
-                chosen = uv.compile_requirements(
-                    lines,
-                    self._constraints,
-                    index=index,
-                    python=tags.python,
-                    platform=tags.uv_platform,
-                    folder=folder,
-                )
+            chosen = uv.ask(self._catalogue, lines, self._constraints, self._store)
         except uv.Unsolvable as error:
-            message = f"what the build of {package} needs cannot be had together"
+            message = f"no set of packages satisfies the build requirements of {package}"
             raise WorldImpossible(message, reasons=of_resolver(str(error))) from error
         wheels = []
         for item in chosen:
             offer = self._catalogue.chosen(item.package, Version(item.version))
             if offer is not None:
                 name = self._catalogue.indexes.place(item.package).name
-                wheels.append(lock_wheel(item.package, item.version, name, offer.wheel, self._http))
+                wheels.append(
+                    lock_wheel(item.package, item.version, name, offer.wheel, self._context.http)
+                )
         return tuple(wheels)
 
 
@@ -218,10 +209,11 @@ def job(recipe: Built, root: Path, store: Store, folder: Path) -> sdist_wheel.Jo
     )
 
 
-def make(recipe: Built, root: Path, python: str, store: Store) -> Locked:
+def make(recipe: Built, root: Path, python: str, context: Context) -> Locked:
     """Build the wheel of `recipe` under the Python of `root` and keep it in the store."""
+    store = context.store
     with (
-        console.step(f"building {recipe.package} {recipe.version} from its sdist"),
+        context.reporter.step(f"building {recipe.package} {recipe.version} from its sdist"),
         store.scratch() as folder,
     ):
         path = sdist_wheel.build(job(recipe, root, store, folder))

@@ -16,7 +16,10 @@ from pathlib import Path
 import msgspec
 from packaging.requirements import Requirement
 
-from imgbuild.errors import InputError, ToolMissing
+from imgbuild.cache.store import Store
+from imgbuild.errors import ImgbuildError, InputError, ToolMissing
+from imgbuild.index import server
+from imgbuild.index.server import Amend, Catalogue
 from imgbuild.system import process
 from imgbuild.values import normalize
 
@@ -89,6 +92,34 @@ def _clean() -> list[str]:
     # A page may wait for a build from an sdist; what fails at the gateway fails again.
     patience = ["UV_HTTP_TIMEOUT=7200", "UV_HTTP_RETRIES=0"]
     return [process.find("env", remedy="install coreutils"), "-i", *kept, *patience]
+
+
+def ask(
+    catalogue: Catalogue,
+    requirements: Sequence[str],
+    constraints: Sequence[str],
+    store: Store,
+    amend: Amend = server.nothing,
+) -> tuple[Chosen, ...]:
+    """Uv's choice from `catalogue`, its METADATA amended; Unsolvable if there is no solution.
+
+    If uv failed because of an error of the local index, that error is raised.
+    """
+    tags = catalogue.rules.tags
+    try:
+        with server.serve(catalogue, amend) as index, store.scratch() as folder:
+            return compile_requirements(
+                requirements,
+                constraints,
+                index=index,
+                python=tags.python,
+                platform=tags.uv_platform,
+                folder=folder,
+            )
+    except ImgbuildError:
+        if catalogue.failures:  # uv saw only the status of the answer: this is its cause
+            raise catalogue.failures[0] from None
+        raise
 
 
 def compile_requirements(

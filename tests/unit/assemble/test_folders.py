@@ -10,6 +10,7 @@ import pytest
 
 from imgbuild.assemble import folders, skeleton
 from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
@@ -42,7 +43,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.matrix: Extended = extended.read(extended.repository(folder / "repository"))
         self.store = Store.open(folder / "cache")
-        self.inputs = Inputs(self.matrix, self.store, Http(offline=True), offline=True)
+        self.inputs = Inputs(self.matrix, Context(self.store, Http(offline=True)))
         # Two layers, since a later one may change a folder of an earlier one.
         self.layers = [images.layer(folder / "blobs", each) for each in (
             [Member(path="var/lib/agent", kind=Kind.FOLDER, mode=0o700), *BASE[2:]], BASE[:2]

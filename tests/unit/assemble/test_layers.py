@@ -12,8 +12,10 @@ import pytest
 
 from imgbuild.assemble import layers, workers
 from imgbuild.assemble.layers import Job
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.http.client import Http
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.plan.plan import (
     FilesRecipe,
@@ -104,7 +106,7 @@ def test_venv_and_files_need_no_input(store):
     venv = VenvRecipe(prefix="/opt/venv", python="3.11", interpreter="/usr/bin/python3.11")
     files = FilesRecipe(user=samples.USER, workdir="/workspace", cache="/var/cache/imgbuild")
     jobs = [Job(layer=layer(recipe), record=None, keep=True) for recipe in (venv, files)]
-    made = workers.assemble_all(jobs, store, processes=1)
+    made = workers.assemble_all(jobs, Context(store, Http()), processes=1)
     assert {item.id for item in made} == {job.layer.id for job in jobs}
     assert all(store.blob(item.record.digest) for item in made)
 

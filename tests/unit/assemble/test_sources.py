@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild.assemble import sources
 from imgbuild.assemble.inputs import Inputs
+from imgbuild.assemble.sources import Sources
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
@@ -94,7 +95,10 @@ def test_a_wheel_is_built_without_a_server_if_its_root_is_here_too(
 ) -> None:
     lock, matrix = world(tmp_path, host_arch())
     due = {BUILT.wheel.sha256}
-    assert sources.far(lock, due, matrix, store_of(tmp_path, here)) == (due if needed else set())
+    context = Context(store_of(tmp_path, here), Http(offline=True))
+    located = Sources(lock, matrix, context).locate(due)
+    assert located.remote == (due if needed else set())
+    assert located.ingredients == {SDIST.sha256, BACKEND.sha256, TOOLS.sha256}
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -104,7 +108,8 @@ def test_a_lock_without_packages_of_this_machine_needs_debians_archive(
     arch, debs = (other(host_arch()), DEBS) if elsewhere else (host_arch(), ())
     lock, matrix = world(tmp_path, arch, debs)
     due = {BUILT.wheel.sha256}
-    assert sources.far(lock, due, matrix, store_of(tmp_path, (TOOLS, *DEBS))) == due
+    context = Context(store_of(tmp_path, (TOOLS, *DEBS)), Http(offline=True))
+    assert Sources(lock, matrix, context).locate(due).remote == due
 
 
 def test_offline_it_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
@@ -112,7 +117,7 @@ def test_offline_it_is_refused_before_anything_is_fetched(tmp_path: Path) -> Non
     (tmp_path / BACKEND.file).write_bytes(words(BACKEND.file))
     lock, matrix = world(tmp_path, host_arch())
     store = store_of(tmp_path, (TOOLS,))
-    inputs = Inputs(matrix, store, Http(attempts=1, offline=True), offline=True)
+    inputs = Inputs(matrix, Context(store, Http(attempts=1, offline=True)))
     with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:
         inputs.download(lock, {BUILT.wheel.sha256})
     assert caught.value.hint == "run once without --offline"

@@ -12,6 +12,7 @@ from imgbuild import codec, project
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.attest import bundle
 from imgbuild.attest.bundle import Carried, Sources
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
@@ -185,7 +186,7 @@ def test_added_files_travel_and_come_into_the_cache(world: World, tmp_path: Path
     assert kept.read_bytes() == extended.SCRIPT
     # So a build needs neither the user's repository nor the published target's files.
     made = bundle.matrix(found, tmp_path)
-    inputs = Inputs(made, store, Http(offline=True), offline=True)
+    inputs = Inputs(made, Context(store, Http(offline=True)))
     due = [
         layer
         for layer in plan(lock, Arch.X86_64).layers

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http, Want, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, Interrupted, WorkFailed
@@ -58,7 +59,7 @@ def named(site: Site, name: str) -> Want:
 
 
 def fetch(store: Store, http: Http, *wants: Want) -> dict[str, Path]:
-    return fetch_all(wants, store, http, title="test")
+    return fetch_all(wants, Context(store, http), title="test")
 
 
 def begin(store: Store, data: bytes, whole: bytes = DATA) -> Path:
@@ -263,13 +264,13 @@ def test_a_lock_with_a_wrong_size_is_named(store: Store, http: Http, site: Site)
     fetch(store, http, want(site.url("x.whl")))
     wrong = Locked(file="x.whl", size=1, sha256=sha256(DATA))
     with pytest.raises(IntegrityError, match="the lock says 1 bytes"):
-        fetch_all([Want(wrong, list)], store, http, title="test")
+        fetch_all([Want(wrong, list)], Context(store, http), title="test")
 
 
 def test_a_disk_that_is_too_small_is_said_first(store: Store, http: Http) -> None:
     vast = Locked(file="vast", size=1 << 60, sha256="0" * 64)
     with pytest.raises(WorkFailed, match="GB free") as caught:
-        fetch_all([Want(vast, list)], store, http, title="test")
+        fetch_all([Want(vast, list)], Context(store, http), title="test")
     assert caught.value.hint
 
 
@@ -366,7 +367,7 @@ def test_whatever_happens_the_file_is_right(
     with serve(Site(files={"x": data}, cuts=list(cuts), ranges=ranges, announce=announce)) as site:
         wanted = Want(locked(data, "x"), lambda: [site.url("x")])
         try:
-            found = fetch_all([wanted], store, http, title="test")
+            found = fetch_all([wanted], Context(store, http), title="test")
         except FetchFailed:
             assert not ranges, "a server with ranges always gets to the end in four tries"
             assert store.file(sha256(data)) is None

@@ -271,7 +271,7 @@ def test_outside_a_project(
         (["lock", TARGET, "--check", "--again"], "--again is given beside --check"),
         (["audit", TARGET, "--python", "3.11"], "--python 3.11: a locked target has its own"),
         (["slurm", TARGET, "train.py", "--check"], "--check runs tests of its own, not"),
-        (["digest", TARGET, "--all"], "were both given"),
+        (["digest", TARGET, "--all"], "cannot be combined"),
         (["list", TARGET, "--into", "README.md"], "its table has all targets, and some were"),
     ],
 )

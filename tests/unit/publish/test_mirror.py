@@ -12,6 +12,7 @@ import pytest
 
 from imgbuild.assemble import mirror_items
 from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
@@ -72,7 +73,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         for names in (("alpha", "beta"), ("beta", "gamma"))
     ]
     other = msgspec.structs.replace(locks[1], target="other")
-    inputs = Inputs(matrix, store, Http(offline=True), offline=True)
+    inputs = Inputs(matrix, Context(store, Http(offline=True)))
     with registries.serve(Registry()) as registry:
         yield World(registry, inputs, locks[0], other)
 

@@ -63,7 +63,7 @@ def _logins(
     elif request.param == "keyring":
         monkeypatch.setattr(
             "imgbuild.http.credentials._from_keyring",
-            lambda url, _: next((known[one] for one in known if f"//{one}/" in url), None),
+            lambda url, *_: next((known[one] for one in known if f"//{one}/" in url), None),
         )
     else:
         write_config(tmp_path, known)

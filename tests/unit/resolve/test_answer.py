@@ -9,6 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
@@ -250,7 +251,7 @@ def test_an_impossible_world_has_passed_no_check(tmp_path):
         here = {"pypi": Index(url=site.url("simple"))}
         matrix = msgspec.structs.replace(samples.matrix(), indexes=here)
         store = Store.open(tmp_path / "cache")
-        found = answer.answer(ask, matrix, (), store, Http(attempts=1))
+        found = answer.answer(ask, matrix, (), Context(store, Http(attempts=1)))
     refused = found.arch[Arch.X86_64].refused
     assert refused is not None
     assert refused.reasons[0] == "you asked for demo==9.9"

@@ -10,6 +10,7 @@ import yaml
 from imgbuild import codec
 from imgbuild.assemble import published_layers
 from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
@@ -232,7 +233,7 @@ def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeyp
 
 
 def inputs(matrix: Matrix, folder: Path) -> Inputs:
-    return Inputs(matrix, Store.open(folder / "cache"), Http(), offline=True)
+    return Inputs(matrix, Context(Store.open(folder / "cache"), Http(offline=True)))
 
 
 def test_records_are_those_of_the_published_seal(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Relation
@@ -117,7 +118,7 @@ def looked(folder, *packages):
     shelves.publish(made, "transformers", {"1.0": {"transformers/__init__.py": "VALUE = 1\n"}})
     with shelves.shelf(folder, made) as (shelf, _):
         versions = dict.fromkeys(packages, "1.0")
-        return glance(shelf.catalogue, versions, (), shelf.store, Http(attempts=1))
+        return glance(shelf.catalogue, versions, (), Context(shelf.store, Http(attempts=1)))
 
 
 def test_a_glance_says_whose_code_it_read(tmp_path):
@@ -142,6 +143,6 @@ def test_of_fewer_than_two_nothing_is_read(tmp_path, packages):
 def test_an_entry_is_widened_to_the_releases_that_make_the_same_call(tmp_path, known):
     with shelves.shelf(tmp_path, index()) as (shelf, _):
         http = Http(attempts=1)
-        wide = widened([known], {"vllm"}, shelf.catalogue, shelf.store, http)
+        wide = widened([known], {"vllm"}, shelf.catalogue, Context(shelf.store, http))
         assert [one.versions for one in wide] == [">=0.2,<=0.3"]
-        assert widened([known], {"trl"}, shelf.catalogue, shelf.store, http) == (known,)
+        assert widened([known], {"trl"}, shelf.catalogue, Context(shelf.store, http)) == (known,)

@@ -57,7 +57,7 @@ def found(catalogue, via):
 
 def test_what_nothing_asks_to_be_old_is_told(ask):
     assert found(ask({}), "open") == [
-        "hydra 0.11 is of 2019-12, and 1.3 of 2023-02 was to be had, asked for by open"
+        "hydra 0.11 is of 2019-12, and 1.3 of 2023-02 is available, required by open"
     ]
 
 

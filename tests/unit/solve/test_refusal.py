@@ -5,6 +5,7 @@ import datetime
 import pytest
 from packaging.version import Version
 
+from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import WorldImpossible
@@ -12,6 +13,7 @@ from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import Indexes, Place
 from imgbuild.index.server import Catalogue
 from imgbuild.solve import refusal, solve
+from imgbuild.solve.problem import Problem
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 from tests import samples
@@ -97,14 +99,15 @@ def test_nearest_versions_are_final_ones_on_both_sides():
     assert refusal.nearest(Version("3"), []) == ()
 
 
-def test_an_excluded_architecture_is_refused_with_its_reason_and_other_targets():
+def test_an_excluded_architecture_is_refused_with_its_reason_and_other_targets(tmp_path):
+    context = Context(Store.open(tmp_path), Http(offline=True))
     matrix = samples.matrix(exclude={Arch.ARM64: "torch has no CUDA there"})
     matrix.targets["other"] = samples.matrix(arch=(Arch.ARM64,)).targets["small"]
     with pytest.raises(WorldImpossible, match="small cannot be built for arm64") as caught:
-        solve.refuse_excluded(matrix, "small", Arch.ARM64)
+        solve.refuse_excluded(Problem(matrix, "small", Arch.ARM64, context))
     assert caught.value.reasons == ("torch has no CUDA there",)
     assert caught.value.hint == "targets that have arm64: other"
-    solve.refuse_excluded(matrix, "small", Arch.X86_64)
+    solve.refuse_excluded(Problem(matrix, "small", Arch.X86_64, context))
 
 
 def test_the_resolvers_tree_becomes_lines():
