@@ -44,7 +44,7 @@ def resolve_debs(base: DebianBase, arch: Arch, store: Store, http: Http) -> tupl
     """The base's packages and all they need on `arch`, sorted by name.
 
     FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong,
-    ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, WorldImpossible
+    ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, NoSolution
     if a dependency cannot be met.
     """
     archive = Archive(_packages(base, arch, store, http))

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from imgbuild.errors import InputError, NothingSelected, WorldImpossible
+from imgbuild.errors import InputError, NoSolution, NothingSelected
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.matrix.near import like
 from imgbuild.matrix.validate import nearest
@@ -32,7 +32,7 @@ def select(
 ) -> list[Selected]:
     """The targets that `patterns` (or `everything`) mean; empty `arches` are all that a target has.
 
-    NothingSelected if a pattern matches nothing. WorldImpossible if a target asked for by its name
+    NothingSelected if a pattern matches nothing. NoSolution if a target asked for by its name
     lacks one of `arches`; one that only a wildcard matched is passed over then, and that is said.
     """
     chosen = _names(matrix, patterns, everything=everything)
@@ -77,7 +77,7 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
     return chosen
 
 
-def _impossible(matrix: Matrix, absent: Sequence[tuple[str, Arch]]) -> WorldImpossible:
+def _impossible(matrix: Matrix, absent: Sequence[tuple[str, Arch]]) -> NoSolution:
     wanted = {arch for _, arch in absent}
     have = [name for name, target in matrix.targets.items() if wanted & set(target.arch)]
     message = "; ".join(f"{name} cannot be had on {arch}" for name, arch in absent)
@@ -87,7 +87,7 @@ def _impossible(matrix: Matrix, absent: Sequence[tuple[str, Arch]]) -> WorldImpo
     arches = " or ".join(sorted(wanted))
     hint = f"targets on {arches}: {', '.join(have)}" if have else f"no target is for {arches}"
     first = absent[0]
-    return WorldImpossible(message, reasons=reasons, nearest=like(matrix, *first), hint=hint)
+    return NoSolution(message, reasons=reasons, nearest=like(matrix, *first), hint=hint)
 
 
 def _why(target: Target, arch: Arch) -> str:

@@ -23,7 +23,7 @@ from imgbuild.assemble.layout import Built
 from imgbuild.cache import prune
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import ImgbuildError, InputError, WorldImpossible
+from imgbuild.errors import ImgbuildError, InputError, NoSolution
 from imgbuild.lock import published
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
@@ -133,14 +133,12 @@ def _lock(session: Session, name: str, inputs: Inputs, *, drop: bool) -> Seal:
         return lock_target.lock_target(
             session.project, session.matrix, name, inputs, processes=jobs, drop=drop
         )[1]
-    except WorldImpossible as error:
+    except NoSolution as error:
         with console.step(f"looking for the cause, and for worlds near {name}"):
             raise _explained(error, session, name, inputs) from error
 
 
-def _explained(
-    error: WorldImpossible, session: Session, name: str, inputs: Inputs
-) -> WorldImpossible:
+def _explained(error: NoSolution, session: Session, name: str, inputs: Inputs) -> NoSolution:
     """`error` as a short chain with the nearest worlds, where one is found; else itself."""
     from imgbuild.resolve import explain
 
@@ -150,7 +148,7 @@ def _explained(
             error, session.matrix, name, arch, known, inputs.store, inputs.http
         )
         if better is not error:
-            return WorldImpossible(
+            return NoSolution(
                 f"{name} for {arch}: {better.message}",
                 reasons=better.reasons,
                 nearest=better.nearest,

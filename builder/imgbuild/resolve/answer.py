@@ -17,7 +17,7 @@ from imgbuild.audit.binaries import gpus
 from imgbuild.audit.judge import CHECKS
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.index.remote_wheel import FACT
 from imgbuild.learn.loop import READABLE, settle
 from imgbuild.lock.resolution import Resolution
@@ -139,7 +139,7 @@ def found_on(ask: Ask, matrix: Matrix, memory: Memory, store: Store, http: Http)
         try:
             python_support.refuse(ask, matrix, arch, store, http)
             made, found[arch], survey = find(ask, matrix, arch, target, memory, store, http)
-        except WorldImpossible as error:
+        except NoSolution as error:
             outcomes[arch] = Outcome(refused=refused(error))
             continue
         target = target or made
@@ -165,10 +165,10 @@ def find(
     """A target that holds what is asked for on `arch`, and its packages.
 
     What is learned while it settles may call for another torch: then it is surveyed again.
-    WorldImpossible if nothing is left to try.
+    NoSolution if nothing is left to try.
     """
     base = request.base_of(ask, matrix)
-    failed: WorldImpossible | None = None
+    failed: NoSolution | None = None
     tried: list[Build | None] = []
     while True:
         with console.step(f"surveying {arch}"):
@@ -182,7 +182,7 @@ def find(
         world = with_target(matrix, name, msgspec.structs.replace(made, arch=(arch,)))
         try:
             done = settle(world, name, [arch], store, http, memory.known, memory.keep)
-        except WorldImpossible as error:
+        except NoSolution as error:
             failed = error
             tried.append(survey.torch)
         else:
@@ -295,7 +295,7 @@ def settled(
     )
 
 
-def refused(error: WorldImpossible) -> Refused:
+def refused(error: NoSolution) -> Refused:
     """An error as a value."""
     return Refused(
         message=error.message, reasons=error.reasons, nearest=error.nearest, hint=error.hint

@@ -1,6 +1,6 @@
 """Why something cannot be added to a published target: a short chain, and versions that can.
 
-Comes in: an extension that could not be resolved. Goes out: a WorldImpossible whose reasons start
+Comes in: an extension that could not be resolved. Goes out: a NoSolution whose reasons start
 from what the published target has, which stays as it is, and from what was asked for.
 """
 
@@ -12,7 +12,7 @@ import msgspec
 
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import ImgbuildError, WorldImpossible
+from imgbuild.errors import ImgbuildError, NoSolution
 from imgbuild.lock import published
 from imgbuild.lock.published import Below
 from imgbuild.matrix.constraints import Constraint
@@ -28,14 +28,14 @@ TRIED = 24  # versions of a package for which a range was asked
 
 
 def explained(
-    error: WorldImpossible,
+    error: NoSolution,
     matrix: Matrix,
     name: str,
     arch: Arch,
     known: Sequence[Constraint],
     store: Store,
     http: Http,
-) -> WorldImpossible:
+) -> NoSolution:
     """`error` of target `name` on `arch`, with a short chain if one is found.
 
     For a target that extends none, see `surveys.explained`.
@@ -47,7 +47,7 @@ def explained(
         f"{found.name} stays as it is: add another version, or extend a published target that has"
         " what it needs"
     )
-    plain = WorldImpossible(error.message, reasons=error.reasons, hint=hint)
+    plain = NoSolution(error.message, reasons=error.reasons, hint=hint)
     target = matrix.targets[name]
     demands = _demands(found, matrix, name, arch)
     asked = tuple(Wish(package=item.package, spec=item.spec) for item in demands)
@@ -62,7 +62,7 @@ def explained(
     except ImgbuildError:
         return plain  # what stopped the explanation is no reason of this world
     message = f"{' and '.join(added)} cannot be added to {found.name}"
-    return WorldImpossible(message, reasons=conflict.reasons, nearest=near, hint=hint)
+    return NoSolution(message, reasons=conflict.reasons, nearest=near, hint=hint)
 
 
 def _demands(found: Below, matrix: Matrix, name: str, arch: Arch) -> tuple[Demand, ...]:

@@ -1,6 +1,6 @@
 """Worlds of a Python that no base has: what that Python leaves of each package.
 
-Comes in: what is asked for. Goes out: a WorldImpossible; nothing where a base has the Python.
+Comes in: what is asked for. Goes out: a NoSolution; nothing where a base has the Python.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from imgbuild.audit.main_path import policy
 from imgbuild.audit.packages.library import Library
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import Indexes, Place
 from imgbuild.index.remote_wheel import Blocks
@@ -30,7 +30,7 @@ from imgbuild.wheel.tags import Tags
 
 
 def refuse(ask: Ask, matrix: Matrix, arch: Arch, store: Store, http: Http) -> None:
-    """WorldImpossible if no base has the Python that is asked for."""
+    """NoSolution if no base has the Python that is asked for."""
     bases = {name: base.python for name, base in matrix.bases.items()}
     own = request.base_of(ask, matrix)
     if ask.python in (None, bases[own]):
@@ -62,7 +62,7 @@ def refuse(ask: Ask, matrix: Matrix, arch: Arch, store: Store, http: Http) -> No
     demands = [conflict.demand(wish.package, wish.spec) for wish in ask.wishes]
     packages = f", with {', '.join(near)}" if near else ""
     message = f"this world is impossible on {arch}"
-    raise WorldImpossible(
+    raise NoSolution(
         message,
         reasons=tuple(reasons[: conflict.STEPS]),
         nearest=(

@@ -1,6 +1,6 @@
 """A first look at a world: which torch fits what is asked for, and with it which CUDA release.
 
-Comes in: an `Ask` and an architecture. Goes out: a `Survey`, or a WorldImpossible. The resolver is
+Comes in: an `Ask` and an architecture. Goes out: a `Survey`, or a NoSolution. The resolver is
 asked once without the rule of one CUDA release, but with only those versions of torch that are
 built for the release that was asked for, or for any: never a CPU build.
 """
@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import ImgbuildError, InputError, WorldImpossible
+from imgbuild.errors import ImgbuildError, InputError, NoSolution
 from imgbuild.index import server
 from imgbuild.index.candidates import Rules, same_version
 from imgbuild.index.pages import File, Indexes, places
@@ -88,7 +88,7 @@ def survey(
 ) -> Survey:
     """Look at `ask` on `arch`; `target` is what another architecture made of it, to be kept to.
 
-    WorldImpossible if nothing fits; InputError if no CUDA release can be told.
+    NoSolution if nothing fits; InputError if no CUDA release can be told.
     """
     demands = _demands(ask, target)
     cuda = ask.cuda or (target.cuda if target is not None else None)
@@ -143,14 +143,14 @@ def opened(
 
 
 def explained(
-    error: WorldImpossible,
+    error: NoSolution,
     matrix: Matrix,
     name: str,
     arch: Arch,
     known: Sequence[Constraint],
     store: Store,
     http: Http,
-) -> WorldImpossible:
+) -> NoSolution:
     """`error` of target `name` on `arch`, with a short chain and the nearest worlds if there are.
 
     For targets of the matrix, whose resolution failed with whatever the resolver had to say.
@@ -161,7 +161,7 @@ def explained(
     try:
         with opened(ask, matrix, arch, None, memory, store, http) as facts:
             refuse(ask, facts, _demands(ask, None), target.cuda, matrix, memory, store, http)
-    except WorldImpossible as better:
+    except NoSolution as better:
         return better
     except ImgbuildError:
         return error  # what stopped the explanation is no reason of this world
@@ -198,7 +198,7 @@ def refuse(
     store: Store,
     http: Http,
 ) -> None:
-    """WorldImpossible, with the chain and the nearest worlds, if the demands contradict."""
+    """NoSolution, with the chain and the nearest worlds, if the demands contradict."""
     catalogue = facts.catalogue
     found = conflict.conflict(facts, demands, cuda, row=ask.row)
     if found is None:
@@ -219,7 +219,7 @@ def refuse(
     arch = catalogue.rules.tags.arch
     known = suggest.targets(matrix, demands, cuda, arch, apart_from=ask.row)
     message = f"this world is impossible on {arch}"
-    raise WorldImpossible(message, reasons=tuple(reasons), nearest=(*near, *known))
+    raise NoSolution(message, reasons=tuple(reasons), nearest=(*near, *known))
 
 
 def _provisional(ask: Ask, matrix: Matrix, target: Target | None) -> Target:
@@ -268,7 +268,7 @@ def _ask(
         message = f"no set of packages satisfies what is asked for on {tags.arch}"
         near = suggest.targets(matrix, demands, cuda, tags.arch)
         reasons = refusal.of_resolver(str(error))
-        raise WorldImpossible(message, reasons=reasons, nearest=near) from error
+        raise NoSolution(message, reasons=reasons, nearest=near) from error
     except ImgbuildError:
         if catalogue.failures:  # uv saw an error of the gateway: its cause is what to show
             raise catalogue.failures[0] from None

@@ -20,7 +20,7 @@ from packaging.version import Version
 
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import ImgbuildError, WorldImpossible
+from imgbuild.errors import ImgbuildError, NoSolution
 from imgbuild.index import cuda_releases, server
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import File, Indexes, places
@@ -76,7 +76,7 @@ def resolve(
 ) -> Resolution:
     """Every input of target `name` on `arch`, each list sorted by package; `known` was learned.
 
-    WorldImpossible, with the chain of reasons, if no set of packages satisfies the target;
+    NoSolution, with the chain of reasons, if no set of packages satisfies the target;
     FetchFailed if an index or an archive does not answer.
     """
     with opened(matrix, name, arch, store, http) as asked:
@@ -85,7 +85,7 @@ def resolve(
 
 @contextlib.contextmanager
 def opened(matrix: Matrix, name: str, arch: Arch, store: Store, http: Http) -> Iterator[Asked]:
-    """Target `name` on `arch`, ready for `answer`; WorldImpossible if its pins say so already."""
+    """Target `name` on `arch`, ready for `answer`; NoSolution if its pins say so already."""
     target = matrix.targets[name]
     refuse_excluded(matrix, name, arch)
     base = matrix.bases[target.base]
@@ -121,13 +121,13 @@ def lock_answer(asked: Asked, chosen: tuple[uv.Chosen, ...], http: Http) -> Reso
 
 
 def refuse_excluded(matrix: Matrix, name: str, arch: Arch) -> None:
-    """WorldImpossible if the matrix itself says why target `name` cannot have `arch`."""
+    """NoSolution if the matrix itself says why target `name` cannot have `arch`."""
     reason = matrix.targets[name].exclude.get(arch)
     if reason is not None:
         others = refusal.alternatives(matrix, name, arch)
         hint = f"targets that have {arch}: {', '.join(others)}" if others else None
         message = f"{name} cannot be built for {arch}"
-        raise WorldImpossible(message, reasons=(reason,), hint=hint)
+        raise NoSolution(message, reasons=(reason,), hint=hint)
 
 
 def python_of(base: Base, debs: Sequence[Deb]) -> str:
@@ -230,7 +230,7 @@ def cuda_release(
 ) -> cuda_releases.Release:
     """The newest patch release of the target's CUDA that torch's own requirements agree with.
 
-    WorldImpossible if torch has no CUDA on this architecture or agrees with no release.
+    NoSolution if torch has no CUDA on this architecture or agrees with no release.
     """
     torch: list[Requirement] = []
     pin = target.pins.get("torch")
@@ -248,7 +248,7 @@ def cuda_release(
     )
     if found is None:
         message = f"{name}: torch {pin} agrees with no release of CUDA {target.cuda}"
-        raise WorldImpossible(
+        raise NoSolution(
             message,
             reasons=reasons or (f"{cuda_releases.METAPACKAGE} has no release {target.cuda}",),
             hint="give the target the CUDA version that its torch was built for",
@@ -278,7 +278,7 @@ def refuse_cpu_build(
     torch: File,
     requires: Sequence[Requirement],
 ) -> None:
-    """WorldImpossible if the torch that fits has no CUDA, or that of another release."""
+    """NoSolution if the torch that fits has no CUDA, or that of another release."""
     version = torch.version
     index = catalogue.indexes.place("torch").name
     arch = catalogue.rules.tags.arch.wheel
@@ -295,23 +295,23 @@ def refuse_cpu_build(
         return
     message = f"{name} is impossible on {catalogue.rules.tags.arch}"
     reasons = (f"{reason} ({torch.name})", *refusal.of_pins(catalogue))
-    raise WorldImpossible(
+    raise NoSolution(
         message, reasons=reasons, hint="assign torch to an index that has a CUDA build"
     )
 
 
 def refuse_pins(matrix: Matrix, world: World) -> None:
-    """WorldImpossible if a pin has no file that may be used: says which files there are."""
+    """NoSolution if a pin has no file that may be used: says which files there are."""
     reasons = refusal.of_pins(world.catalogue)
     if reasons:
         others = refusal.alternatives(matrix, world.name, world.arch)
         hint = f"targets that have {world.arch}: {', '.join(others)}" if others else None
         message = f"{world.name} is impossible on {world.arch}"
-        raise WorldImpossible(message, reasons=reasons, hint=hint)
+        raise NoSolution(message, reasons=reasons, hint=hint)
 
 
 def ask(world: World, store: Store, known: Sequence[Constraint] = ()) -> tuple[uv.Chosen, ...]:
-    """Uv's answer under what is `known`; WorldImpossible, with the chain, if there is none.
+    """Uv's answer under what is `known`; NoSolution, with the chain, if there is none.
 
     What was learned narrows a package only once that is in the world: the target requires it, or
     an answer has it. So uv is asked again where its answer brings such a package.
@@ -346,7 +346,7 @@ def _ask(
             )
     except uv.Unsolvable as error:
         message = f"no set of packages satisfies {world.name} on {world.arch}"
-        raise WorldImpossible(
+        raise NoSolution(
             message,
             reasons=(
                 *(failure.message for failure in world.catalogue.failures),
@@ -374,10 +374,10 @@ def _learned(text: str, known: Sequence[Constraint]) -> tuple[str, ...]:
 
 
 def check_cuda(world: World, versions: Mapping[str, str]) -> None:
-    """WorldImpossible if a chosen NVIDIA component is not of the target's CUDA release."""
+    """NoSolution if a chosen NVIDIA component is not of the target's CUDA release."""
     broken = cuda_releases.violations(world.release, versions)
     if broken:
         message = f"{world.name} on {world.arch} would mix CUDA releases"
-        raise WorldImpossible(message, reasons=broken, hint="find what asks for it and pin that")
+        raise NoSolution(message, reasons=broken, hint="find what asks for it and pin that")
     for text in cuda_releases.outside(world.release, versions):
         console.detail(f"{text} is no part of CUDA {world.release.version}'s list of wheels")
