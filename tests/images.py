@@ -10,7 +10,7 @@ from imgbuild.oci import layout
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.tar import Kind, Member
 from imgbuild.plan import documents
-from imgbuild.plan.plan import Config, Layer, Plan, VenvRecipe
+from imgbuild.plan.plan import Layer, Plan, RuntimeConfig, VenvRecipe
 from imgbuild.values import Arch
 from tests import needs
 
@@ -69,7 +69,7 @@ def plan(arch: Arch = Arch.X86_64, names: Sequence[str] = ("os", "hello")) -> Pl
     """A plan of layers with these names; their recipes are of no account."""
     recipe = VenvRecipe(prefix="/opt", python="3.11", interpreter="/usr/bin/python3.11")
     layers = tuple(Layer(name=name, id=f"sha256:{'0' * 64}", recipe=recipe) for name in names)
-    config = Config(
+    config = RuntimeConfig(
         created=CREATED,
         user="1000:1000",
         env=("PATH=/bin", "WORD=two words"),
