@@ -81,12 +81,12 @@ def plan(arch: Arch = Arch.X86_64, names: Sequence[str] = ("os", "hello")) -> Pl
     return Plan(target="tiny", arch=arch, layers=layers, config=config)
 
 
-def picture(layers: Sequence[MADE], arch: Arch = Arch.X86_64) -> layout.Image:
+def picture(layers: Sequence[MADE], arch: Arch = Arch.X86_64) -> layout.ImageFiles:
     """The image of `layers`, bottom first."""
     records = [record for record, _ in layers]
     names = [f"layer-{number}" for number in range(len(layers))]
     config = documents.config(plan(arch, names), [record.diff_id for record in records])
-    return layout.Image(
+    return layout.ImageFiles(
         config=config,
         manifest=oci_documents.manifest(config, records),
         layers={record.digest: path for record, path in layers},

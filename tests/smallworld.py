@@ -128,7 +128,7 @@ def make_layout(folder: Path, files: Iterable[Path]) -> layout.Layout:
     ]
     records = [record for record, _ in made]
     config = documents.config(_plan(len(made)), [record.diff_id for record in records])
-    picture = layout.Image(
+    picture = layout.ImageFiles(
         config=config,
         manifest=oci_documents.manifest(config, records),
         layers={record.digest: path for record, path in made},

@@ -105,7 +105,7 @@ def make_layout(folder: Path, layers: Sequence[bytes]) -> layout.Layout:
             ],
         }
     )  # fmt: skip
-    picture = layout.Image(
+    picture = layout.ImageFiles(
         config=config,
         manifest=manifest,
         layers={digest: path for digest, (path, _, _) in stored.items()},

@@ -110,9 +110,9 @@ def make_missing(
     return len(due)
 
 
-def _images(documents: dict[Arch, ImageDocuments], store: Store) -> dict[Arch, layout.Image]:
+def _images(documents: dict[Arch, ImageDocuments], store: Store) -> dict[Arch, layout.ImageFiles]:
     return {
-        arch: layout.Image(
+        arch: layout.ImageFiles(
             config=document.config,
             manifest=document.manifest,
             layers={layer.digest: made(store, layer.digest) for layer in document.layers},

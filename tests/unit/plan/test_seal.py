@@ -92,7 +92,7 @@ def test_an_edited_digest_is_an_error(tmp_path):
 def test_a_damaged_file_has_a_hint(tmp_path):
     lock = samples.lock()
     codec.write(seal.seal_path(tmp_path, lock.target), {"format": 1})
-    with pytest.raises(InputError, match=r"digests\.json is not a valid list of digests$") as caught:
+    with pytest.raises(InputError, match=r"digests\.json is not a valid list of") as caught:
         seal.read_seal(tmp_path, lock)
     remedy = "restore it from git, or make it anew with: imgbuild lock --target small"
     assert caught.value.hint == remedy

@@ -40,7 +40,7 @@ def made(
         plan = msgspec.structs.replace(plan, config=config)
     records = [record for record, _ in stack]
     data = documents.config(plan, [record.diff_id for record in records])
-    own = layout.Image(
+    own = layout.ImageFiles(
         config=data,
         manifest=oci_documents.manifest(data, records),
         layers={record.digest: path for record, path in stack},
