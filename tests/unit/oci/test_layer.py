@@ -220,7 +220,7 @@ def test_wrong_size_or_crc(tmp_path: Path, size: int, *, deflate: bool) -> None:
         write_layer([member("d/name", wrong, size)], None)
     with pytest.raises(IntegrityError, match="d/name has more bytes than"):
         write_layer([member("d/name", good, size - 1)], None)
-    with pytest.raises(IntegrityError, match="d/name has .* bytes"):
+    with pytest.raises(IntegrityError, match=r"d/name has \d+ bytes"):
         write_layer([member("d/name", good, size + 1)], None)
 
 
