@@ -50,7 +50,7 @@ def _due(place: Path) -> str:
     built = layout.read(place / "build/small")
     data = lock.lock_path(place / "images", "small").read_bytes()
     out = place / "due.sif"
-    return convert.convert(built, Arch.X86_64, out, convert.Options(), lock=data).digest
+    return convert.convert(built, Arch.X86_64, out, convert.ConvertOptions(), lock=data).digest
 
 
 @pytest.fixture(scope="module", name="sif")
