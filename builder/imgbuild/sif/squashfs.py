@@ -68,7 +68,7 @@ def write(
     chunks: Iterable[bytes],
     root: Node,
     out: Path,
-    form: SquashfsOptions,
+    options: SquashfsOptions,
     *,
     offset: int = 0,
 ) -> None:
@@ -78,12 +78,12 @@ def write(
     fails; errors of `chunks` are raised as they are.
     """
     command = [tool.program, "-", str(out), "-tar", "-noappend", "-no-progress", "-quiet"]
-    command += ["-mem", MEMORY, "-offset", str(offset), *OPTIONS[form.compressor]]
+    command += ["-mem", MEMORY, "-offset", str(offset), *OPTIONS[options.compressor]]
     command += ["-root-mode", f"{root.mode:o}", "-root-uid", str(root.uid)]
     command += ["-root-gid", str(root.gid)]
-    if form.processors is not None:
-        command += ["-processors", str(form.processors)]
+    if options.processors is not None:
+        command += ["-processors", str(options.processors)]
     # With a tar, 4.5.1 has no option for the time of the root folder, and uses the clock's unless
     # SOURCE_DATE_EPOCH is set. That also limits the times of files, but none of them is later. (If
     # a file's time is in the future, the root folder has the clock's after all.)
-    process.feed(command, chunks, env={"SOURCE_DATE_EPOCH": str(form.time)})
+    process.feed(command, chunks, env={"SOURCE_DATE_EPOCH": str(options.time)})

@@ -81,7 +81,7 @@ def test_the_architecture_of_a_sif_is_read(tmp_path):
     assert container.arch_of(tmp_path / "x.sif") is Arch.ARM64
     for data in (b"", b"no SIF" * 99, (tmp_path / "x.sif").read_bytes().replace(b"04\0", b"05\0")):
         (tmp_path / "other").write_bytes(data)
-        with pytest.raises(InputError, match="is no SIF for x86_64 or arm64"):
+        with pytest.raises(InputError, match="is not a SIF for x86_64 or arm64"):
             container.arch_of(tmp_path / "other")
     with pytest.raises(InputError, match="No such file"):
         container.arch_of(tmp_path / "absent")
@@ -96,7 +96,7 @@ def test_the_small_objects_of_a_sif_are_read(tmp_path):
     assert container.objects_of(tmp_path / "x.sif") == objects
     assert files.config_of(tmp_path / "x.sif") == digest_of(objects[1].data)
     (tmp_path / "cut.sif").write_bytes(data[: start - 4096])
-    with pytest.raises(InputError, match=r"cut\.sif is cut off"):
+    with pytest.raises(InputError, match=r"cut\.sif is truncated"):
         container.objects_of(tmp_path / "cut.sif")
     made(tmp_path, objects[:1])
     assert files.config_of(tmp_path / "x.sif") is None
