@@ -10,7 +10,7 @@ from imgbuild.oci import layout
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.tar import Kind, Member
 from imgbuild.plan import documents
-from imgbuild.plan.plan import Config, Layer, Plan, VenvRecipe
+from imgbuild.plan.plan import Layer, Plan, RuntimeConfig, VenvRecipe
 from imgbuild.values import Arch
 from tests import needs
 
@@ -69,7 +69,7 @@ def plan(arch: Arch = Arch.X86_64, names: Sequence[str] = ("os", "hello")) -> Pl
     """A plan of layers with these names; their recipes are of no account."""
     recipe = VenvRecipe(prefix="/opt", python="3.11", interpreter="/usr/bin/python3.11")
     layers = tuple(Layer(name=name, id=f"sha256:{'0' * 64}", recipe=recipe) for name in names)
-    config = Config(
+    config = RuntimeConfig(
         created=CREATED,
         user="1000:1000",
         env=("PATH=/bin", "WORD=two words"),
@@ -81,12 +81,12 @@ def plan(arch: Arch = Arch.X86_64, names: Sequence[str] = ("os", "hello")) -> Pl
     return Plan(target="tiny", arch=arch, layers=layers, config=config)
 
 
-def picture(layers: Sequence[MADE], arch: Arch = Arch.X86_64) -> layout.Image:
+def picture(layers: Sequence[MADE], arch: Arch = Arch.X86_64) -> layout.ImageFiles:
     """The image of `layers`, bottom first."""
     records = [record for record, _ in layers]
     names = [f"layer-{number}" for number in range(len(layers))]
     config = documents.config(plan(arch, names), [record.diff_id for record in records])
-    return layout.Image(
+    return layout.ImageFiles(
         config=config,
         manifest=oci_documents.manifest(config, records),
         layers={record.digest: path for record, path in layers},

@@ -19,7 +19,7 @@ from imgbuild.oci import documents as oci_documents
 from imgbuild.oci import layout
 from imgbuild.oci.tar import Kind, Member
 from imgbuild.plan import documents
-from imgbuild.plan.plan import Config, FilesRecipe, Layer, Plan, VenvRecipe
+from imgbuild.plan.plan import FilesRecipe, Layer, Plan, RuntimeConfig, VenvRecipe
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel import install
 from tests import images, needs, samples, wheels
@@ -128,7 +128,7 @@ def make_layout(folder: Path, files: Iterable[Path]) -> layout.Layout:
     ]
     records = [record for record, _ in made]
     config = documents.config(_plan(len(made)), [record.diff_id for record in records])
-    picture = layout.Image(
+    picture = layout.ImageFiles(
         config=config,
         manifest=oci_documents.manifest(config, records),
         layers={record.digest: path for record, path in made},
@@ -139,7 +139,7 @@ def make_layout(folder: Path, files: Iterable[Path]) -> layout.Layout:
 
 def _plan(count: int) -> Plan:
     recipe = VenvRecipe(prefix=PREFIX, python=PYTHON, interpreter=f"/usr/bin/python{PYTHON}")
-    config = Config(
+    config = RuntimeConfig(
         created=CREATED,
         user=f"{USER.uid}:{USER.gid}",
         env=("PATH=/opt/venv/bin:/usr/bin:/bin", f"PYTHONPYCACHEPREFIX={CACHE}/pycache"),

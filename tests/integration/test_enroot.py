@@ -61,7 +61,7 @@ def _world(tmp_path_factory: pytest.TempPathFactory) -> layout.Layout:
 def _image(world: layout.Layout, tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs.tool("unsquashfs", "squashfs-tools")
     out = tmp_path_factory.mktemp("image") / "small.sqsh"
-    options = convert.Options(format="squashfs")
+    options = convert.ConvertOptions(format="squashfs")
     convert.convert(world, Arch.X86_64, out, options, lock=b"{}\n")
     return out
 

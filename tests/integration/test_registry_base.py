@@ -251,7 +251,7 @@ def test_layers_without_compression_and_one_layer_twice(tmp_path):
     records = [record, twice[0], twice[0]]
     config = image.config(images.plan(names="abc"), [each.diff_id for each in records])
     types = {record.digest: documents.LAYER}
-    picture = layout.Image(
+    picture = layout.ImageFiles(
         config=config,
         manifest=oci_documents.manifest(config, records, media_types=types),
         layers={record.digest: plain, twice[0].digest: twice[1]},

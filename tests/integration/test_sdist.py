@@ -12,7 +12,7 @@ from imgbuild.audit.judge import CHECKS
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import FetchFailed, IntegrityError, WorldImpossible
+from imgbuild.errors import FetchFailed, IntegrityError, NoSolution
 from imgbuild.lock.lock import make_lock
 from imgbuild.lock.resolution import Built, Resolution, Wheel
 from imgbuild.matrix.load import load
@@ -225,7 +225,7 @@ def test_a_build_may_ask_for_more_than_it_declares(site, root, store):
 
 def refused(site, root, store, files, **changes):
     publish(site, files)
-    with pytest.raises(WorldImpossible) as caught:
+    with pytest.raises(NoSolution) as caught:
         build(world(site, **changes), root, store)
     return caught.value
 

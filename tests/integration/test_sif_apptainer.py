@@ -41,7 +41,7 @@ def _sif(world, tmp_path_factory):
     with ordinary.home() as folder:
         out = folder / "small.sif"
         lock = codec.encode({"a": "lock"})
-        convert.convert(world, ARCH, out, convert.Options(), lock=lock)
+        convert.convert(world, ARCH, out, convert.ConvertOptions(), lock=lock)
         yield out
 
 
@@ -104,7 +104,7 @@ def test_what_an_image_of_anybodys_says_of_python_and_its_home(world, tmp_path):
     umoci = [needs.tool("umoci"), "config", "--image", f"{place}:small", *words]
     subprocess.run(umoci, check=True, capture_output=True)
     out = tmp_path / "mine.sif"
-    convert.convert(layout.read(place), ARCH, out, convert.Options())
+    convert.convert(layout.read(place), ARCH, out, convert.ConvertOptions())
     hostile = {"PYTHONPATH": "/the/callers", "PYTHONHOME": "/nowhere"}
     said = apptainer("exec", out, "env", env=hostile)
     found = said.stdout.splitlines()

@@ -176,7 +176,7 @@ class Command:
         self._patch.setattr(sys, "argv", ["imgbuild", *arguments])
         # Its view of the terminal is this command's alone.
         with contextlib.suppress(AttributeError):
-            del console._talk
+            del console._terminal
         Console.configure(console, verbosity=0, json=False)
         self._capture.readouterr()
         with pytest.raises(SystemExit) as ended:

@@ -141,7 +141,7 @@ class Inputs:
 
     def file_tables(
         self, lock: Lock, layers: Sequence[Layer]
-    ) -> dict[str, tuple[conflicts.Entry, ...]]:
+    ) -> dict[str, tuple[conflicts.InstalledFile, ...]]:
         """Package → installed files with CRC and size, remembered by the wheel's hash."""
         tables = {}
         for layer in layers:
@@ -166,11 +166,11 @@ class Inputs:
 
     def _table(
         self, lock: Lock, layer: Layer, recipe: WheelsRecipe, wheel: Wheel
-    ) -> tuple[conflicts.Entry, ...]:
+    ) -> tuple[conflicts.InstalledFile, ...]:
         key = _table_key(recipe, wheel)
         stored = self.store.fact(TABLES, key)
         if stored is not None:
-            return msgspec.json.decode(stored, type=tuple[conflicts.Entry, ...])
+            return msgspec.json.decode(stored, type=tuple[conflicts.InstalledFile, ...])
         self.fetch(lock, [layer])
         members = assemble.wheel_members(recipe, wheel, self.store)
         table = conflicts.table(members, recipe.prefix.strip("/"))

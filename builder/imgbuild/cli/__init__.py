@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 
-from imgbuild.errors import ImgbuildError, InputError, Interrupted, WorkFailed, WorldImpossible
+from imgbuild.errors import ImgbuildError, InputError, Interrupted, NoSolution, WorkFailed
 from imgbuild.system.console import console
 
 STOPPED = "interrupted; what was finished is kept, run the same command to go on"
@@ -36,8 +36,8 @@ def report(error: ImgbuildError) -> int:
     The exit status of the error.
     """
     problems = error.problems if isinstance(error, InputError) else ()
-    reasons = error.reasons if isinstance(error, WorldImpossible) else ()
-    nearest = error.nearest if isinstance(error, WorldImpossible) else ()
+    reasons = error.reasons if isinstance(error, NoSolution) else ()
+    nearest = error.nearest if isinstance(error, NoSolution) else ()
     details = [str(problem) for problem in problems] or [f"because {reason}" for reason in reasons]
     details += [f"nearest: {world}" for world in nearest]
     console.error("\n  ".join((error.message, *details)), hint=error.hint)

@@ -37,7 +37,7 @@ def choose(
 ) -> list[Chosen]:
     """The locks that `patterns` (or `everything`) mean; empty `arches` are all that a lock has.
 
-    NothingSelected or WorldImpossible as for targets of the matrix, LockStale if one has no lock.
+    NothingSelected or NoSolution as for targets of the matrix, LockStale if one has no lock.
     """
     have = project.sealed()
     names = [

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from imgbuild.oci.layout import Layout
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import Reference, Repository
-    from imgbuild.sif.convert import Made
+    from imgbuild.sif.convert import ConvertedImage
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +148,7 @@ def sif(
     _options.configure(json=json, quiet=quiet, verbose=verbose)
     repository = _repository(push, form)
     client = Client(plain_http=plain_http or (), origin=repository is not None)
-    how = convert.Options(
+    how = convert.ConvertOptions(
         format=form.value, compressor=compress.value, processors=_options.processes(jobs)
     )
     made = []
@@ -180,7 +180,7 @@ def sif(
     _options.answer(made, [_line(each) for each in made], json=json)
 
 
-def _line(made: Made) -> str:
+def _line(made: ConvertedImage) -> str:
     sent = f" oras://{made.pushed.reference}" if made.pushed else ""
     return f"{made.output} {made.digest}{sent}"
 

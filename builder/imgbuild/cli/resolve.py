@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from imgbuild.cli import _options
-from imgbuild.errors import InputError, WorldImpossible
+from imgbuild.errors import InputError, NoSolution
 
 ASK = "What is asked for"
 
@@ -164,7 +164,7 @@ def resolve(
     found = answer.answer(ask, session.matrix, learned, inputs.context)
     _options.answer(found, words.lines(found), json=json)
     if words.say_refusals(found):
-        raise typer.Exit(WorldImpossible.exit_code)
+        raise typer.Exit(NoSolution.exit_code)
 
 
 def _day(text: str | None) -> datetime.date | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.errors import InputError, ToolMissing, WorkFailed
-from imgbuild.oci.tree import Tree
+from imgbuild.oci.tree import RootFolder
 from imgbuild.system import process as processes
 
 HOSTNAME = "imgbuild"
@@ -148,7 +148,7 @@ def _arguments(
     if network and RESOLVER.exists():
         binds = (*binds, Bind(source=RESOLVER, target=str(RESOLVER)))
     try:
-        with Tree(root) as tree:
+        with RootFolder(root) as tree:
             fixed = [tree.real((name,)) for name in ("proc", "dev", "sys", "tmp")]
             hosts = _file_point(tree, "etc/hosts")
             triples: list[str | Path] = []
@@ -163,13 +163,13 @@ def _arguments(
     return [str(item) for item in words]
 
 
-def _point(tree: Tree, bind: Bind) -> Path:
+def _point(tree: RootFolder, bind: Bind) -> Path:
     if bind.source.is_dir():
         return tree.real(tree.parts(bind.target))
     return _file_point(tree, bind.target)
 
 
-def _file_point(tree: Tree, path: str) -> Path:
+def _file_point(tree: RootFolder, path: str) -> Path:
     parts = tree.parts(path)
     tree.touch(parts)
     return tree.real(parts[:-1]) / parts[-1]

@@ -22,7 +22,7 @@ from isal import igzip_threaded, isal_zlib
 
 from imgbuild.errors import InputError, IntegrityError, WorkFailed
 from imgbuild.oci.tar import BLOCK, padding
-from imgbuild.oci.tree import Tree
+from imgbuild.oci.tree import RootFolder
 from imgbuild.system.console import Bar, console
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def unpack(blobs: Sequence[Path], root: Path, *, unpacked: int | None = None) ->
             message = f"{root} is not empty"
             raise InputError(message, hint="name another folder, or empty this one")
         root.chmod(0o755)
-        with Tree(root) as tree, console.progress(f"unpacking {root.name}", unpacked) as bar:
+        with RootFolder(root) as tree, console.progress(f"unpacking {root.name}", unpacked) as bar:
             folders: dict[tuple[str, ...], tuple[int, int]] = {}
             for blob in blobs:
                 with inflated(blob) as stream:
@@ -248,7 +248,7 @@ class _Writer:
     """Writes the members of one layer. `folders` gathers what is set when all layers are there."""
 
     def __init__(
-        self, tree: Tree, folders: dict[tuple[str, ...], tuple[int, int]], bar: Bar
+        self, tree: RootFolder, folders: dict[tuple[str, ...], tuple[int, int]], bar: Bar
     ) -> None:
         self._tree = tree
         self._folders = folders
@@ -385,7 +385,7 @@ class _Writer:
             os.chown(name, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
 
 
-def _settle(tree: Tree, folders: dict[tuple[str, ...], tuple[int, int]]) -> None:
+def _settle(tree: RootFolder, folders: dict[tuple[str, ...], tuple[int, int]]) -> None:
     """Give folders their mode and time, deepest first; passes over those that are gone by now."""
     for parts, (mode, mtime) in sorted(folders.items(), reverse=True):
         with contextlib.suppress(FileNotFoundError, IntegrityError):

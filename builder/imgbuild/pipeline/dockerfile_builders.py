@@ -273,11 +273,11 @@ def _laid_out(context: Context, scratch: Path, target: str) -> Path:
     return scratch
 
 
-def _images(found: Layout, arches: Sequence[Arch]) -> dict[Arch, layout.Image]:
+def _images(found: Layout, arches: Sequence[Arch]) -> dict[Arch, layout.ImageFiles]:
     images = {}
     for arch in arches:
         stored = found.image(arch)
-        images[arch] = layout.Image(
+        images[arch] = layout.ImageFiles(
             config=found.blob(stored.config.digest).read_bytes(),
             manifest=found.blob(stored.manifest.digest).read_bytes(),
             layers={layer.digest: found.blob(layer.digest) for layer in stored.layers},

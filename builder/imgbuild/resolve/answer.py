@@ -17,7 +17,7 @@ from imgbuild.audit.binaries import gpus
 from imgbuild.audit.judge import CHECKS
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.index.remote_wheel import FACT
 from imgbuild.learn.loop import READABLE, settle
 from imgbuild.lock.resolution import Resolution
@@ -139,7 +139,7 @@ def found_on(ask: Ask, matrix: Matrix, memory: Memory, context: Context) -> Each
             )
             python_support.refuse(query)
             made, found[arch], survey = find(query)
-        except WorldImpossible as error:
+        except NoSolution as error:
             outcomes[arch] = Outcome(refused=refused(error))
             continue
         target = target or made
@@ -157,11 +157,11 @@ def find(query: Query) -> tuple[Target, Resolution, Survey]:
     """A target that has what is asked for, and its packages.
 
     What is learned while it is solved may call for another torch: then it starts again.
-    WorldImpossible if nothing is left to try.
+    NoSolution if nothing is left to try.
     """
     ask, matrix, arch, memory = query.ask, query.matrix, query.arch, query.memory
     base = request.base_of(ask, matrix)
-    failed: WorldImpossible | None = None
+    failed: NoSolution | None = None
     tried: list[Build | None] = []
     while True:
         with query.context.reporter.step(f"first solve for {arch}"):
@@ -175,7 +175,7 @@ def find(query: Query) -> tuple[Target, Resolution, Survey]:
         extended = with_target(matrix, name, msgspec.structs.replace(made, arch=(arch,)))
         try:
             done = settle(extended, name, [arch], query.context, memory.known, memory.keep)
-        except WorldImpossible as error:
+        except NoSolution as error:
             failed = error
             tried.append(survey.torch)
         else:
@@ -283,7 +283,7 @@ def settled(
     )
 
 
-def refused(error: WorldImpossible) -> Refused:
+def refused(error: NoSolution) -> Refused:
     """An error as a value."""
     return Refused(
         message=error.message, reasons=error.reasons, nearest=error.nearest, hint=error.hint

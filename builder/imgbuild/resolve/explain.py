@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from imgbuild.errors import ImgbuildError, WorldImpossible
+from imgbuild.errors import ImgbuildError, NoSolution
 from imgbuild.lock import published
 from imgbuild.lock.published import PublishedTarget
 from imgbuild.resolve import conflict, request, survey
@@ -24,7 +24,7 @@ from imgbuild.values import Arch
 TRIED = 24  # versions of a package for which a range was asked
 
 
-def explained(error: WorldImpossible, problem: Problem) -> WorldImpossible:
+def explained(error: NoSolution, problem: Problem) -> NoSolution:
     """`error` of a target of the matrix, with a short conflict and suggestions if there are any."""
     try:
         found = published.below(problem.matrix, problem.name)
@@ -33,12 +33,12 @@ def explained(error: WorldImpossible, problem: Problem) -> WorldImpossible:
         return error  # what stopped the explanation is not a reason of the failure
 
 
-def _of_target(error: WorldImpossible, problem: Problem) -> WorldImpossible:
+def _of_target(error: NoSolution, problem: Problem) -> NoSolution:
     query = query_of(problem)
     try:
         with survey.opened(query) as facts:
             survey.refuse(query, facts)
-    except WorldImpossible as better:
+    except NoSolution as better:
         return better
     return error
 
@@ -54,13 +54,13 @@ def query_of(problem: Problem) -> Query:
     )
 
 
-def _of_added(error: WorldImpossible, problem: Problem, found: PublishedTarget) -> WorldImpossible:
+def _of_added(error: NoSolution, problem: Problem, found: PublishedTarget) -> NoSolution:
     """The same for a target that extends a published one, whose packages cannot change."""
     hint = (
         f"{found.name} cannot change: add another version, or extend a published target that has"
         " what it needs"
     )
-    plain = WorldImpossible(error.message, reasons=error.reasons, hint=hint)
+    plain = NoSolution(error.message, reasons=error.reasons, hint=hint)
     arch, cuda = problem.arch, problem.target.cuda
     demands = _demands(found, problem)
     asked = tuple(Wish(package=item.package, spec=item.spec) for item in demands)
@@ -76,7 +76,7 @@ def _of_added(error: WorldImpossible, problem: Problem, found: PublishedTarget) 
     except ImgbuildError:
         return plain
     message = f"{' and '.join(added)} cannot be added to {found.name}"
-    return WorldImpossible(message, reasons=conflict.reasons, nearest=near, hint=hint)
+    return NoSolution(message, reasons=conflict.reasons, nearest=near, hint=hint)
 
 
 def _demands(found: PublishedTarget, problem: Problem) -> tuple[Demand, ...]:

@@ -1,6 +1,6 @@
 """Worlds of a Python that no base has: what that Python leaves of each package.
 
-Comes in: what is asked for. Goes out: a WorldImpossible; nothing where a base has the Python.
+Comes in: what is asked for. Goes out: a NoSolution; nothing where a base has the Python.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.packages.library import Library
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import Indexes, Place
 from imgbuild.index.remote_wheel import Blocks
@@ -26,7 +26,7 @@ from imgbuild.wheel.tags import Tags
 
 
 def refuse(query: Query) -> None:
-    """WorldImpossible if no base has the Python that is asked for."""
+    """NoSolution if no base has the Python that is asked for."""
     ask, matrix, arch = query.ask, query.matrix, query.arch
     store, http = query.context.store, query.context.http
     bases = {name: base.python for name, base in matrix.bases.items()}
@@ -60,7 +60,7 @@ def refuse(query: Query) -> None:
     demands = [conflict.demand(wish.package, wish.spec) for wish in ask.wishes]
     packages = f", with {', '.join(near)}" if near else ""
     message = f"no solution on {arch}"
-    raise WorldImpossible(
+    raise NoSolution(
         message,
         reasons=tuple(reasons[: conflict.STEPS]),
         nearest=(

@@ -37,7 +37,7 @@ def smoke_sif(
     with store.scratch() as scratch:
         image = scratch / "image.sif"
         with console.step(f"making a SIF of {layout.path.name}"):
-            convert.convert(layout, arch, image, convert.Options())
+            convert.convert(layout, arch, image, convert.ConvertOptions())
         for made in smoke_file(lock, image, arch, tiers, store=store, how=how):
             yield run.of_image(layout.image(arch), made)
 

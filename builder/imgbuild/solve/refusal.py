@@ -1,7 +1,7 @@
 """Why a world is impossible: a short chain of reasons with evidence, and what is nearest.
 
 Comes in: a target, the catalogue of what it may use, and the resolver's own words. Goes out: the
-reasons of a `WorldImpossible`.
+reasons of a `NoSolution`.
 """
 
 from __future__ import annotations

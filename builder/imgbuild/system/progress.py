@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-SHOWN = 12  # steps that run at once, more are counted
+SHOWN = 12  # running steps; more are only counted
 REFRESH = 8  # times a second
-TOLD_FROM = 0.05  # seconds; what takes less was there already
+REPORTED_FROM = 0.05  # seconds; shorter steps were cached
 
 
 class _Step:
-    """One step while it runs."""
+    """One running step."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,28 +33,33 @@ class _Step:
 
     @property
     def seconds(self) -> float:
-        """How long it has run."""
+        """The seconds since its start."""
         return time.monotonic() - self.started
 
 
 class Steps:
-    """A tree of steps under `title`; a context. `say` writes a line where there is no terminal."""
+    """A tree of steps under `title`, as a context manager.
 
-    def __init__(self, title: str, say: Callable[[str], None], talk: Rich | None) -> None:
+    `terminal` shows it; without one, `print_line` is called for each finished step.
+    """
+
+    def __init__(
+        self, title: str, print_line: Callable[[str], None], terminal: Rich | None
+    ) -> None:
         self._title = title
-        self._say = say
-        self._talk = talk
+        self._print_line = print_line
+        self._terminal = terminal
         self._live: Live | None = None
         self._running: dict[str, _Step] = {}
         self._done: set[str] = set()
         self._cached: set[str] = set()
 
     def __enter__(self) -> Self:
-        if self._talk is not None:
+        if self._terminal is not None:
             from rich.live import Live
 
             self._live = Live(
-                console=self._talk,
+                console=self._terminal,
                 get_renderable=self._tree,
                 refresh_per_second=REFRESH,
                 transient=True,
@@ -67,7 +72,7 @@ class Steps:
             self._live.stop()
 
     def begin(self, key: str, name: str) -> None:
-        """A step has started; one that runs already keeps its clock."""
+        """Report that a step has started; no change if it runs already."""
         if key not in self._running:
             self._running[key] = _Step(name)
 
@@ -77,19 +82,19 @@ class Steps:
             step.done, step.total = done, total
 
     def end(self, key: str, name: str, *, cached: bool) -> None:
-        """A step is done, or was not needed because its result was kept."""
+        """Report that a step is done; `cached` if it was skipped because its result was cached."""
         step = self._running.pop(key, None)
         self._done.add(key)
         if cached:
             self._cached.add(key)
-        if self._live is None and step is not None and step.seconds > TOLD_FROM:
-            self._say(f"  {name}: {step.seconds:.1f} s")
+        if self._live is None and step is not None and step.seconds > REPORTED_FROM:
+            self._print_line(f"  {name}: {step.seconds:.1f} s")
 
     def _tree(self) -> RenderableType:
         from rich.markup import escape
         from rich.tree import Tree
 
-        kept = f", {len(self._cached)} of them kept from before" if self._cached else ""
+        kept = f", {len(self._cached)} of them cached" if self._cached else ""
         tree = Tree(f"{escape(self._title)}: {len(self._done)} steps done{kept}")
         running = list(self._running.values())
         for step in running[:SHOWN]:

@@ -17,7 +17,7 @@ from imgbuild.lock.lock import Lock
 from imgbuild.oci.documents import Configuration, Descriptor, Manifest
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import plan
-from imgbuild.plan.seal import Document, Seal, SealedLayer
+from imgbuild.plan.seal import ImageDocuments, Seal, SealedLayer
 from imgbuild.system import threads
 from imgbuild.system.console import console
 from imgbuild.system.threads import Stop
@@ -34,7 +34,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
     target: str
     digest: Digest
-    documents: dict[Arch, Document]
+    documents: dict[Arch, ImageDocuments]
     layers: dict[Arch, tuple[SealedLayer, ...]]
 
     def manifest(self, arch: Arch) -> Digest:
@@ -123,7 +123,7 @@ def _picture(place: Place, descriptor: Descriptor) -> Picture:
     return Picture(arch=arch, descriptor=descriptor, manifest=manifest, config=config)
 
 
-def _document(picture: Picture, due: Expected) -> Document:
+def _document(picture: Picture, due: Expected) -> ImageDocuments:
     if picture.arch not in due.documents:
         message = f"{due.target} is not locked for {picture.arch}"
         raise Failed(message)

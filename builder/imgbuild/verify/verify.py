@@ -15,7 +15,7 @@ from imgbuild.attest.sbom import cyclonedx, spdx
 from imgbuild.attest.signing import statements, stored
 from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.stored import Beside
-from imgbuild.errors import FetchFailed, ToolMissing, WorkFailed, WorldImpossible
+from imgbuild.errors import FetchFailed, NoSolution, ToolMissing, WorkFailed
 from imgbuild.registry import artifacts
 from imgbuild.values import Arch, Digest
 from imgbuild.verify import claims, expected_lock, image
@@ -248,7 +248,7 @@ class Verification:
             raise Lacking(message)
         try:
             return self.wanted.rebuild(held, arches)
-        except (FetchFailed, ToolMissing, WorkFailed, WorldImpossible) as error:
+        except (FetchFailed, ToolMissing, WorkFailed, NoSolution) as error:
             message = f"not built: {error.message}" + (f" ({error.hint})" if error.hint else "")
             raise Lacking(message) from error
 

@@ -154,7 +154,7 @@ def test_missing_file_is_refused(world: World, name: str):
 def test_seal_of_another_lock_is_refused(world: World):
     own = of(world)
     changed = codec.encode(msgspec.structs.replace(world.lock, as_of="2025-06-21"))
-    with pytest.raises(LockStale, match=f"there/digests.json is not the seal of {TARGET}'s lock"):
+    with pytest.raises(LockStale, match=f"there/digests.json does not match the lock of {TARGET}"):
         bundle.read({**own.data, "lock.json": changed}, "there")
 
 

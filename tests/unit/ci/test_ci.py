@@ -19,7 +19,7 @@ from imgbuild.plan import seal
 from imgbuild.project import Project
 from imgbuild.registry.client import Client
 from imgbuild.sif import push as pushing
-from imgbuild.sif.convert import Made
+from imgbuild.sif.convert import ConvertedImage
 from imgbuild.smoke import result
 from imgbuild.values import Arch, digest_of
 from tests.unit.ci_world import BOTH, RUNNERS, _made, _place, _world, of, passed, told, way
@@ -193,7 +193,7 @@ def test_tags_say_what_is_published(place, tmp_path):
     file = tmp_path / "x.sif"
     file.write_bytes(b"a SIF")
     image = place.world.seal.arch[Arch.X86_64].manifest
-    sif = Made(
+    sif = ConvertedImage(
         name=TARGET, arch=Arch.X86_64, format="sif", compressor="gzip", tool="4.6", output=file,
         digest=digest_of(b"a SIF"), size=5, image=image,
     )  # fmt: skip

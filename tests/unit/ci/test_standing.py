@@ -12,7 +12,7 @@ from imgbuild.ci import nightly, results, running
 from imgbuild.ci.jobs import Job, Jobs
 from imgbuild.ci.running import Way
 from imgbuild.sif import push as pushing
-from imgbuild.sif.convert import Made
+from imgbuild.sif.convert import ConvertedImage
 from imgbuild.values import Arch, digest_of
 from tests import registries
 from tests.unit.ci_world import RUNNERS, _place, of, passed, told, way
@@ -107,7 +107,7 @@ def test_a_sif_of_another_image_is_none(place, tmp_path):
     assert running.due_steps(here, sif) == {"gate", "pull", "sif"}  # no image is on this disk
     file = tmp_path / "x.sif"
     file.write_bytes(b"a SIF")
-    made = Made(
+    made = ConvertedImage(
         name=TARGET, arch=Arch.X86_64, format="sif", compressor="gzip", tool="4.6", output=file,
         digest=digest_of(b"a SIF"), size=5, image=place.world.seal.arch[Arch.X86_64].manifest,
     )  # fmt: skip

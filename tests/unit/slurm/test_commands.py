@@ -298,7 +298,7 @@ def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatc
     command = Command(monkeypatch, capsys)
     done = command("slurm", TARGET, "--sif", str(sif), "--", "true")
     assert done.status == 0
-    assert "some.sif is no SIF for x86_64 or arm64" in done.stderr
+    assert "some.sif is not a SIF for x86_64 or arm64" in done.stderr
 
     objects = [container.Object(kind=container.JSON, name=files.CONFIG_OBJECT, data=b"{}")]
     sif.write_bytes(bytes(container.file_system_at(objects) + 4096))
