@@ -13,7 +13,7 @@ import pytest
 from imgbuild.cache.download import Http, Refused, Want, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.lock.resolution import Locked
-from tests import downloads
+from tests.support import downloads
 
 pytestmark = pytest.mark.network
 

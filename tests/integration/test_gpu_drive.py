@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests import carrying
+from tests.support import carrying
 
 pytestmark = pytest.mark.engine
 

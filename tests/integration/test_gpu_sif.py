@@ -12,8 +12,8 @@ from imgbuild.lock import lock
 from imgbuild.oci import layout
 from imgbuild.sif import convert
 from imgbuild.values import Arch
-from tests import carrying, needs
-from tests.carrying import REPOSITORY, places, tool
+from tests.support import carrying, needs
+from tests.support.carrying import REPOSITORY, places, tool
 
 pytestmark = [pytest.mark.engine, pytest.mark.apptainer, pytest.mark.timeout(600)]
 

@@ -15,8 +15,8 @@ import pytest
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.unpack import unpack
 from imgbuild.values import Arch
-from tests import carrying, needs, smallworld
-from tests.carrying import REPOSITORY, places, tool
+from tests.support import carrying, needs, smoke_environment
+from tests.support.carrying import REPOSITORY, places, tool
 
 pytestmark = pytest.mark.engine
 LOAD = 2_000_000
@@ -163,7 +163,7 @@ def test_an_earlier_report_is_not_taken_for_this_runs(place, packed, root, tmp_p
 def test_a_fresh_run_sees_nothing_of_earlier_ones(place, packed, root):
     """As in a new container: /tmp and the home are empty, too."""
     out = place / "alone"
-    home = root / smallworld.USER.home.lstrip("/")
+    home = root / smoke_environment.USER.home.lstrip("/")
     home.mkdir(parents=True, exist_ok=True)
     for folder in (home, root / "tmp"):
         (folder / "left").write_text("of an earlier run")
@@ -196,7 +196,7 @@ def test_fresh_caches_are_empty_and_may_be_given_kernels(place, packed, root):
     done = tool("gpu_proof.py", *words, later, *asked, "--kernels", out / "cache")
     assert done.returncode == 0, done.stdout + done.stderr
     given = later / kernel.relative_to(out)
-    assert (given.stat().st_uid, given.stat().st_mtime) == (smallworld.USER.uid, 1e9)
+    assert (given.stat().st_uid, given.stat().st_mtime) == (smoke_environment.USER.uid, 1e9)
     told_ = [json.loads((each / "machine.json").read_text())["caches"] for each in (out, later)]
     assert told_ == ["nothing", "FlashInfer's kernels"]
     refused = tool("gpu_proof.py", *words, later, *asked, "--kernels", place / "loads")
@@ -223,7 +223,7 @@ def test_parts_of_an_earlier_runs_caches_are_given_to_the_next(place, packed, ro
     assert not (second / "cache/inductor").exists()
     assert (fourth / "cache/triton/KEY/x.cubin").read_bytes() == b"x"
     assert not (fourth / "cache/inductor").exists()
-    assert (third / "cache/inductor/x.py").stat().st_uid == smallworld.USER.uid
+    assert (third / "cache/inductor/x.py").stat().st_uid == smoke_environment.USER.uid
     outs = (first, second, third, fourth)
     told_ = [json.loads((out / "machine.json").read_text()) for out in outs]
     assert [machine["caches"] for machine in told_] == [

@@ -23,7 +23,7 @@ from imgbuild.pipeline import audit_lock, lock_target
 from imgbuild.report import Severity
 from imgbuild.show import status
 from imgbuild.values import Arch
-from tests.sourcecode import ROOT
+from tests.support.source_code import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.network, pytest.mark.timeout(1800)]
 

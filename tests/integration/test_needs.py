@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.sourcecode import ROOT
+from tests.support.source_code import ROOT
 
 CASES = """
 import pytest
-from tests import needs
+from tests.support import needs
 
 def test_tool():
     needs.tool("no-such-tool", "its-package")

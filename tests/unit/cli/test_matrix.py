@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from imgbuild.cli import matrix as verbs
 from imgbuild.errors import InputError, NothingSelected
 from imgbuild.matrix.schema import published
-from tests.unit.matrix_text import RIGHT
+from tests.support.matrix_text import RIGHT
 
 app = typer.Typer()
 app.command()(verbs.matrix)

@@ -13,7 +13,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.docblocks import (
+from tests.support.doc_blocks import (
     PICTURE,
     REASONS,
     ROOT,

@@ -13,7 +13,7 @@ from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.show import status
 from imgbuild.values import Arch
-from tests.sourcecode import ROOT
+from tests.support.source_code import ROOT
 
 # What a world is chosen by. All else follows: from METADATA, from the cut-off, from what the audit
 # taught (images/constraints.yaml).

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.sourcecode import module_of
+from tests.support.source_code import module_of
 
 ROOT = Path(__file__).parents[3]
 WORKS, ENDED = "works", "ended"
