@@ -1,7 +1,7 @@
 """The commands of README and docs, run as they are printed: a shell for each file and environment.
 
 A comment before each block says how it is run (tests/support/doc_blocks.py).
-tests/unit/helpers/test_docblocks.py checks that every block has one.
+tests/unit/test_docs.py checks that every block has one.
 """
 
 from __future__ import annotations

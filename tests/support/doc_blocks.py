@@ -9,7 +9,7 @@ Comes in: Markdown files. Goes out: every fenced block with its language, its pl
     <!-- not run: REASON -->               one of `REASONS`
 
 Blocks in the language `text` hold no commands and need no mark. They are checked by
-tests/unit/helpers/test_docblocks.py and run by tests/integration/test_docs.py.
+tests/unit/test_docs.py and run by tests/integration/test_docs.py.
 """
 
 from __future__ import annotations

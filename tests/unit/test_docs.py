@@ -1,4 +1,4 @@
-"""Every code block of the docs is run, or says why not; and the reader of these blocks itself."""
+"""Every code block of the docs is run by a test, or has a comment with the reason why not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import itertools
 import re
 import shlex
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
@@ -21,18 +20,15 @@ from tests.support.doc_blocks import (
     WORLDS,
     Block,
     Command,
-    Mark,
     blocks,
     commands,
     papers,
-    shows,
 )
 
 BLOCKS = [block for path in papers() for block in blocks(path)]
 MARKED = [block for block in BLOCKS if block.language != PICTURE]
-PAPER = ROOT / "docs/a.md"
-# Options that the test which a block names does not give, and what gives them: CI's Slurm has no
-# partitions and no GPUs, and the head of a Dockerfile has its commands word for word.
+# Options that the test named by a block does not use, and the file that does: CI's Slurm has no
+# partitions and no GPUs.
 OPTIONS = {
     word: ROOT / path
     for word, path in {
@@ -53,7 +49,7 @@ def names(found: list[Block]) -> list[str]:
     return [block.place for block in found]
 
 
-def test_the_papers_have_blocks() -> None:
+def test_the_docs_have_blocks() -> None:
     assert {"README.md", "CONTRIBUTING.md", "cli.md"} <= {block.path.name for block in MARKED}
     assert {"run", "run by", "not run"} == {block.mark.kind for block in MARKED if block.mark}
 
@@ -62,20 +58,20 @@ def test_every_block_has_a_language() -> None:
     assert names([block for block in BLOCKS if not block.language]) == []
 
 
-def test_every_block_is_run_or_says_why_not() -> None:
+def test_every_block_is_run_or_has_a_reason() -> None:
     assert names([block for block in MARKED if block.mark is None]) == []
 
 
-def test_pictures_hide_no_commands() -> None:
+def test_text_blocks_contain_no_commands() -> None:
     pictures = [block for block in BLOCKS if block.language == PICTURE]
     assert names([block for block in pictures if re.search(r"(?m)^\s*\$ ", block.text)]) == []
 
 
 @pytest.mark.parametrize("block", MARKED, ids=[block.place for block in MARKED])
-def test_a_mark_is_one_that_is_known(block: Block) -> None:
+def test_marks_are_valid(block: Block) -> None:
     mark = block.mark
     if mark is None:
-        return  # told above
+        return  # test_every_block_is_run_or_has_a_reason reports it
     if mark.kind == "not run":
         assert mark.said in REASONS
     elif mark.kind == "run by":
@@ -93,7 +89,7 @@ ELSEWHERE = [
 ]
 
 
-def test_what_runs_a_block_elsewhere_knows_its_programs() -> None:
+def test_a_named_test_contains_the_programs_of_the_block() -> None:
     """The file that is named has each program, script and target of make that the block has."""
     strange = [
         f"{block.place}: {item.words}"
@@ -111,7 +107,7 @@ def _known_by(command: Command) -> str:
     return re.escape(Path(named).stem)
 
 
-def test_what_runs_imgbuild_elsewhere_gives_its_verb_and_options() -> None:
+def test_a_named_test_contains_the_verb_and_options_of_the_block() -> None:
     """As words of a call, in the test or what it imports; an option may have a test of its own."""
     asked = [(block, item, ROOT / path) for block, item, path in ELSEWHERE if _asked(item)]
     strange = [
@@ -151,7 +147,7 @@ def _given(path: Path) -> frozenset[str]:
 
 
 def _imported(tree: ast.Module) -> list[Path]:
-    """The helpers that a test imports, as `from tests import NAME` or `from tests.NAME import`."""
+    """The helpers that a test imports."""
     names = [
         [f"{node.module}.{alias.name}" for alias in node.names] + [node.module]
         for node in tree.body
@@ -161,17 +157,7 @@ def _imported(tree: ast.Module) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-def test_words_are_those_of_calls(tmp_path: Path) -> None:
-    path = tmp_path / "test_it.py"
-    path.write_text('"""--a"""\nrun("--b", "--c=1 --d")  # --e\ndef f():\n    """--f"""\n')
-    assert _given(path) == {"--b", "--c", "--d", "1"}
-    assert _asked(typed("$ imgbuild run x --a=1 --b 2 -- c --d  # --e\n")[0]) == [
-        "run", "--a", "--b",
-    ]  # fmt: skip
-    assert _asked(typed("$ docker run --rm x\n")[0]) == []
-
-
-def test_what_is_run_has_no_holes() -> None:
+def test_blocks_that_run_have_no_placeholders() -> None:
     holes = [
         f"{block.place}: {item.words}"
         for block in MARKED
@@ -182,130 +168,7 @@ def test_what_is_run_has_no_holes() -> None:
     assert holes == []
 
 
-def read(text: str) -> list[Block]:
-    return blocks(PAPER, dedent(text))
-
-
-def test_a_mark_belongs_to_the_block_below_it() -> None:
-    found = read(
-        """\
-        <!-- run: small -->
-        ```console
-        $ true
-        ```
-
-        ```console
-        $ false
-        ```
-
-        <!-- not run: needs a GPU -->
-
-        ```bash
-        one
-        ```
-
-        1. <!-- run by: .ci/run -->
-           ```console
-           $ two
-           ```
-
-        <!-- run: small, writes a/ci.yaml -->
-        ```yaml
-        version: 1
-        ```
-
-        <!-- run: small -->
-        and not this
-        ```yaml
-        ```
-
-        <!-- a comment -->
-        ```yaml
-        ```
-
-            indented
-        """
-    )
-    assert [block.mark for block in found] == [
-        Mark("run", "small", "small"),
-        None,
-        Mark("not run", "needs a GPU"),
-        Mark("run by", ".ci/run"),
-        Mark("run", "small, writes a/ci.yaml", "small", "writes", "a/ci.yaml"),
-        None,
-        None,
-        None,
-    ]
-    assert [block.line for block in found][:3] == [2, 6, 12]
-    assert found[-1].language == ""
-
-
-def typed(text: str, language: str = "console") -> list[Command]:
-    return commands(Block(PAPER, 10, language, dedent(text), None))
-
-
-def test_commands_go_on_after_a_backslash_and_within_quotes() -> None:
-    found = typed(
-        """\
-        $ one --a \\
-            --b   # it's a comment
-        said
-        $ two 'a quote
-            goes on' "and $(this)"
-        $ three
-        a line
-          another
-        """
-    )
-    assert found == [
-        Command(11, "one --a \\\n    --b   # it's a comment", ("said",)),
-        Command(14, "two 'a quote\n    goes on' \"and $(this)\"", ()),
-        Command(16, "three", ("a line", "  another")),
-    ]
-
-
-def test_a_block_begins_with_a_command() -> None:
-    with pytest.raises(ValueError, match=r"docs/a\.md:10: begins with no command: said"):
-        typed("said\n$ one\n")
-
-
-def test_other_scripts_are_one_command() -> None:
-    assert typed("a\nb\n", "bash") == [Command(11, "a\nb\n", ())]
-    assert typed("print(1)\n", "python")[0].words == "python - <<'PYTHON'\nprint(1)\nPYTHON"
-
-
-@pytest.mark.parametrize(
-    ("expected", "printed", "shown"),
-    [
-        (("a", "b"), "a\nb\n", True),
-        (("a", "b"), "a  \nb", True),
-        (("a", "b"), "a\n", False),
-        (("a",), "a\nb\n", False),
-        (("a … c",), "a long c\n", True),
-        (("a … c",), "a\nc\n", False),
-        (("a", "…", "c"), "a\nb\nb\nc\n", True),
-        (("a", "…", "c"), "a\nc\n", True),
-        (("a", "…"), "a\n", True),
-        (("…", "c"), "a\nb\n", False),
-        (("a.c",), "abc\n", False),
-    ],
-)
-def test_output_is_compared(expected: tuple[str, ...], printed: str, *, shown: bool) -> None:
-    assert shows(expected, printed, whole=True) is shown
-
-
-def test_talk_may_stand_around_an_error() -> None:
-    assert shows(("error: a", "hint: b"), "talk\nerror: a\nhint: b\nmore\n", whole=False)
-    assert not shows(("error: a",), "an error: a\n", whole=False)
-    assert Command(1, "x", ("error: a",)).fails
-    assert not Command(1, "x", ("an error: a",)).fails
-
-
-def test_places_are_below_the_repository() -> None:
-    assert all(Path(block.place.rpartition(":")[0]).suffix == ".md" for block in BLOCKS)
-
-
-def test_the_table_of_sizes_is_that_of_the_seals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_sizes_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock that is made anew moves sums, too: tools/sharing.py says the lines."""
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     sharing = importlib.import_module("sharing")
