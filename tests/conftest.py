@@ -2,7 +2,7 @@
 
 - `tests/unit`: no process, no network but this machine's own, a cache of its own, 60 seconds.
 - anything else is free; `network` and `disk` marks are checked here, before the test starts, and
-  engines by the test itself, through `tests.needs`.
+  engines by the test itself, through `tests.support.needs`.
 - several processes share the work (`make test`): a file of integration tests stays with one of
   them, and so do all tests that need room for a whole image, which are the first to start. Files
   with a test that asks for much time come next, so that no process ends long before another.
@@ -19,7 +19,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests import needs, turns
+from tests.support import needs, schedule
 
 # No test is judged by its time: another process may keep the machine busy.
 hypothesis.settings.register_profile("imgbuild", deadline=None)
@@ -103,8 +103,8 @@ def pytest_report_header() -> str | None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> turns.Turns:
-    return turns.Turns(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> schedule.Turns:
+    return schedule.Turns(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -125,8 +125,8 @@ def _turn(item: pytest.Item) -> tuple[bool, bool, float]:
     """When its turn comes: after unit tests, whole images first, then what takes long."""
     if not item.path.is_relative_to(INTEGRATION):
         return False, False, 0
-    path = item.path.relative_to(turns.ROOT).as_posix()
-    return True, turns.room(path) < turns.WHOLE_IMAGE, -turns.patience(path)
+    path = item.path.relative_to(schedule.ROOT).as_posix()
+    return True, schedule.room(path) < schedule.WHOLE_IMAGE, -schedule.patience(path)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

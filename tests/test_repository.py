@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import needs
 from tests.layers import ALLOWED, CALLERS, HEAVY, IMPORTERS, LEVELS, PRINTERS, ROOT_MODULES
-from tests.sourcecode import ROOT, calls, imports, modules, own_imports, tracked
+from tests.support import needs
+from tests.support.source_code import ROOT, calls, imports, modules, own_imports, tracked
 
 FILE_LINES = 400
 FUNCTION_LINES = 60

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from imgbuild.oci import layout
-from tests import dockerworld, needs
-from tests.smallproject import TARGET, Project
+from tests.support import dockerfile_project, needs
+from tests.support.sample_project import TARGET, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 BUILDERS = ("docker", "podman", "buildah")
@@ -30,7 +30,7 @@ FORGET = 'description~="venv-|exec /bin/sh"'  # the steps that install, in what 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    with dockerworld.project(tmp_path_factory.mktemp("builders")) as made:
+    with dockerfile_project.project(tmp_path_factory.mktemp("builders")) as made:
         made.run("render", TARGET)
         yield made
 

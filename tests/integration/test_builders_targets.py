@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.oci import layout
-from tests import needs
+from tests.support import needs
 
 ROOT = Path(__file__).parents[2]
 TARGETS = ("cu124-vllm", "cu130-vllm")

@@ -19,8 +19,8 @@ from imgbuild.errors import InputError
 from imgbuild.oci import layout
 from imgbuild.precompile import bytecode
 from imgbuild.values import Arch, sha256
-from tests import dockerworld, needs, smallworld
-from tests.smallproject import TARGET, Project
+from tests.support import dockerfile_project, needs, smoke_environment
+from tests.support.sample_project import TARGET, Project
 
 VERB = ("precompile", "bytecode")
 
@@ -41,7 +41,7 @@ for module in (helper, json, thewheel):
 def _world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, dict[str, Any]]]:
     """A project with a target and its variant, both built, and what was said of the wheel."""
     needs.user_namespaces()
-    with dockerworld.project(tmp_path_factory.mktemp("bytecode") / "project") as project:
+    with dockerfile_project.project(tmp_path_factory.mktemp("bytecode") / "project") as project:
         project.run("build", TARGET)
         done = project.run(*VERB, TARGET, "--json")
         assert f"{TARGET}: compiling" in done.stderr
@@ -197,10 +197,13 @@ def test_what_does_not_compile_is_left_out_and_said(tmp_path):
     template, old = b"import {{ name }}\n", b"print 'hello'\n"
     files = {"gamma/__init__.py": b"", "gamma/template.py": template, "gamma/old.py": old}
     wheels = [
-        *smallworld.good(tmp_path / "wheels"),
-        smallworld.make_wheel(tmp_path / "wheels", "gamma", "1.0", files),
+        *smoke_environment.good(tmp_path / "wheels"),
+        smoke_environment.make_wheel(tmp_path / "wheels", "gamma", "1.0", files),
     ]
-    built, lock = smallworld.make_layout(tmp_path, wheels), smallworld.make_lock_of(wheels)
+    built, lock = (
+        smoke_environment.make_layout(tmp_path, wheels),
+        smoke_environment.make_lock_of(wheels),
+    )
     store, out = Store.open(tmp_path / "cache"), tmp_path / "out"
     made = bytecode.compile_twice(lock, built, Arch.X86_64, [], store=store, out=out)
     left = {each.path: each.reason for each in made.left_out}

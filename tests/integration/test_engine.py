@@ -16,7 +16,7 @@ from imgbuild.errors import ToolMissing
 from imgbuild.oci import layout
 from imgbuild.system import process
 from imgbuild.values import Arch
-from tests import images, needs
+from tests.support import images, needs
 
 pytestmark = pytest.mark.engine
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import dockerworld, needs
-from tests.smallproject import TARGET, Project
+from tests.support import dockerfile_project, needs
+from tests.support.sample_project import TARGET, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 OWN = "ours"
@@ -21,7 +21,7 @@ def ours(tmp_path: Path) -> Iterator[Project]:
 
     What is published has a package that was built from its sdist.
     """
-    with dockerworld.project(tmp_path / "published", sdist=True) as published:
+    with dockerfile_project.project(tmp_path / "published", sdist=True) as published:
         folder = tmp_path / OWN
         folder.mkdir()
         (folder / "train.sh").write_text("#!/bin/sh\njq --version\n")

@@ -18,10 +18,10 @@ from imgbuild.cache.store import Store
 from imgbuild.oci import layout
 from imgbuild.oci.unpack import unpack
 from imgbuild.values import Arch, sha256
-from tests import images, samples, smallproject
-from tests.localindex import LocalIndex, wheel_bytes
-from tests.servers import Site, serve
-from tests.smallproject import Project
+from tests.support import images, sample_project, samples
+from tests.support.local_index import LocalIndex, wheel_bytes
+from tests.support.sample_project import Project
+from tests.support.servers import Site, serve
 
 TOOLKIT_126 = ('nvidia-cublas-cu12==12.6.4.1.*; extra == "all"',)
 TOOLKIT_130 = ('nvidia-cublas==13.1.0.3.*; extra == "all"',)
@@ -96,7 +96,7 @@ COMMON = "summary: a small world\n    base: below\n    as_of: 2026-01-01"
 
 def public() -> LocalIndex:
     """The default index: torch with CUDA for x86_64 alone, and what belongs to it."""
-    made = smallproject.index()
+    made = sample_project.index()
     made.wheel("cuda-toolkit", "12.6.3", TOOLKIT_126)
     made.wheel("cuda-toolkit", "13.0.2", TOOLKIT_130)
     made.wheel("nvidia-cublas-cu12", "12.6.4.1")
@@ -179,7 +179,7 @@ def project(net: Net, tmp_path: Path) -> Project:
     layout.write(tmp_path / "base", {arch: images.picture([made], arch) for arch in Arch}, "base")
     base = {
         "kind": "registry",
-        "image": smallproject.serve_image(net.default, tmp_path / "base", "base"),
+        "image": sample_project.serve_image(net.default, tmp_path / "base", "base"),
         "python": "3.11",
         "glibc": "2.36",
         "interpreter": "/usr/bin/python3.11",

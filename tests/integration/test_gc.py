@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from imgbuild.oci import layout
-from tests import images, needs, ownregistry, smallproject
 from tests.integration.test_history import git
 from tests.integration.test_mirror import BOTH, base
-from tests.ownregistry import OwnRegistry
-from tests.servers import Site, serve
-from tests.smallproject import TARGET, Project
+from tests.support import docker_registry, images, needs, sample_project
+from tests.support.docker_registry import OwnRegistry
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
 
 pytestmark = pytest.mark.engine
 DAYS = ("20260101", "20260201")
@@ -68,7 +68,7 @@ def skopeo(verb: str, *arguments: str) -> str:
 
 def collect(registry: OwnRegistry) -> None:
     """The registry's own garbage collection, which wants nobody to push meanwhile."""
-    command = [ownregistry.program(), "garbage-collect", str(registry.folder / "config.yml")]
+    command = [docker_registry.program(), "garbage-collect", str(registry.folder / "config.yml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -79,8 +79,8 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("gc")
     with (
         pytest.MonkeyPatch.context() as patch,
-        ownregistry.serve(folder / "registry") as registry,
-        serve(Site(files=smallproject.index().site_files())) as site,
+        docker_registry.serve(folder / "registry") as registry,
+        serve(Site(files=sample_project.index().site_files())) as site,
     ):
         patch.setenv("GIT_CEILING_DIRECTORIES", str(folder))
         project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
@@ -105,7 +105,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.fixture
 def world(pushed: World, tmp_path: Path) -> Iterator[World]:
     """The same in a registry of the test's own."""
-    with ownregistry.serve(tmp_path / "registry") as registry:
+    with docker_registry.serve(tmp_path / "registry") as registry:
         shutil.copytree(pushed.registry.storage, registry.storage)
         yield World(pushed.project, registry, pushed.digests)
 

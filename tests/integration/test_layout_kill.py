@@ -10,7 +10,7 @@ from pathlib import Path
 
 from imgbuild.oci import layout
 from imgbuild.values import Arch
-from tests import images
+from tests.support import images
 
 WRITER = """
 import sys

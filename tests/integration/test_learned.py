@@ -21,10 +21,10 @@ from imgbuild.matrix.model import Wanted
 from imgbuild.solve import solve, uv
 from imgbuild.solve.problem import Problem
 from imgbuild.values import Arch
-from tests import needs, samples
-from tests.localindex import LocalIndex
-from tests.servers import Site, serve
-from tests.sourcecode import ROOT
+from tests.support import needs, samples
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site, serve
+from tests.support.source_code import ROOT
 
 WANTED = Wanted(reason="for the test")
 PINS = {"torch": "2.6.0", "vllm": "0.8.5"}

@@ -30,8 +30,8 @@ from imgbuild.plan import current
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import plan
 from imgbuild.values import Arch, digest_of, sha256
-from tests import damaged, downloads, needs, ordinary, ownregistry, squashed
-from tests.ownregistry import OwnRegistry
+from tests.support import damaged, docker_registry, downloads, needs, ordinary, squashed
+from tests.support.docker_registry import OwnRegistry
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"
@@ -293,7 +293,7 @@ def test_another_user_with_another_surrounding_gets_the_same_digest(user_folder,
 def registry(tmp_path_factory):
     """A registry of this file's own, to which the image is pushed once; what the push answered."""
     needs.disk(5)
-    with ownregistry.serve(tmp_path_factory.mktemp("registry") / "own") as running:
+    with docker_registry.serve(tmp_path_factory.mktemp("registry") / "own") as running:
         yield running, push(running)
 
 

@@ -19,10 +19,10 @@ import pytest
 from imgbuild.assemble.mirror_items import ARTIFACT
 from imgbuild.oci import layout
 from imgbuild.values import Arch
-from tests import images, needs, ownregistry, smallproject
-from tests.ownregistry import OwnRegistry
-from tests.servers import Site, serve
-from tests.smallproject import TARGET, Project
+from tests.support import docker_registry, images, needs, sample_project
+from tests.support.docker_registry import OwnRegistry
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
 
 MIRROR = ("registry", "mirror")
 
@@ -69,15 +69,15 @@ def base(folder: Path, site: Site) -> str:
     made = [images.layer(folder / "blobs", members)]
     pictures = {arch: images.picture(made, arch) for arch in Arch}
     layout.write(folder / "base", pictures, "base")
-    return smallproject.serve_image(site, folder / "base", "upstream/base")
+    return sample_project.serve_image(site, folder / "base", "upstream/base")
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("mirror")
     with (
-        ownregistry.serve(folder / "registry") as registry,
-        serve(Site(files=smallproject.index().site_files())) as site,
+        docker_registry.serve(folder / "registry") as registry,
+        serve(Site(files=sample_project.index().site_files())) as site,
     ):
         project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
         below = {"kind": "registry", "image": base(folder, site), "python": "3.11",
@@ -98,7 +98,7 @@ def alone(world: World, project: Project, *arguments: str) -> subprocess.Complet
     needs.tool("ip", "iproute2")
     env = {
         **project.environment(),
-        "REGISTRY": ownregistry.program(),
+        "REGISTRY": docker_registry.program(),
         "CONFIGURATION": str(world.registry.folder / "config.yml"),
         "LOG": str(world.registry.folder / "log-alone"),
         "PORT": world.registry.host.rpartition(":")[2],

@@ -18,10 +18,10 @@ from imgbuild.matrix.model import Index, Wanted
 from imgbuild.solve import uv
 from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
-from tests import samples
-from tests.localindex import LocalIndex
-from tests.resolving import resolve_wheels
-from tests.servers import Site, serve
+from tests.support import samples
+from tests.support.local_index import LocalIndex
+from tests.support.resolving import resolve_wheels
+from tests.support.servers import Site, serve
 
 CUDA_TOOLKIT = [
     "nvidia-cublas-cu12==12.4.5.8.*; extra == \"all\"",

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from imgbuild.container import driver
-from tests import ciworld, needs
-from tests.ciworld import BROKEN, CAUSE, OTHER
-from tests.servers import Site, serve
-from tests.smallproject import TARGET, Project
+from tests.support import ci_repository, needs
+from tests.support.ci_repository import BROKEN, CAUSE, OTHER
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 SMOKE = ("--tier", "static", "--through", "root", "--timeout-factor", "4", "--json")
@@ -23,8 +23,8 @@ SMOKE = ("--tier", "static", "--through", "root", "--timeout-factor", "4", "--js
 def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     needs.user_namespaces()
     folder = tmp_path_factory.mktemp("proofs")
-    with serve(Site(files=ciworld.index().site_files())) as site:
-        project = ciworld.make(folder / "project", site.url("simple"))
+    with serve(Site(files=ci_repository.index().site_files())) as site:
+        project = ci_repository.make(folder / "project", site.url("simple"))
         project.run("build", "--all")
         yield project
 

@@ -24,7 +24,7 @@ from imgbuild.resolve.request import Ask
 from imgbuild.resolve.suggest import UNREAD
 from imgbuild.solve.problem import Problem
 from imgbuild.values import Arch
-from tests.sourcecode import ROOT
+from tests.support.source_code import ROOT
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(1800)]
 

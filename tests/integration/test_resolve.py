@@ -19,9 +19,9 @@ from imgbuild.solve.build_root import host_root
 from imgbuild.solve.problem import Problem
 from imgbuild.solve.sdists import host_arch
 from imgbuild.values import Arch
-from tests import needs
-from tests.resolving import resolve_wheels
-from tests.sourcecode import ROOT
+from tests.support import needs
+from tests.support.resolving import resolve_wheels
+from tests.support.source_code import ROOT
 
 pytestmark = pytest.mark.network
 

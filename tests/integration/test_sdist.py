@@ -22,11 +22,11 @@ from imgbuild.report import Severity
 from imgbuild.solve.build_root import host_root
 from imgbuild.solve.sdists import host_arch, make
 from imgbuild.values import sha256
-from tests import needs, samples
-from tests.localindex import LocalIndex, sdist_bytes
-from tests.resolving import resolve_wheels
-from tests.servers import Site, serve
-from tests.sourcecode import ROOT
+from tests.support import needs, samples
+from tests.support.local_index import LocalIndex, sdist_bytes
+from tests.support.resolving import resolve_wheels
+from tests.support.servers import Site, serve
+from tests.support.source_code import ROOT
 
 pytestmark = [pytest.mark.network, pytest.mark.engine]
 REASON = "because the test says so"

@@ -20,7 +20,7 @@ from imgbuild import codec
 from imgbuild.oci import documents, layout
 from imgbuild.sif import convert, files, image
 from imgbuild.values import Arch, sha256
-from tests import needs, squashed
+from tests.support import needs, squashed
 from tests.unit.sif.test_flat import info, members
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]

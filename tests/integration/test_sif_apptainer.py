@@ -20,7 +20,7 @@ from imgbuild.registry.client import Client
 from imgbuild.registry.reference import parse, parse_repository
 from imgbuild.sif import convert, files
 from imgbuild.values import Arch, sha256
-from tests import needs, ordinary, ownregistry, smallworld, squashed
+from tests.support import docker_registry, needs, ordinary, smoke_environment, squashed
 
 pytestmark = [pytest.mark.engine, pytest.mark.apptainer, pytest.mark.timeout(600)]
 ARCH = Arch.X86_64
@@ -32,7 +32,7 @@ SMOKE = Path(__file__).parents[2] / "smoke_tests"
 def _world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     (folder / "wheels").mkdir()
-    return smallworld.make_layout(folder, smallworld.good(folder / "wheels"))
+    return smoke_environment.make_layout(folder, smoke_environment.good(folder / "wheels"))
 
 
 @pytest.fixture(scope="module", name="sif")
@@ -216,7 +216,7 @@ def _without_owners(found: dict[str, squashed.Facts]) -> dict[str, tuple[object,
 
 
 def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(world, tmp_path):
-    with ownregistry.serve(tmp_path / "registry") as registry:
+    with docker_registry.serve(tmp_path / "registry") as registry:
         place = f"{registry.host}/team/small"
         command = [sys.executable, "-m", "imgbuild", "sif", world.path, "--output",
                    tmp_path / "small.sif", "--push", place, "--json"]  # fmt: skip

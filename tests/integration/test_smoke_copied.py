@@ -13,7 +13,7 @@ import pytest
 from imgbuild import codec
 from imgbuild.oci import layout as layouts
 from imgbuild.values import Arch
-from tests import needs, smallworld
+from tests.support import needs, smoke_environment
 
 ROOT = Path(__file__).parents[2]
 PACKAGED = ("builder", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml")
@@ -38,9 +38,9 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["wheel", "--constraint", constraints, "--wheel-dir", folder / "wheels", source]
     subprocess.run([*pip, *map(str, words)], check=True)
     (base / "made").mkdir()
-    wheels = smallworld.good(base / "made")
-    smallworld.make_layout(base, wheels).path.rename(folder / "layout")
-    codec.write(folder / "lock.json", smallworld.make_lock_of(wheels))
+    wheels = smoke_environment.good(base / "made")
+    smoke_environment.make_layout(base, wheels).path.rename(folder / "layout")
+    codec.write(folder / "lock.json", smoke_environment.make_lock_of(wheels))
     shutil.rmtree(source)
     return folder
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.lock import lock as locks
-from tests import damaged, needs
+from tests.support import damaged, needs
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu130-trl"

@@ -18,9 +18,9 @@ from imgbuild.publish.push_plan import PushPlan
 from imgbuild.registry import artifacts
 from imgbuild.registry.client import Client
 from imgbuild.values import Arch
-from tests.unit import registry_project
-from tests.unit.cli_project import TARGET, Command, json_of
-from tests.unit.registry_project import BOTH, NAME, Place
+from tests.support import registry_project
+from tests.support.inprocess_project import TARGET, Command, json_of
+from tests.support.registry_project import BOTH, NAME, Place
 
 BILLS = {cyclonedx.MEDIA_TYPE, spdx.MEDIA_TYPE}
 ABOUT = {provenance.MEDIA_TYPE, bundle.ARTIFACT_TYPE}

@@ -22,8 +22,8 @@ from imgbuild.sif import push as pushing
 from imgbuild.sif.convert import ConvertedImage
 from imgbuild.smoke import result
 from imgbuild.values import Arch, digest_of
-from tests.unit.ci_world import BOTH, RUNNERS, _made, _place, _world, of, passed, told, way
-from tests.unit.cli_project import TARGET, UNLOCKED, World
+from tests.support.ci_jobs_sample import BOTH, RUNNERS, _made, _place, _world, of, passed, told, way
+from tests.support.inprocess_project import TARGET, UNLOCKED, World
 
 __all__ = ["_made", "_place", "_world"]  # fixtures
 

@@ -14,10 +14,10 @@ from imgbuild.ci.running import Way
 from imgbuild.sif import push as pushing
 from imgbuild.sif.convert import ConvertedImage
 from imgbuild.values import Arch, digest_of
-from tests import registries
-from tests.unit.ci_world import RUNNERS, _place, of, passed, told, way
-from tests.unit.cli_project import TARGET, Command
-from tests.unit.registry_project import Place
+from tests.support import memory_registry
+from tests.support.ci_jobs_sample import RUNNERS, _place, of, passed, told, way
+from tests.support.inprocess_project import TARGET, Command
+from tests.support.registry_project import Place
 
 __all__ = ["_place"]  # a fixture
 LOOKS = {"check", "size"}
@@ -158,7 +158,7 @@ def test_what_is_to_be_done_has_no_result_until_it_is(place, tmp_path):
 def _command(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    registries.alone(monkeypatch, place.world.folder)
+    memory_registry.alone(monkeypatch, place.world.folder)
     return Command(monkeypatch, capsys)
 
 

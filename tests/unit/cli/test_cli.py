@@ -18,8 +18,8 @@ from imgbuild.oci import layout
 from imgbuild.pipeline import targets
 from imgbuild.values import Arch
 from tests.layers import HEAVY
-from tests.unit import cli_project
-from tests.unit.cli_project import TARGET, UNLOCKED, Command, World
+from tests.support import inprocess_project
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, World
 
 BUILD = ("build", "--offline", "--jobs", "1")
 OTHER = "sha256:" + "0" * 64
@@ -37,7 +37,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    return cli_project.make(folder)
+    return inprocess_project.make(folder)
 
 
 def error(imgbuild: Command, arguments: Sequence[str], status: int, *told: str) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def test_offline_with_missing_inputs(imgbuild: Command, world: World) -> None:
 
 
 def test_a_damaged_wheel_in_the_cache(imgbuild: Command, world: World) -> None:
-    cli_project.damage(world, "trl")
+    inprocess_project.damage(world, "trl")
     done = imgbuild(*BUILD, TARGET)
     assert done.status == 9, done.stderr
     assert done.stdout == ""
@@ -219,7 +219,7 @@ def test_a_damaged_wheel_in_the_cache(imgbuild: Command, world: World) -> None:
 
 
 def test_a_layer_that_is_not_as_it_was_recorded(imgbuild: Command, world: World) -> None:
-    cli_project.reseal(world, OTHER)
+    inprocess_project.reseal(world, OTHER)
     told = error(imgbuild, [*BUILD, TARGET], 9, "layer trl", OTHER)
     assert told["error"] == "IntegrityError"
     assert not (world.folder / "build").exists()

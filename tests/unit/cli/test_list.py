@@ -13,7 +13,7 @@ from imgbuild.cli import list as listing
 from imgbuild.cli import schema
 from imgbuild.errors import InputError, NothingSelected
 from imgbuild.matrix.schema import published
-from tests.unit.matrix_text import RIGHT
+from tests.support.matrix_text import RIGHT
 
 app = typer.Typer()
 app.command("list")(listing.list_targets)

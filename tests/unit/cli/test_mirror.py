@@ -14,23 +14,22 @@ from imgbuild.publish import gc_roots
 from imgbuild.registry.client import Client
 from imgbuild.show import revisions
 from imgbuild.show.revisions import Ever, Past
-from tests import registries
-from tests.registries import Registry
-from tests.registry_words import Fault
-from tests.unit import cli_project
-from tests.unit.cli_project import TARGET, Command, World, json_of
+from tests.support import inprocess_project, memory_registry
+from tests.support.inprocess_project import TARGET, Command, World, json_of
+from tests.support.memory_registry import Registry
+from tests.support.memory_registry_values import Fault
 
 PLACE = "registry.example/team/inputs"
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv(mirror.VARIABLE, raising=False)
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
-    return cli_project.make(tmp_path / "project")
+    return inprocess_project.make(tmp_path / "project")
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    with registries.serve(Registry()) as found:
+    with memory_registry.serve(Registry()) as found:
         yield found
 
 
@@ -121,9 +120,9 @@ def test_only_without_a_mirror_is_refused(world, command):
 def test_gc_of_a_host_lists_its_repositories_or_says_what_to_name(world, command, registry, past):
     client = Client()
     document = {"schemaVersion": 2, "manifests": []}
-    data = json.dumps({"mediaType": registries.INDEX, **document}).encode()
+    data = json.dumps({"mediaType": memory_registry.INDEX, **document}).encode()
     for name in ("b/x", "a/y"):
-        client.put_manifest(registry.repository(name), data, registries.INDEX, tag="theirs")
+        client.put_manifest(registry.repository(name), data, memory_registry.INDEX, tag="theirs")
     found = json_of(command("registry", "gc", registry.host, "--json"))
     assert [sweep["repository"] for sweep in found] == [
         f"{registry.host}/a/y", f"{registry.host}/b/x"

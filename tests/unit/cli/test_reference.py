@@ -12,7 +12,7 @@ import typer.main
 
 from imgbuild.cli._app import app
 from imgbuild.errors import ImgbuildError
-from tests.sourcecode import module_of
+from tests.support.source_code import module_of
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs/reference"

@@ -10,8 +10,8 @@ import pytest
 from imgbuild.cli import _resolve_lines as words
 from imgbuild.resolve.answer import Answer, Choice, Outcome, Refused
 from imgbuild.values import Arch
-from tests.unit.cli_project import Command
-from tests.unit.matrix_text import RIGHT
+from tests.support.inprocess_project import Command
+from tests.support.matrix_text import RIGHT
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from imgbuild.values import Arch, digest_of
-from tests.unit import cli_project
+from tests.support import inprocess_project
+from tests.support.inprocess_project import TARGET, Command, World, json_of
 from tests.unit.attest.sbom.test_document import valid_cyclonedx, valid_spdx
-from tests.unit.cli_project import TARGET, Command, World, json_of
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    return cli_project.make(folder)
+    return inprocess_project.make(folder)
 
 
 @pytest.fixture
@@ -51,20 +51,24 @@ def test_several_bills_go_to_a_folder_and_not_to_stdout(command: Command, world:
     from imgbuild.matrix.load import load
 
     matrix = load(world.matrix)
-    cli_project.seal_target(world.folder, matrix, cli_project.UNLOCKED, world.wheels, Arch)
+    inprocess_project.seal_target(
+        world.folder, matrix, inprocess_project.UNLOCKED, world.wheels, Arch
+    )
     told = command("show", "--sbom", "cyclonedx", "--all")
     assert (told.status, told.stdout) == (2, "")
     assert "only one SBOM can be written to stdout" in told.stderr
     assert command("show", "--sbom", "cyclonedx", "--all", "--output", "bills").status == 0
     assert sorted(path.name for path in (world.folder / "bills").iterdir()) == [
         f"{TARGET}-x86_64.cdx.json",
-        f"{cli_project.UNLOCKED}-arm64.cdx.json",
-        f"{cli_project.UNLOCKED}-x86_64.cdx.json",
+        f"{inprocess_project.UNLOCKED}-arm64.cdx.json",
+        f"{inprocess_project.UNLOCKED}-x86_64.cdx.json",
     ]
-    assert command("show", "--sbom", "spdx", cli_project.UNLOCKED, "--arch", "arm64").status == 0
+    assert (
+        command("show", "--sbom", "spdx", inprocess_project.UNLOCKED, "--arch", "arm64").status == 0
+    )
 
 
 def test_target_without_a_lock_is_refused(command: Command):
-    told = command("show", "--sbom", "cyclonedx", cli_project.UNLOCKED)
+    told = command("show", "--sbom", "cyclonedx", inprocess_project.UNLOCKED)
     assert (told.status, told.stdout) == (5, "")
-    assert f"imgbuild lock {cli_project.UNLOCKED}" in told.stderr
+    assert f"imgbuild lock {inprocess_project.UNLOCKED}" in told.stderr

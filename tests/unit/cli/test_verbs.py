@@ -13,7 +13,7 @@ import pytest
 import typer.main
 
 from imgbuild.cli._app import app
-from tests.unit.cli_project import Command
+from tests.support.inprocess_project import Command
 
 ROOT = Path(__file__).parents[3]
 SHARED = {"json": ("--json",), "quiet": ("--quiet", "-q"), "verbose": ("--verbose", "-v")}

@@ -14,8 +14,8 @@ from imgbuild.oci.layout import Layout
 from imgbuild.pipeline import targets
 from imgbuild.plan import seal
 from imgbuild.values import Arch
-from tests.unit import cli_project
-from tests.unit.cli_project import TARGET, World
+from tests.support import inprocess_project
+from tests.support.inprocess_project import TARGET, World
 
 ARCH = Arch.X86_64
 
@@ -26,7 +26,7 @@ def _made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[World, Layou
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"
     folder.mkdir()
-    world = cli_project.make(folder)
+    world = inprocess_project.make(folder)
     session = targets.open_session(folder, targets.Options(offline=True))
     targets.build_all(session, session.select([TARGET]), None)
     return world, targets.built_layout(session, TARGET, None)

@@ -19,8 +19,8 @@ from imgbuild.matrix.load import load
 from imgbuild.matrix.schema import EXTENSION_FILE, extension_schema, published_extension
 from imgbuild.matrix.select import select
 from imgbuild.values import Arch
-from tests import extended, samples
-from tests.unit.matrix_text import RIGHT
+from tests.support import extended, samples
+from tests.support.matrix_text import RIGHT
 
 REPOSITORY = Path(__file__).parents[3]
 MARK = "§"

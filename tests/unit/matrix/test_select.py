@@ -10,8 +10,8 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import left_out, select
 from imgbuild.show.table import markdown, rows, text
 from imgbuild.values import Arch
-from tests.sourcecode import ROOT
-from tests.unit.matrix_text import FILE, RIGHT
+from tests.support.matrix_text import FILE, RIGHT
+from tests.support.source_code import ROOT
 
 X86, ARM = Arch.X86_64, Arch.ARM64
 

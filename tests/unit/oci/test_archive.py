@@ -11,7 +11,7 @@ from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci import archive, layout
 from imgbuild.oci.layout import Layout
 from imgbuild.values import Arch, sha256
-from tests import images
+from tests.support import images
 
 BOTH = (Arch.X86_64, Arch.ARM64)
 

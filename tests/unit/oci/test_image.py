@@ -14,7 +14,7 @@ from imgbuild.oci.layout import Layout
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.unpack import Reader, inflated
 from imgbuild.values import Arch, sha256
-from tests import images
+from tests.support import images
 
 
 def made(folder: Path, *arches: Arch) -> Layout:

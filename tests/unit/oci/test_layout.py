@@ -9,7 +9,7 @@ import pytest
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci import layout
 from imgbuild.values import Arch, sha256
-from tests import images
+from tests.support import images
 
 BOTH = (Arch.X86_64, Arch.ARM64)
 

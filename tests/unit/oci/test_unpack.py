@@ -14,7 +14,7 @@ from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.tar import Kind, Member
 from imgbuild.oci.tree import RootFolder, remove
 from imgbuild.oci.unpack import unpack
-from tests import images
+from tests.support import images
 
 ROOT = os.geteuid() == 0
 

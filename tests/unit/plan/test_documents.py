@@ -10,7 +10,7 @@ from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import documents as image
 from imgbuild.values import Arch, sha256
-from tests import images
+from tests.support import images
 
 DIFF_IDS = [f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"]
 RECORDS = [

@@ -20,7 +20,7 @@ from imgbuild.plan.plan import (
     plan,
 )  # fmt: skip
 from imgbuild.values import Arch
-from tests import samples
+from tests.support import samples
 
 RULES = Cutting(
     own_from=1000, named=("trl", "vllm"), groups=2, order=("nvidia-*", "torch"), limit=40

@@ -15,7 +15,7 @@ from imgbuild.plan import seal
 from imgbuild.plan.plan import plan
 from imgbuild.report import Floors
 from imgbuild.values import Arch, digest_of
-from tests import samples
+from tests.support import samples
 
 BOTH = (Arch.X86_64, Arch.ARM64)
 

@@ -24,7 +24,7 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel import archive as wheels
 from imgbuild.wheel import install
-from tests import samples
+from tests.support import samples
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 TEXT = "WORDS = {'one', 'two'}\n" + "def f(): return 'a text'\n" * 20

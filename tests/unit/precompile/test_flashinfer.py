@@ -19,10 +19,10 @@ from imgbuild.matrix.model import Flashinfer
 from imgbuild.precompile import flashinfer
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel import archive as wheels
-from tests import samples
-from tests.samples import elf
-from tests.sourcecode import module_of
-from tests.unit.smoke_scripts import script
+from tests.support import samples
+from tests.support.samples import elf
+from tests.support.smoke_scripts import script
+from tests.support.source_code import module_of
 
 
 def lock(mode: str = "jit") -> Lock:

@@ -19,7 +19,7 @@ from imgbuild.matrix.model import Target
 from imgbuild.precompile import triton
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel import archive as wheels
-from tests import samples
+from tests.support import samples
 
 ONE, OTHER, THIRD = ("A" * 52, "B" * 52, "c_-" * 14 + "c")  # as 3.6 and 3.2 name them
 

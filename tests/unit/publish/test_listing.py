@@ -18,11 +18,11 @@ from imgbuild.registry.client import Client, NotFound
 from imgbuild.registry.reference import Reference
 from imgbuild.show import diff, diff_sides
 from imgbuild.values import Arch
-from tests.registries import Fault
-from tests.registry_words import named
-from tests.unit import registry_project
-from tests.unit.cli_project import TARGET, Command, json_of
-from tests.unit.registry_project import BOTH, NAME, TAGS, Place
+from tests.support import registry_project
+from tests.support.inprocess_project import TARGET, Command, json_of
+from tests.support.memory_registry import Fault
+from tests.support.memory_registry_values import named
+from tests.support.registry_project import BOTH, NAME, TAGS, Place
 
 CLIENT = Client(first_wait=0.001, attempts=2)
 

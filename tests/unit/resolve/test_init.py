@@ -22,7 +22,7 @@ from imgbuild.resolve import init
 from imgbuild.resolve.init import Wanted
 from imgbuild.resolve.request import Wish
 from imgbuild.values import Arch
-from tests import extended, images, samples
+from tests.support import extended, images, samples
 
 GOLDEN = """\
 # An image of our own on a published one. `imgbuild lock` resolves what is added and locks the sum,

@@ -22,7 +22,7 @@ from imgbuild.show.accepted import Accepted
 from imgbuild.show.compare import Comparison, compare
 from imgbuild.values import Arch
 from imgbuild.wheel import scripts
-from tests import images
+from tests.support import images
 
 NAMES = ("embedded", "docker")
 INFO = "opt/venv/lib/python3.11/site-packages/demo-1.0.dist-info"

@@ -18,8 +18,8 @@ from imgbuild.show import environment as stage
 from imgbuild.show.environment import Environment, Row
 from imgbuild.sif import files
 from imgbuild.values import Arch
-from tests import extended, samples
-from tests.unit.cli_project import TARGET, UNLOCKED, Command, json_of, make
+from tests.support import extended, samples
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, json_of, make
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = ROOT / "builder/imgbuild"

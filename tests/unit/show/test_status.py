@@ -13,9 +13,8 @@ from imgbuild.matrix.select import Selected
 from imgbuild.project import Project
 from imgbuild.show import status
 from imgbuild.values import Condition
-from tests import samples
-from tests.unit import cli_project
-from tests.unit.cli_project import TARGET, UNLOCKED, Command, World
+from tests.support import inprocess_project, samples
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, World
 
 FAR = {"torch": "pytorch", "triton": "pytorch"}
 
@@ -23,7 +22,7 @@ FAR = {"torch": "pytorch", "triton": "pytorch"}
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.chdir(tmp_path)
-    return cli_project.make(tmp_path)
+    return inprocess_project.make(tmp_path)
 
 
 @pytest.fixture
@@ -104,7 +103,7 @@ def test_the_states_of_a_project(world: World, imgbuild: Command) -> None:
         ["state", "proven"], ["locked", f"{digest}: no proof of this digest"], ["not locked", "-"]
     ]  # fmt: skip
     world.edit('value: "1", reason: the newer engine', 'value: "0", reason: the newer engine')
-    (row,) = cli_project.json_of(imgbuild("list", "--state", "stale", "--json"))
+    (row,) = inprocess_project.json_of(imgbuild("list", "--state", "stale", "--json"))
     assert row["target"] == TARGET
     assert any("VLLM_USE_V1" in reason for reason in row["reasons"])
 
@@ -120,5 +119,5 @@ def test_all_builds_what_is_locked_and_tells_the_rest(world: World, imgbuild: Co
 
 def test_filters_that_leave_nothing(world: World, imgbuild: Command) -> None:
     assert imgbuild("list", "--cuda", "13", "--state", "locked").status == 3
-    (row,) = cli_project.json_of(imgbuild("list", "--cuda", "12", "--json"))
+    (row,) = inprocess_project.json_of(imgbuild("list", "--cuda", "12", "--json"))
     assert (row["target"], row["state"]) == (TARGET, Condition.LOCKED)

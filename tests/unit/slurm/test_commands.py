@@ -14,8 +14,8 @@ from imgbuild.sif import container, files
 from imgbuild.slurm import jobs
 from imgbuild.slurm.jobs import Allocation, Container, Job
 from imgbuild.values import Arch, digest_of
-from tests import samples
-from tests.unit.cli_project import TARGET, Command, make
+from tests.support import samples
+from tests.support.inprocess_project import TARGET, Command, make
 
 GOLDEN = Path(__file__).parents[2] / "data/slurm"
 DIGEST = "sha256:" + "1" * 64

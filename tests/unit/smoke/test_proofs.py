@@ -18,9 +18,9 @@ from imgbuild.report import Case, Floors, Report
 from imgbuild.smoke import proofs, records, reports, result
 from imgbuild.system.process import Result
 from imgbuild.values import Arch
-from tests.unit import cli_project
-from tests.unit.cli_project import TARGET, UNLOCKED, Command, World
-from tests.unit.proof_world import (
+from tests.support import inprocess_project
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, World
+from tests.support.smoke_records import (
     FAILED,
     NVRM,
     OTHER,
@@ -37,7 +37,7 @@ from tests.unit.proof_world import (
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.chdir(tmp_path)
-    return cli_project.make(tmp_path)
+    return inprocess_project.make(tmp_path)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_run_elsewhere_is_recorded_and_shown(world: World, imgbuild: Command) 
     known = records.read_ledger(world.folder / "images", TARGET)
     assert known.images[image.config].diff_ids == tuple(each.diff_id for each in image.layers)
 
-    (row,) = cli_project.json_of(imgbuild("list", TARGET, "--json"))
+    (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
     (shown,) = row["images"]
     assert (shown["arch"], shown["digest"], shown["size"]) == ("x86_64", image.manifest, image.size)
     assert shown["proven"] == "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"
@@ -81,14 +81,14 @@ def test_a_run_elsewhere_is_recorded_and_shown(world: World, imgbuild: Command) 
 def test_a_failed_run_is_recorded_with_its_cause(world: World, imgbuild: Command) -> None:
     left(world)
     left(world, PASSED, FAILED, name="later", status=1, started="2026-11-22T00:00:00Z")
-    answer = cli_project.json_of(
+    answer = inprocess_project.json_of(
         imgbuild("smoke", "--import", "later", "--import", "docs/out", "--json")
     )
     assert [each["result"] for each in answer] == ["fail", "pass"]
     good, bad = recorded(world)
     assert (good.good, bad.good, bad.report) == (True, False, "")
     assert bad.first == records.Stop(case="nccl", message="RuntimeError: no peers")
-    (row,) = cli_project.json_of(imgbuild("list", TARGET, "--json"))
+    (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
     assert row["images"][0]["proven"] == (
         "gpu failed on NVIDIA H200, driver 580.159.04, 2026-11-22"
     )
@@ -265,7 +265,7 @@ def test_a_change_of_annotations_keeps_a_proof_and_other_layers_do_not(
     before, after = (one.arch[Arch.X86_64] for one in (world.seal, annotated))
     assert (before.manifest != after.manifest, before.config == after.config) == (True, True)
     current.write_locked(own, world.lock, annotated)
-    (row,) = cli_project.json_of(imgbuild("list", TARGET, "--json"))
+    (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
     assert row["images"][0]["proven"].startswith("gpu on NVIDIA H200")
     assert row["images"][0]["digest"] == after.manifest
     assert recorded(world)[0].digest == before.manifest
@@ -274,7 +274,7 @@ def test_a_change_of_annotations_keeps_a_proof_and_other_layers_do_not(
     (layer,) = (each for each in before.layers if each.name == "trl")
     known[layer.id] = msgspec.structs.replace(known[layer.id], diff_id=OTHER)
     current.write_locked(own, world.lock, seals.seal(world.lock, known))
-    (row,) = cli_project.json_of(imgbuild("list", TARGET, "--json"))
+    (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
     assert row["images"][0]["proven"] == "no proof of this digest"
     assert len(recorded(world)) == 1
 

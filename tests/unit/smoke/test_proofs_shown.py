@@ -14,16 +14,16 @@ from imgbuild.lock import lock as locks
 from imgbuild.plan import seal as seals
 from imgbuild.smoke import proofs, records, reports
 from imgbuild.values import Arch
-from tests.sourcecode import ROOT
-from tests.unit import cli_project
-from tests.unit.cli_project import TARGET, UNLOCKED, Command, World
-from tests.unit.proof_world import left
+from tests.support import inprocess_project
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, World
+from tests.support.smoke_records import left
+from tests.support.source_code import ROOT
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.chdir(tmp_path)
-    return cli_project.make(tmp_path)
+    return inprocess_project.make(tmp_path)
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from imgbuild.smoke import junit, run
 from imgbuild.system.console import console
 from imgbuild.system.process import Result
 from imgbuild.values import Arch
-from tests import samples
-from tests.unit.smoke_scripts import CRASH, ENGINE, LINKER, SCRIPTS, script
+from tests.support import samples
+from tests.support.smoke_scripts import CRASH, ENGINE, LINKER, SCRIPTS, script
 
 
 def test_what_a_case_said_is_not_what_torch_remarks_at_exit(monkeypatch):

@@ -16,9 +16,9 @@ from imgbuild.solve import refusal, solve
 from imgbuild.solve.problem import Problem
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests import samples
-from tests.localindex import LocalIndex, sdist_bytes
-from tests.servers import Site, serve
+from tests.support import samples
+from tests.support.local_index import LocalIndex, sdist_bytes
+from tests.support.servers import Site, serve
 
 LINUX = "cp311-cp311-manylinux_2_17"
 

@@ -7,7 +7,7 @@ import pytest
 
 from imgbuild.errors import NoSolution
 from imgbuild.solve import sdist_wheel
-from tests.localindex import sdist_bytes, wheel_bytes
+from tests.support.local_index import sdist_bytes, wheel_bytes
 
 PYPROJECT = b"""
 [build-system]

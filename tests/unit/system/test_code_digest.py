@@ -8,7 +8,7 @@ import pytest
 
 import imgbuild
 from imgbuild.system.code_digest import closure, code_digest, digest_in
-from tests.sourcecode import modules, own_imports
+from tests.support.source_code import modules, own_imports
 
 PACKAGE = Path(imgbuild.__file__).parent
 AUDIT = "imgbuild.pipeline.audit_lock"

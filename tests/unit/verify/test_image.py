@@ -21,22 +21,22 @@ from imgbuild.verify import image
 from imgbuild.verify.checks import Checklist, Outcome
 from imgbuild.verify.image import Expected
 from imgbuild.verify.places import InLayout, InRegistry
-from tests.registries import named
-from tests.unit import registry_project, verified
-from tests.unit.registry_project import BOTH, NAME, Place
-from tests.unit.verified import World
+from tests.support import registry_project, signed_image
+from tests.support.memory_registry import named
+from tests.support.registry_project import BOTH, NAME, Place
+from tests.support.signed_image import World
 
 QUIET = {"layer bytes": Outcome.UNCHECKED}
 
 
 @pytest.fixture(name="whole", scope="module")
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    yield from verified.make(tmp_path_factory.mktemp("verifying"))
+    yield from signed_image.make(tmp_path_factory.mktemp("verifying"))
 
 
 @pytest.fixture(name="world")
 def _world(whole: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
-    return verified.use(whole, monkeypatch, tmp_path)
+    return signed_image.use(whole, monkeypatch, tmp_path)
 
 
 @pytest.fixture(name="place")

@@ -13,7 +13,17 @@ import pytest
 
 from imgbuild.errors import IntegrityError
 from imgbuild.wheel import archive
-from tests.wheels import FILE, LINK, PROGRAM, Entry, deflated, entries, forge, make, metadata
+from tests.support.wheels import (
+    FILE,
+    LINK,
+    PROGRAM,
+    Entry,
+    deflated,
+    entries,
+    forge,
+    make,
+    metadata,
+)
 
 TEXT = b"one line of text, and again one line of text\n" * 20
 

@@ -16,7 +16,7 @@ from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.layer import write_layer
 from imgbuild.oci.tar import Kind, Member, Slice
 from imgbuild.wheel import install
-from tests.wheels import LINK, PROGRAM, make
+from tests.support.wheels import LINK, PROGRAM, make
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 INFO = f"{SITE}/demo-1.0.dist-info"
