@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from imgbuild.lock.lock import Lock
     from imgbuild.pipeline.targets import Session
     from imgbuild.precompile.bytecode import Bytecode
+    from imgbuild.precompile.pack import Packed
     from imgbuild.values import Arch
 
 app = typer.Typer(
@@ -114,6 +115,7 @@ def flashinfer(
     from imgbuild.cache.store import Store
     from imgbuild.pipeline import targets
     from imgbuild.precompile import flashinfer as compiling
+    from imgbuild.precompile import machine
 
     _options.configure(json=json, quiet=quiet, verbose=verbose)
     session, target, locked, out = _target(name, matrix, output)
@@ -122,7 +124,7 @@ def flashinfer(
         _refuse_beside("--from", {"--module": module, "--layout": layout})
         first, second = _two(caches)
         libraries = compiling.compiled(first).values()
-        only = arch[0] if arch else compiling.machine(first, libraries)
+        only = arch[0] if arch else machine.arch_of(first, libraries)
         gpus = _gpus(gpu or compiling.capabilities(libraries))
         made = compiling.take(locked, only, (first, second), gpus, out)
     else:
@@ -136,8 +138,7 @@ def flashinfer(
         if each.differs:
             places = ", ".join(each.differs)
             console.warn(f"{each.name}: two compilations differ; bytes by section: {places}")
-    _add_to_matrix(compiling.row(made, session.matrix.targets[target]))
-    _options.answer(made, [f"{out / made.file} sha256:{made.sha256}"], json=json)
+    _finish(made, session, out, json=json)
 
 
 @app.command("triton")
@@ -160,13 +161,16 @@ def triton(
 
         imgbuild precompile triton cu130-vllm --from first/cache --from second/cache
     """
+    from imgbuild.precompile import machine
     from imgbuild.precompile import triton as compiled
 
     _options.configure(json=json, quiet=quiet, verbose=verbose)
-    session, target, locked, out = _target(name, matrix, output)
+    session, _, locked, out = _target(name, matrix, output)
     _one_wheel(arch)
     both = _two(caches)
-    made = compiled.take(locked, arch[0] if arch else compiled.machine(both[0]), both, out)
+    libraries = compiled.libraries(both[0])
+    only = arch[0] if arch else machine.arch_of(both[0], libraries)
+    made = compiled.take(locked, only, both, out)
     size = sum(kernel.size for kernel in made.kernels)
     sizes = f"{size / 1e6:.1f} MB, {made.size / 1e6:.1f} MB in the wheel"
     console.info(
@@ -177,8 +181,7 @@ def triton(
         console.info(f"{made.apart} kernels that only one run compiled are left out")
     if differ := sum(bool(kernel.differs) for kernel in made.kernels):
         console.info(f"{differ} kernels differ between the runs under one key; --json names them")
-    _add_to_matrix(compiled.row(made, session.matrix.targets[target]))
-    _options.answer(made, [f"{out / made.file} sha256:{made.sha256}"], json=json)
+    _finish(made, session, out, json=json)
 
 
 def _target(name: str, matrix: Path | None, output: Path | None) -> tuple[Session, str, Lock, Path]:
@@ -199,8 +202,13 @@ def _one_wheel(arches: Sequence[Arch] | None) -> None:
         raise InputError(message, hint="name one of them")
 
 
-def _add_to_matrix(row: str) -> None:
+def _finish(made: Packed, session: Session, out: Path, *, json: bool) -> None:
+    """Print the wheel, and the row that uses it."""
+    from imgbuild.precompile import pack
+
+    row = pack.row(made, session.matrix.targets[made.target])
     console.info(f"to use it, add to matrix.yaml:\n{row}")
+    _options.answer(made, [f"{out / made.file} sha256:{made.sha256}"], json=json)
 
 
 def _refuse_beside(option: str, given: Mapping[str, object]) -> None:
@@ -280,8 +288,7 @@ def bytecode(
         locked, built, one_arch(built, arch), _imports(imports or ()), store=Store.open(), out=out
     )
     _say(made)
-    _add_to_matrix(compiling.row(made, session.matrix.targets[target], locked.settings.prefix))
-    _options.answer(made, [f"{out / made.file} sha256:{made.sha256}"], json=json)
+    _finish(made, session, out, json=json)
 
 
 def _say(made: Bytecode) -> None:

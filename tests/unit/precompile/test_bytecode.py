@@ -14,11 +14,10 @@ import pytest
 import yaml
 
 from imgbuild.cli.precompile import _imports, _say
-from imgbuild.container import run_in_image
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix.model import Target, Variable
-from imgbuild.precompile import bytecode
+from imgbuild.precompile import bytecode, pack
 from imgbuild.precompile.bytecode import Bytecode, Difference, LeftOut
 from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
@@ -50,7 +49,7 @@ def tree(folder: Path, **sources: str) -> dict[str, Path]:
 
 
 def made(tmp_path: Path, files: dict[str, Path], out: str = "out") -> Bytecode:
-    return bytecode.pack(lock(), Arch.X86_64, files, (), (), ["one"], tmp_path / out)
+    return bytecode.packed(lock(), Arch.X86_64, files, (), (), ["one"], tmp_path / out)
 
 
 def test_the_wheel_is_the_tree_that_python_looks_into(tmp_path):
@@ -114,7 +113,7 @@ def test_the_row_adds_to_what_its_target_has(tmp_path):
     said = made(tmp_path, tree(tmp_path / "tree", one=TEXT))
     own = Variable(value="a: 'b'", reason='it has "quotes"')
     row = msgspec.structs.replace(target(), env={"OWN": own}, indexes={"torch": "pytorch"})
-    found = yaml.safe_load(bytecode.row(said, row, "/opt/venv"))
+    found = yaml.safe_load(pack.row(said, row))
     assert list(found) == ["small-fast"]
     entry = msgspec.convert(
         {**msgspec.to_builtins(row), **found["small-fast"]}, Target, strict=False
@@ -129,7 +128,7 @@ def test_what_was_left_out_and_what_differs_is_told(tmp_path, capsys):
     differs = tuple(Difference(path=f"m{number}.pyc", bytes=number) for number in range(1, 8))
     left = (LeftOut(path="/a.py", reason="SyntaxError: x"), LeftOut(path="/b.py", reason="y"))
     files = tree(tmp_path / "tree", one=TEXT)
-    said = bytecode.pack(lock(), Arch.X86_64, files, differs, left, [], tmp_path / "out")
+    said = bytecode.packed(lock(), Arch.X86_64, files, differs, left, [], tmp_path / "out")
     console.configure(verbosity=0, json=False)
     _say(said)
     told = " ".join(capsys.readouterr().err.split())
@@ -147,9 +146,6 @@ def test_modules_have_a_form():
 
 
 @pytest.mark.parametrize(("machine", "word"), [("x86_64", "imgbuild run"), ("aarch64", "emulator")])
-def test_another_architecture_has_a_remedy_of_its_own(machine, word, monkeypatch, tmp_path):
+def test_another_architecture_has_a_remedy_of_its_own(machine, word, monkeypatch):
     monkeypatch.setattr("platform.machine", lambda: machine)
-    inside = bytecode._Inside(
-        lock=lock(), arch=Arch.X86_64, root=tmp_path, settings=run_in_image.Running()
-    )
-    assert word in bytecode._remedy(inside)
+    assert word in bytecode._hint(lock(), Arch.X86_64)
