@@ -19,16 +19,16 @@ from imgbuild.errors import WorldImpossible
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.resolve import answer, explain, request, survey
-from imgbuild.resolve.answer import Refused
-from imgbuild.resolve.request import Ask
+from imgbuild.resolve.answer import Refusal
+from imgbuild.resolve.request import ResolveRequest
 from imgbuild.resolve.suggest import UNREAD
-from imgbuild.solve.problem import Problem
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
 from tests.sourcecode import ROOT
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(1800)]
 
-Refuse = Callable[..., Refused]
+Refuse = Callable[..., Refusal]
 
 
 @functools.cache
@@ -41,10 +41,10 @@ def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
     """Asks for a world that must be refused; its chain is short."""
     store = Store.open(tmp_path_factory.mktemp("cache"))
 
-    def ask(*wanted: str, arch: Arch = Arch.X86_64, index: str = "", **more: str) -> Refused:
+    def ask(*wanted: str, arch: Arch = Arch.X86_64, index: str = "", **more: str) -> Refusal:
         assigned = request.indexes_of([index] if index else [], matrix())
         asked, _ = request.read(wanted, [], assigned)
-        made = Ask(wishes=asked, arches=(arch,), indexes=assigned, **more)  # type: ignore[arg-type]
+        made = ResolveRequest(wishes=asked, arches=(arch,), indexes=assigned, **more)  # type: ignore[arg-type]
         found = answer.answer(made, matrix(), (), Context(store, Http()))
         assert found.target is None
         assert found.row == ()
@@ -136,7 +136,7 @@ def test_a_target_that_cannot_be_resolved_is_explained_in_the_same_way(
     changed = msgspec.structs.replace(target, pins={**target.pins, "tensordict": "0.15.0"})
     other = survey.with_target(matrix(), "later", changed)
     before = WorldImpossible("no set of packages satisfies later", reasons=("many words",))
-    found = explain.explained(before, Problem(other, "later", Arch.X86_64, context))
+    found = explain.explained(before, SolveProblem(other, "later", Arch.X86_64, context))
     assert found is not before
     assert any(
         reason.startswith("tensordict 0.15.0: its wheel was uploaded 2026")
@@ -145,5 +145,5 @@ def test_a_target_that_cannot_be_resolved_is_explained_in_the_same_way(
     assert found.nearest
     assert not [told for told in found.nearest if "the target later" in told]
     assert not [reason for reason in found.reasons if "you asked for" in reason]
-    same = explain.explained(before, Problem(matrix(), "cu124-vllm", Arch.X86_64, context))
+    same = explain.explained(before, SolveProblem(matrix(), "cu124-vllm", Arch.X86_64, context))
     assert same is before

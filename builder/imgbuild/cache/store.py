@@ -1,18 +1,16 @@
-"""The cache: files and layers under the name of their own hash, shared by all processes of a user.
-
-Comes in: finished files with a hash that the caller has checked. Goes out: paths to read.
+"""The cache: files and layers under their own hash, shared by all processes of a user.
 
     files/ab/SHA256          input files: wheels, debs, sdists
     blobs/sha256/SHA256      layers
     facts/KIND/ab/SHA256     small data derived from inputs, with a checksum of its own
-    partial/SHA256           downloads that were interrupted, locked while somebody goes on
-    scratch/ID/, live/ID     the temporary folder of a live process; the file that it keeps locked
+    partial/SHA256           interrupted downloads, locked while a process continues one
+    scratch/ID/, live/ID     temporary folder of a running process; the file that it locks
     pending/BOOT/SHA256      layers whose bytes may not be on the disk yet
     locks/NAME               locks between processes
 
-Nothing is written in place: all appears by rename, so `kill -9` leaves either a whole file or
-rubbish under `scratch/`, which whoever comes next removes, because the kernel has released its
-lock. A process writes the names that it uses into its locked `live/ID`; pruning spares these.
+Every entry appears by rename, so `kill -9` leaves either a whole file or garbage below `scratch/`,
+which the next process removes, because the kernel has released its lock. A process writes the names
+of the entries that it uses to its locked `live/ID`; pruning keeps these.
 """
 
 from __future__ import annotations

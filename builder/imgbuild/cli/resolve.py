@@ -149,7 +149,7 @@ def resolve(
     session = targets.open_session(matrix, targets.Options(offline=offline))
     assigned = request.indexes_of(index or [], session.matrix)
     asked, named = request.read([*(wanted or []), *(want or [])], have or [], assigned)
-    ask = request.Ask(
+    ask = request.ResolveRequest(
         wishes=asked,
         arches=request.arches_of(arch or []),
         cuda=request.cuda_of(cuda, named),

@@ -1,9 +1,7 @@
-"""settle: resolve, audit, learn, resolve again, until nothing is wrong or nothing more is learned.
+"""settle: solve, audit, learn, solve again, until there is no error or nothing more is learned.
 
-Comes in: a target, the architectures, what was learned before. Goes out: a resolution for each
-architecture whose audit is clean, and what was learned on the way. No wheel is downloaded for it:
-what the audit reads of Python code and METADATA comes by ranges. Each thing is written down as soon
-as it is learned, so that an interrupted run goes on where it stopped.
+No wheel is downloaded for it: the audit reads Python code and METADATA by ranges. Each constraint
+is written down as soon as it is learned, so that an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.report import Finding, Report, Severity
 from imgbuild.solve import solve
-from imgbuild.solve.problem import Problem
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.solve import PreparedTarget
 from imgbuild.values import Arch
 
@@ -51,7 +49,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
 
 
-class One(msgspec.Struct, frozen=True, kw_only=True):
+class SettledArch(msgspec.Struct, frozen=True, kw_only=True):
     """What one architecture came to, and all that is known after it."""
 
     resolution: Resolution
@@ -73,10 +71,10 @@ def settle(
     `keep` writes down what was learned, and answers with all that is known then. WorldImpossible,
     with the chain and its evidence, if there is no such world.
     """
-    before, done = tuple(known), dict[Arch, One]()
+    before, done = tuple(known), dict[Arch, SettledArch]()
     known, rounds = before, 0
     while due := [arch for arch in arches if arch not in done or _broken(done[arch], known)]:
-        with solve.opened(Problem(matrix, name, due[0], context)) as prepared:
+        with solve.opened(SolveProblem(matrix, name, due[0], context)) as prepared:
             done[due[0]] = settle_one(prepared, known, keep)
         known = done[due[0]].known
         rounds += done[due[0]].rounds
@@ -88,12 +86,12 @@ def settle(
     )
 
 
-def _broken(one: One, known: Sequence[Constraint]) -> bool:
+def _broken(one: SettledArch, known: Sequence[Constraint]) -> bool:
     """Whether another architecture taught something that this one goes against."""
     return bool(constraints.violations(known, one.resolution.versions))
 
 
-def settle_one(prepared: PreparedTarget, known: Sequence[Constraint], keep: Keep) -> One:
+def settle_one(prepared: PreparedTarget, known: Sequence[Constraint], keep: Keep) -> SettledArch:
     """One target on one architecture, solved again until its audit is clean; see `settle`."""
     problem = prepared.problem
     name, arch, context = problem.name, problem.arch, problem.context
@@ -111,7 +109,7 @@ def settle_one(prepared: PreparedTarget, known: Sequence[Constraint], keep: Keep
             errors = [one for one in report.findings if one.severity is Severity.ERROR]
             if not errors:
                 solve.report_age(prepared, chosen)
-                return One(resolution=resolution, report=report, known=known, rounds=rounds)
+                return SettledArch(resolution=resolution, report=report, known=known, rounds=rounds)
             with context.reporter.step(f"round {rounds}: learning from {len(errors)} errors"):
                 learned = learn_all(errors, shelf, problem.target.pins.keys(), known)
                 for entry in learned:
@@ -122,7 +120,7 @@ def settle_one(prepared: PreparedTarget, known: Sequence[Constraint], keep: Keep
         known = now
 
 
-def teach(problem: Problem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
+def teach(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
     """What is learned from errors of the audit of whole files, which had to be downloaded."""
     store, http = problem.context.store, problem.context.http
     with solve.opened(problem) as prepared, Library(store, http) as library:

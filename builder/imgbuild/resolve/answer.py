@@ -1,9 +1,8 @@
-"""Worlds that are no target yet: from what a user asks for to a `Target`, its packages and a row.
+"""The answer of `imgbuild resolve`: from a request to a `Target`, its packages and a row.
 
-    wishes → survey (which torch, which CUDA) → target → settle → why each version → row
+    request → first solve (which torch, which CUDA) → target → settle → reasons → row
 
-Comes in: requirements, versions that must stay, a CUDA release, architectures. Goes out: an
-`Answer`, which says for each architecture what it holds or why it is impossible. Nothing is
+A `ResolveAnswer` has, for each architecture, the packages or why there is no solution. Nothing is
 written but the cache.
 """
 
@@ -28,11 +27,11 @@ from imgbuild.matrix.model import Base, Flashinfer, Matrix, Target, Wanted
 from imgbuild.resolve import conflict, python_support, request
 from imgbuild.resolve import reasons as whys
 from imgbuild.resolve import survey as surveys
-from imgbuild.resolve.quick_audit import Glance, glance
-from imgbuild.resolve.request import Ask
-from imgbuild.resolve.survey import Memory, Query, Survey, with_target
+from imgbuild.resolve.quick_audit import QuickAudit, glance
+from imgbuild.resolve.request import ResolveRequest
+from imgbuild.resolve.survey import FirstSolve, LearnedMemory, Query, with_target
 from imgbuild.solve import sdist_wheel
-from imgbuild.solve.torch import TORCH, Build
+from imgbuild.solve.torch import TORCH, TorchBuild
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 
@@ -40,7 +39,7 @@ ASKED = "asked for with imgbuild resolve"
 FLASHINFER = "flashinfer-python"
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class ChosenVersion(msgspec.Struct, frozen=True, kw_only=True):
     """A package of a world, its version, and why: the strongest reason first."""
 
     package: str
@@ -48,7 +47,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     why: tuple[str, ...]
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """Why a world is impossible on one architecture, and what is nearest."""
 
     message: str
@@ -57,18 +56,18 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
     hint: str | None
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a world on one architecture: its packages, or a refusal.
 
     `warnings` name packages that fell far behind their newest version, and the cause.
     """
 
-    packages: tuple[Choice, ...] = ()
+    packages: tuple[ChosenVersion, ...] = ()
     warnings: tuple[str, ...] = ()
-    refused: Refused | None = None
+    refused: Refusal | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A world on each architecture that was asked for; `target` and `row` if one is possible.
 
     `driver` is the oldest driver that runs programs of its CUDA release, "" where that is unknown.
@@ -78,7 +77,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     python: str
-    arch: dict[Arch, Outcome]
+    arch: dict[Arch, ArchOutcome]
     driver: str = ""
     target: Target | None = None
     row: tuple[str, ...] = ()
@@ -86,13 +85,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     unchecked: tuple[str, ...] = ()
 
 
-def answer(ask: Ask, matrix: Matrix, learned: Sequence[Constraint], context: Context) -> Answer:
+def answer(
+    ask: ResolveRequest, matrix: Matrix, learned: Sequence[Constraint], context: Context
+) -> ResolveAnswer:
     """Resolve what is asked for on each architecture; `learned` is what locks have taught.
 
     InputError if the wishes contradict the matrix itself; FetchFailed if an index does not answer.
     """
     request.check(ask, matrix)
-    memory = Memory(learned)
+    memory = LearnedMemory(learned)
     while True:
         known = memory.known
         each = found_on(ask, matrix, memory, context)
@@ -103,10 +104,10 @@ def answer(ask: Ask, matrix: Matrix, learned: Sequence[Constraint], context: Con
             break
     python = matrix.bases[request.base_of(ask, matrix)].python
     if each.target is None:
-        return Answer(name=ask.name or "", python=python, arch=each.outcomes)
+        return ResolveAnswer(name=ask.name or "", python=python, arch=each.outcomes)
     target = settled(ask, each.target, each.found, each.outcomes)
     name = request.name_of(ask, matrix, target.cuda, target.pins)
-    return Answer(
+    return ResolveAnswer(
         name=name,
         python=python,
         arch=each.outcomes,
@@ -118,20 +119,22 @@ def answer(ask: Ask, matrix: Matrix, learned: Sequence[Constraint], context: Con
     )
 
 
-class Each(msgspec.Struct, frozen=True, kw_only=True):
+class ArchOutcomes(msgspec.Struct, frozen=True, kw_only=True):
     """What was found on each architecture; `target` is that of the first that is possible."""
 
     target: Target | None
     found: dict[Arch, Resolution]
-    outcomes: dict[Arch, Outcome]
+    outcomes: dict[Arch, ArchOutcome]
 
 
-def found_on(ask: Ask, matrix: Matrix, memory: Memory, context: Context) -> Each:
+def found_on(
+    ask: ResolveRequest, matrix: Matrix, memory: LearnedMemory, context: Context
+) -> ArchOutcomes:
     """What is asked for on one architecture after the other; `memory` learns on the way."""
     base = matrix.bases[request.base_of(ask, matrix)]
     target: Target | None = None
     found: dict[Arch, Resolution] = {}
-    outcomes: dict[Arch, Outcome] = {}
+    outcomes: dict[Arch, ArchOutcome] = {}
     for arch in ask.arches:
         try:
             query = Query(
@@ -140,20 +143,20 @@ def found_on(ask: Ask, matrix: Matrix, memory: Memory, context: Context) -> Each
             python_support.refuse(query)
             made, found[arch], survey = find(query)
         except WorldImpossible as error:
-            outcomes[arch] = Outcome(refused=refused(error))
+            outcomes[arch] = ArchOutcome(refused=refused(error))
             continue
         target = target or made
-        outcomes[arch] = Outcome(
+        outcomes[arch] = ArchOutcome(
             packages=choices(ask, target, found[arch], arch, base, memory.known, context.store),
             warnings=(
                 *map(conflict.window_words, memory.windows),
                 *surveys.warnings(survey, found[arch].versions),
             ),
         )
-    return Each(target=target, found=found, outcomes=outcomes)
+    return ArchOutcomes(target=target, found=found, outcomes=outcomes)
 
 
-def find(query: Query) -> tuple[Target, Resolution, Survey]:
+def find(query: Query) -> tuple[Target, Resolution, FirstSolve]:
     """A target that has what is asked for, and its packages.
 
     What is learned while it is solved may call for another torch: then it starts again.
@@ -162,7 +165,7 @@ def find(query: Query) -> tuple[Target, Resolution, Survey]:
     ask, matrix, arch, memory = query.ask, query.matrix, query.arch, query.memory
     base = request.base_of(ask, matrix)
     failed: WorldImpossible | None = None
-    tried: list[Build | None] = []
+    tried: list[TorchBuild | None] = []
     while True:
         with query.context.reporter.step(f"first solve for {arch}"):
             survey = surveys.survey(query)
@@ -182,7 +185,7 @@ def find(query: Query) -> tuple[Target, Resolution, Survey]:
             return made, done.resolutions[arch], survey
 
 
-def look(ask: Ask, survey: Survey, context: Context) -> Glance:
+def look(ask: ResolveRequest, survey: FirstSolve, context: Context) -> QuickAudit:
     """What the code of the packages that are asked for requires of each other."""
     named = [wish.package for wish in ask.wishes if wish.package != TORCH]
     versions = {name: survey.versions[name] for name in named}
@@ -191,7 +194,7 @@ def look(ask: Ask, survey: Survey, context: Context) -> Glance:
         return glance(survey.facts.catalogue, versions, pinned, context)
 
 
-def target_of(ask: Ask, matrix: Matrix, base: str, survey: Survey) -> Target:
+def target_of(ask: ResolveRequest, matrix: Matrix, base: str, survey: FirstSolve) -> Target:
     """What is asked for as a target: torch and CUDA as the survey found them."""
     pins = {wish.package: wish.pin for wish in ask.wishes if wish.pin is not None}
     if survey.torch is not None:
@@ -214,7 +217,9 @@ def target_of(ask: Ask, matrix: Matrix, base: str, survey: Survey) -> Target:
     )
 
 
-def flashinfer_of(matrix: Matrix, ask: Ask, cuda: str, versions: Mapping[str, str]) -> Flashinfer:
+def flashinfer_of(
+    matrix: Matrix, ask: ResolveRequest, cuda: str, versions: Mapping[str, str]
+) -> Flashinfer:
     """The mode of FlashInfer that its index and the CUDA release leave."""
     if FLASHINFER not in versions:
         return Flashinfer(mode="off", reason="nothing in this world asks for FlashInfer")
@@ -228,14 +233,14 @@ def flashinfer_of(matrix: Matrix, ask: Ask, cuda: str, versions: Mapping[str, st
 
 
 def choices(
-    ask: Ask,
+    ask: ResolveRequest,
     target: Target,
     found: Resolution,
     arch: Arch,
     base: Base,
     learned: Sequence[Constraint],
     store: Store,
-) -> tuple[Choice, ...]:
+) -> tuple[ChosenVersion, ...]:
     """Every package of a resolution with the reasons for its version."""
     versions = found.versions
     metadata = {wheel.package: store.fact(FACT, wheel.sha256) or b"" for wheel in found.wheels}
@@ -250,16 +255,16 @@ def choices(
     markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
     reasons = whys.whys(versions, asked, whys.links(metadata, markers), learned)
     return tuple(
-        Choice(package=package, version=versions[package], why=reasons[package])
+        ChosenVersion(package=package, version=versions[package], why=reasons[package])
         for package in sorted(versions)
     )
 
 
 def settled(
-    ask: Ask,
+    ask: ResolveRequest,
     target: Target,
     found: Mapping[Arch, Resolution],
-    outcomes: Mapping[Arch, Outcome],
+    outcomes: Mapping[Arch, ArchOutcome],
 ) -> Target:
     """`target` as a row says it: what was asked for pinned where all architectures agree."""
     pins = dict(target.pins)
@@ -283,8 +288,8 @@ def settled(
     )
 
 
-def refused(error: WorldImpossible) -> Refused:
+def refused(error: WorldImpossible) -> Refusal:
     """An error as a value."""
-    return Refused(
+    return Refusal(
         message=error.message, reasons=error.reasons, nearest=error.nearest, hint=error.hint
     )

@@ -1,7 +1,6 @@
-"""What lies behind: versions beyond a gap in the wheels, and wishes that fell back.
+"""Versions before a gap in a package's wheels, and requested packages far behind their newest.
 
-Comes in: what an index lists for one machine, and what was chosen. Goes out: the versions that no
-resolver should walk back to, and for each wish that did not get its newest version the cause.
+No resolver should go back to the former; the latter get a warning with the cause.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from packaging.version import Version
 from imgbuild.index.candidates import is_sdist
 from imgbuild.index.pages import Indexes
 from imgbuild.resolve import conflict
-from imgbuild.resolve.conflict import Demand, Facts
+from imgbuild.resolve.conflict import Demand, PackageFacts
 from imgbuild.solve.freshness import newest
 from imgbuild.wheel.tags import Tags
 
@@ -67,7 +66,7 @@ class Gaps:
 
 
 def fallen(
-    facts: Facts, demands: Sequence[Demand], versions: Mapping[str, str], cuda: str | None
+    facts: PackageFacts, demands: Sequence[Demand], versions: Mapping[str, str], cuda: str | None
 ) -> tuple[str, ...]:
     """The wishes that came out months behind their newest version, each with the cause."""
     return tuple(
@@ -79,7 +78,7 @@ def fallen(
 
 
 def _fallen(
-    facts: Facts,
+    facts: PackageFacts,
     demands: Sequence[Demand],
     wish: Demand,
     versions: Mapping[str, str],

@@ -1,8 +1,7 @@
-"""A first `matrix.yaml` that extends a published target, and the copy of that target's lock.
+"""A first `matrix.yaml` that extends a published target, and a copy of that target's lock.
 
-Comes in: what a user wants on top of which target, and where that target is published. Goes out:
-the text of the matrix; lock.json and digests.json in a folder beside it. The copy is part of the
-user's repository, so that nothing else is needed to review, check and build a lock.
+lock.json and digests.json are copied to a folder beside the matrix. They are part of the user's
+repository, so that nothing else is needed to review, check and build a lock.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from imgbuild.errors import FetchFailed, InputError
 from imgbuild.lock import published
 from imgbuild.lock.published import LOCK, SEAL, PublishedTarget
 from imgbuild.matrix.extension import leads_out
-from imgbuild.resolve.request import Wish
+from imgbuild.resolve.request import RequestedPackage
 
 FOLDER = "published"  # where copies lie, beside the matrix
 REMOTE = re.compile(r"https?://")
@@ -67,12 +66,12 @@ EXAMPLES = {
 ENV = "    # env:\n    #   WANDB_MODE: {value: offline, reason: nodes have no network}\n"
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
     """What a user adds; `files` are pairs of a path here and one in the image."""
 
     name: str
     summary: str = "our image"
-    packages: tuple[Wish, ...] = ()
+    packages: tuple[RequestedPackage, ...] = ()
     system: tuple[str, ...] = ()
     files: tuple[tuple[Path, str], ...] = ()
 
@@ -126,7 +125,7 @@ def _read(place: str, http: Http) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def text(wanted: Wanted, below: PublishedTarget, origin: str, image: str) -> str:
+def text(wanted: WantedExtension, below: PublishedTarget, origin: str, image: str) -> str:
     """The matrix that says `wanted`, with examples of what is not wanted yet."""
     extends = below.name
     head = HEAD.format(
@@ -175,7 +174,7 @@ def _scalar(value: str | None) -> str:
 
 
 def begin(
-    path: Path, wanted: Wanted, *, extends: str, place: str, image: str, http: Http
+    path: Path, wanted: WantedExtension, *, extends: str, place: str, image: str, http: Http
 ) -> PublishedTarget:
     """Write a new matrix to `path` and copy the target that it stands on, from `place`, beside it.
 

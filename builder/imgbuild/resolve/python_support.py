@@ -1,7 +1,4 @@
-"""Worlds of a Python that no base has: what that Python leaves of each package.
-
-Comes in: what is asked for. Goes out: a WorldImpossible; nothing where a base has the Python.
-"""
+"""Refuses a Python that no base has, with what each requested package offers for that Python."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from imgbuild.audit.main_path import policy
 from imgbuild.audit.packages.library import Library
 from imgbuild.errors import WorldImpossible
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import learn
@@ -36,7 +33,7 @@ def refuse(query: Query) -> None:
     has = ", ".join(f"{name} has {python}" for name, python in bases.items())
     reasons = [f"you asked for Python {ask.python}, and no base of the matrix has it: {has}"]
     index = matrix.indexes[matrix.default_index]
-    place = Place(name=matrix.default_index, address=index.url or uv.default_index())
+    place = IndexAddress(name=matrix.default_index, address=index.url or uv.default_index())
     indexes = Indexes({place.name: place}, {}, place.name, http)
     glibc = matrix.bases[own].glibc
 

@@ -1,8 +1,4 @@
-"""What a user of `imgbuild resolve` asks for, as values.
-
-Comes in: words of a command line. Goes out: an `Ask`; InputError for words that no row of the
-matrix could say (extras, addresses, markers) or that contradict each other.
-"""
+"""What a user of `imgbuild resolve` asks for, read from the words of the command line."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ TAG = re.compile(r"cu([0-9]{1,2})([0-9])")  # of a build: cu124
 PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package and the versions that will do. `have`: it is installed already and must stay.
 
     `row` is the target of the matrix that asks for it; without it, the user does.
@@ -51,14 +47,14 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         return f"{'you have' if self.have else 'you asked for'} {self.package}{self.spec}"
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A world as it is asked for. None where the user leaves it to imgbuild.
 
     `cuda` is "12.4"; `indexes` maps packages to names of the matrix's indexes. `row` is the target
     of the matrix that asks, "" if it is the user.
     """
 
-    wishes: tuple[Wish, ...]
+    wishes: tuple[RequestedPackage, ...]
     arches: tuple[Arch, ...]
     cuda: str | None = None
     as_of: datetime.date | None = None
@@ -68,20 +64,20 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     row: str = ""
 
-    def wish(self, package: str) -> Wish | None:
+    def wish(self, package: str) -> RequestedPackage | None:
         """What is asked of `package`."""
         return next((wish for wish in self.wishes if wish.package == package), None)
 
 
 def read(
     wants: Iterable[str], have: Iterable[str], assigned: Mapping[str, str]
-) -> tuple[tuple[Wish, ...], str | None]:
+) -> tuple[tuple[RequestedPackage, ...], str | None]:
     """The wishes of the words `wants` and `have`, and the CUDA that a `have` names (`+cu124`).
 
     A local part of what the user has is dropped where no other index is `assigned` to the package:
     the default index has no such names. Whether its build is the same is then for CUDA to say.
     """
-    wishes: dict[str, Wish] = {}
+    wishes: dict[str, RequestedPackage] = {}
     builds: dict[str, str] = {}  # CUDA → what names it
     for word, owned in [(word, True) for word in have] + [(word, False) for word in wants]:
         for part in BETWEEN.split(word):
@@ -105,7 +101,7 @@ def read(
     return tuple(wishes.values()), next(iter(builds), None)
 
 
-def _wish(text: str, *, owned: bool, keep: set[str]) -> tuple[Wish, str | None]:
+def _wish(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPackage, str | None]:
     try:
         requirement = Requirement(text)
     except InvalidRequirement as error:
@@ -119,7 +115,7 @@ def _wish(text: str, *, owned: bool, keep: set[str]) -> tuple[Wish, str | None]:
     if any(each.operator == "===" for each in requirement.specifier):
         message = f"{text!r} compares text with ===, which no row can say"
         raise InputError(message, hint=f"write {text.replace('===', '==')}")
-    wish = Wish(package=package, spec=_ordered(requirement), have=owned)
+    wish = RequestedPackage(package=package, spec=_ordered(requirement), have=owned)
     if not owned:
         return wish, None
     if wish.pin is None:
@@ -143,18 +139,18 @@ def _ordered(requirement: Requirement) -> str:
     )
 
 
-def _agree(have: Wish, want: Wish) -> bool:
+def _agree(have: RequestedPackage, want: RequestedPackage) -> bool:
     version = have.pin or ""
     return Requirement(f"{want.package}{want.spec}").specifier.contains(version, prereleases=True)
 
 
-def of_target(name: str, target: Target, arch: Arch) -> Ask:
+def of_target(name: str, target: Target, arch: Arch) -> ResolveRequest:
     """What a target of the matrix asks for on one architecture."""
     pins = {package: f"=={version}" for package, version in target.pins.items()}
     ranges = {package: wanted.spec for package, wanted in target.requires.items()}
-    return Ask(
+    return ResolveRequest(
         wishes=tuple(
-            Wish(package=package, spec=spec, row=name)
+            RequestedPackage(package=package, spec=spec, row=name)
             for package, spec in {**ranges, **pins}.items()
         ),
         arches=(arch,),
@@ -221,7 +217,7 @@ def tomorrow() -> datetime.date:
     return datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=1)
 
 
-def check(ask: Ask, matrix: Matrix) -> None:
+def check(ask: ResolveRequest, matrix: Matrix) -> None:
     """InputError if the matrix has no such base, or a target of that name already."""
     base_of(ask, matrix)
     if ask.name is not None and ask.name in matrix.targets:
@@ -229,7 +225,7 @@ def check(ask: Ask, matrix: Matrix) -> None:
         raise InputError(message, hint="choose another --name")
 
 
-def base_of(ask: Ask, matrix: Matrix) -> str:
+def base_of(ask: ResolveRequest, matrix: Matrix) -> str:
     """The base: the one asked for, else that of most targets; InputError if there is none."""
     if ask.base is not None and ask.base not in matrix.bases:
         message = f"the matrix has no base {ask.base}"
@@ -245,7 +241,7 @@ def base_of(ask: Ask, matrix: Matrix) -> str:
     return max(fitting, key=used.count)
 
 
-def name_of(ask: Ask, matrix: Matrix, cuda: str, versions: Mapping[str, str]) -> str:
+def name_of(ask: ResolveRequest, matrix: Matrix, cuda: str, versions: Mapping[str, str]) -> str:
     """The row's name: the one asked for, else `cu126-vllm0.9.2`, free in the matrix."""
     if ask.name is not None:
         return ask.name

@@ -1,8 +1,7 @@
-"""The nearest worlds that are possible, found by trying: one wish changed at a time.
+"""Suggestions: similar requests without a conflict, found by changing one package at a time.
 
-Comes in: wishes that contradict each other, the conflict, the matrix. Goes out: a few worlds in
-words. Each was followed as far as the impossible one, by the same facts, and no contradiction met;
-what code was not read for it, its words say.
+Each is checked by the same facts as the original, as far as the conflict was followed; a suggestion
+says which code was not read for it.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from imgbuild.matrix import near
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.resolve import conflict
-from imgbuild.resolve.conflict import Conflict, Demand, Facts
+from imgbuild.resolve.conflict import Demand, PackageFacts, RequirementConflict
 from imgbuild.solve import refusal
-from imgbuild.solve.torch import TORCH, Build
+from imgbuild.solve.torch import TORCH, TorchBuild
 from imgbuild.values import Arch
 
 TRIED = 96  # versions on each side
@@ -29,7 +28,7 @@ SHOWN = 4  # worlds that are told
 UNREAD = "by METADATA; its code was not looked at"
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class QuickLook(msgspec.Struct, frozen=True, kw_only=True):
     """What the code of packages says of each other at some versions.
 
     `clashes`: they do not get along, and `taught` is what follows from that: perhaps nothing.
@@ -41,11 +40,11 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     read: frozenset[str] = frozenset()
 
 
-Check = Callable[[Mapping[str, str]], Look]
+Check = Callable[[Mapping[str, str]], QuickLook]
 Key = frozenset[tuple[str, str]]
 
 
-class Nearest:
+class Suggestions:
     """Looks for worlds near to contradicting wishes; what `check` teaches is heeded from then on.
 
     `kept` are packages whose versions are not to be changed.
@@ -53,9 +52,9 @@ class Nearest:
 
     def __init__(
         self,
-        facts: Facts,
+        facts: PackageFacts,
         wishes: Sequence[Demand],
-        found: Conflict,
+        found: RequirementConflict,
         check: Check,
         kept: Sequence[str],
     ) -> None:
@@ -169,7 +168,7 @@ class Nearest:
         return moved
 
     def _step(
-        self, wishes: Sequence[Demand], found: Conflict, kept: Sequence[str]
+        self, wishes: Sequence[Demand], found: RequirementConflict, kept: Sequence[str]
     ) -> tuple[Demand, Version] | None:
         """A wish of the conflict and its nearest version that takes no part in it any more."""
         for wish in wishes:
@@ -187,7 +186,7 @@ class Nearest:
 
 
 def _sides(
-    facts: Facts, wish: Demand, found: Conflict, *, newer_first: bool = False
+    facts: PackageFacts, wish: Demand, found: RequirementConflict, *, newer_first: bool = False
 ) -> list[list[Version]]:
     """The versions that `wish` leaves out, older and newer than it names, each nearest first.
 
@@ -214,7 +213,7 @@ def _key(wishes: Iterable[Demand]) -> Key:
     return frozenset((wish.package, wish.spec) for wish in wishes)
 
 
-def _with_torch(world: str, torch: Build | None) -> str:
+def _with_torch(world: str, torch: TorchBuild | None) -> str:
     if torch is None or torch.cuda is None:
         return world
     own = f"torch {torch.version}"

@@ -1,7 +1,4 @@
-"""What an image stands on: Debian packages, or the layers of a registry image.
-
-Comes in: a base of the matrix. Goes out: its part of a resolution on one architecture.
-"""
+"""The base of an image on one architecture: Debian packages, or layers of a registry image."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Why a world is impossible: a short chain of reasons with evidence, and what is nearest.
-
-Comes in: a target, the catalogue of what it may use, and the resolver's own words. Goes out: the
-reasons of a `WorldImpossible`.
-"""
+"""Reasons why a target has no solution: pins without a usable file, and uv's explanation."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.index.candidates import described, is_sdist, objection, same_version, system
-from imgbuild.index.pages import File
+from imgbuild.index.pages import IndexFile
 from imgbuild.index.server import Catalogue
 from imgbuild.matrix.model import Matrix
 from imgbuild.values import Arch
@@ -102,7 +98,7 @@ def nothing(catalogue: Catalogue, package: str) -> str:
     return _why(catalogue, package, named)
 
 
-def _why(catalogue: Catalogue, package: str, files: list[File]) -> str:
+def _why(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
     rules, timed = catalogue.rules, catalogue.indexes.place(package).timed
     wheels = [file for file in files if file.is_wheel]
     if not wheels:
@@ -126,7 +122,7 @@ def _why(catalogue: Catalogue, package: str, files: list[File]) -> str:
     return f"{lacking}{_span(catalogue, package, files)} (it has {', '.join(has[:SHOWN])}{more})"
 
 
-def _span(catalogue: Catalogue, package: str, files: list[File]) -> str:
+def _span(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
     """The neighbours that the machine lacks too, in words; empty if it lacks this version alone."""
     tags = catalogue.rules.tags
     fits: dict[Version, bool] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.cli import worlds as words
-from imgbuild.resolve.answer import Answer, Choice, Outcome, Refused
+from imgbuild.resolve.answer import ArchOutcome, ChosenVersion, Refusal, ResolveAnswer
 from imgbuild.values import Arch
 from tests.unit.cli_project import Command
 from tests.unit.matrix_text import RIGHT
@@ -45,24 +45,26 @@ def test_wrong_words(command: Command, line: list[str], said: str) -> None:
     assert said in json.loads(done.stdout)["message"] + str(json.loads(done.stdout)["hint"])
 
 
-REFUSED = Refused(
+REFUSED = Refusal(
     message="this world is impossible on arm64",
     reasons=("torch 2.6.0 is a CPU build", "vllm 0.8 has no wheel"),
     nearest=("vllm 0.20.0, with torch 2.11.0 for CUDA 13.0",),
     hint=None,
 )
-ANSWER = Answer(
+ANSWER = ResolveAnswer(
     name="cu124-vllm0.8",
     python="3.11",
     arch={
-        Arch.X86_64: Outcome(
+        Arch.X86_64: ArchOutcome(
             packages=(
-                Choice(package="torch", version="2.6.0", why=("you have torch==2.6.0",)),
-                Choice(package="numpy", version="2.2.6", why=("a requires ==1", "b", "c", "d")),
+                ChosenVersion(package="torch", version="2.6.0", why=("you have torch==2.6.0",)),
+                ChosenVersion(
+                    package="numpy", version="2.2.6", why=("a requires ==1", "b", "c", "d")
+                ),
             ),
             warnings=("verl 0.4.1 is of 2025-07",),
         ),
-        Arch.ARM64: Outcome(refused=REFUSED),
+        Arch.ARM64: ArchOutcome(refused=REFUSED),
     },
     row=("  cu124-vllm0.8:", "    base: debian-12"),
     checks=("metadata", "imports", "calls", "support", "rules"),

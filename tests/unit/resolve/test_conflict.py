@@ -12,14 +12,14 @@ from packaging.version import Version
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import metadata
 from imgbuild.index.server import Catalogue
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.resolve import conflict, suggest
 from imgbuild.resolve import gaps as behind
-from imgbuild.resolve.conflict import Facts
-from imgbuild.resolve.suggest import Look
+from imgbuild.resolve.conflict import PackageFacts
+from imgbuild.resolve.suggest import QuickLook
 from imgbuild.solve import torch
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
@@ -86,8 +86,8 @@ def ask(site, tmp_path):
             tags=Tags(python="3.11", glibc="2.36", arch=arch),
             pins=conflict.pins_of(demands),
         )
-        place = Place(name="pypi", address=site.url("simple"))
-        gone = Place(name="gone", address="http://127.0.0.1:9/simple")
+        place = IndexAddress(name="pypi", address=site.url("simple"))
+        gone = IndexAddress(name="gone", address="http://127.0.0.1:9/simple")
         indexes = Indexes(
             {"pypi": place, "gone": gone}, {"flashinfer-python": "gone"}, "pypi", http
         )
@@ -96,28 +96,28 @@ def ask(site, tmp_path):
         def read(file):
             return metadata(file, http, store)
 
-        return Facts(catalogue, read, learned, torch.builds(catalogue, read)), demands
+        return PackageFacts(catalogue, read, learned, torch.builds(catalogue, read)), demands
 
     return make
 
 
-def refused(facts, demands, cuda) -> conflict.Conflict:
+def refused(facts, demands, cuda) -> conflict.RequirementConflict:
     found = conflict.conflict(facts, demands, cuda)
     assert found is not None
     return found
 
 
-def read_all(versions) -> Look:
-    return Look(read=frozenset(versions))
+def read_all(versions) -> QuickLook:
+    return QuickLook(read=frozenset(versions))
 
 
-def clash(versions, *taught) -> Look:
-    return Look(clashes=True, taught=taught, read=frozenset(versions))
+def clash(versions, *taught) -> QuickLook:
+    return QuickLook(clashes=True, taught=taught, read=frozenset(versions))
 
 
 def near(facts, demands, cuda, check=read_all, kept=()):
     found = refused(facts, demands, cuda)
-    return suggest.Nearest(facts, demands, found, check, kept).worlds(cuda)
+    return suggest.Suggestions(facts, demands, found, check, kept).worlds(cuda)
 
 
 def test_wishes_that_fit_have_no_conflict(ask):
@@ -284,7 +284,7 @@ def test_a_near_world_says_what_code_was_not_read(ask):
         f"vllm 0.8, with torch 2.6.0 for CUDA 12.4 {words}",
         f"CUDA 13.0 in place of 12.4, with torch 2.11.0 for CUDA 13.0 {words}",
     )
-    assert near(facts, demands, "12.4", lambda versions: Look())[0] == (
+    assert near(facts, demands, "12.4", lambda versions: QuickLook())[0] == (
         "vllm 0.8, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code was not looked at)"
     )
 

@@ -19,8 +19,8 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import plan
 from imgbuild.resolve import init
-from imgbuild.resolve.init import Wanted
-from imgbuild.resolve.request import Wish
+from imgbuild.resolve.init import WantedExtension
+from imgbuild.resolve.request import RequestedPackage
 from imgbuild.values import Arch
 from tests import extended, images, samples
 
@@ -62,11 +62,11 @@ def test_the_matrix_that_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "train.sh").write_bytes(extended.SCRIPT)
     (tmp_path / "train.sh").chmod(0o755)
     wishes = (
-        Wish(package="einops", spec=">=0.8"),
-        Wish(package="wandb"),
-        Wish(package="einx", spec="==0.3.0"),
+        RequestedPackage(package="einops", spec=">=0.8"),
+        RequestedPackage(package="wandb"),
+        RequestedPackage(package="einx", spec="==0.3.0"),
     )
-    wanted = Wanted(
+    wanted = WantedExtension(
         name="ours",
         packages=wishes,
         system=("rsync", "jq"),
@@ -92,7 +92,7 @@ def test_names_that_yaml_reads_otherwise_are_quoted(
     (tmp_path / name).write_bytes(extended.SCRIPT)
     files = init.files_of([f"{name}:/opt/x"])
     below = published.read(tmp_path / "published/small", "small")
-    text = init.text(Wanted(name="ours", summary=name, files=files), below, name, "")
+    text = init.text(WantedExtension(name="ours", summary=name, files=files), below, name, "")
     read = yaml.safe_load(text)
     assert read["published"]["small"]["from"] == name
     assert read["targets"]["ours"]["summary"] == name
@@ -104,7 +104,7 @@ def test_names_that_yaml_reads_otherwise_are_quoted(
 def test_examples_stand_where_nothing_is_wanted(tmp_path: Path) -> None:
     extended.publish(tmp_path / "published/small", extended.published())
     below = published.read(tmp_path / "published/small", "small")
-    text = init.text(Wanted(name="ours"), below, "../project", "")
+    text = init.text(WantedExtension(name="ours"), below, "../project", "")
     init.write(tmp_path / "matrix.yaml", text)
     # Each example is one that can be taken as it is.
     taken = [line.replace("    # ", "    ", 1) for line in text.splitlines(keepends=True)]
@@ -118,7 +118,9 @@ def test_examples_stand_where_nothing_is_wanted(tmp_path: Path) -> None:
 def test_a_matrix_that_cannot_be_read_is_not_left_behind(tmp_path: Path) -> None:
     extended.publish(tmp_path / "published/small", extended.published())
     below = published.read(tmp_path / "published/small", "small")
-    wanted = Wanted(name="ours", packages=(Wish(package="torch", spec="==2.7.0"),))
+    wanted = WantedExtension(
+        name="ours", packages=(RequestedPackage(package="torch", spec="==2.7.0"),)
+    )
     with pytest.raises(InputError) as caught:
         init.write(tmp_path / "matrix.yaml", init.text(wanted, below, "../project", ""))
     assert "small has torch 2.6.0" in caught.value.problems[0].message
@@ -145,12 +147,12 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
     extended.publish(tmp_path / "project/images/small", extended.published())
     path, place = tmp_path / "ours/matrix.yaml", str(tmp_path / "project")
 
-    def _begin(*wishes: Wish) -> None:
-        wanted = Wanted(name="ours", packages=wishes)
+    def _begin(*wishes: RequestedPackage) -> None:
+        wanted = WantedExtension(name="ours", packages=wishes)
         init.begin(path, wanted, extends="small", place=place, image="", http=Http())
 
     with pytest.raises(InputError):
-        _begin(Wish(package="torch", spec="==2.7.0"))
+        _begin(RequestedPackage(package="torch", spec="==2.7.0"))
     assert not (tmp_path / "ours/published").exists(), "what was refused leaves nothing"
     (tmp_path / "ours/published/small").mkdir(parents=True)
     with pytest.raises(InputError, match="ours/published/small is there already"):

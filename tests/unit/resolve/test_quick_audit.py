@@ -8,7 +8,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Relation
-from imgbuild.resolve.quick_audit import Glance, evidence_of, glance, widened
+from imgbuild.resolve.quick_audit import QuickAudit, evidence_of, glance, widened
 from tests import shelves
 from tests.localindex import LocalIndex
 
@@ -136,7 +136,7 @@ def test_an_error_that_teaches_nothing_is_a_clash_too(tmp_path):
 
 @pytest.mark.parametrize("packages", [("trl",), ("trl", "absent"), ()])
 def test_of_fewer_than_two_nothing_is_read(tmp_path, packages):
-    assert looked(tmp_path, *packages) == Glance()
+    assert looked(tmp_path, *packages) == QuickAudit()
 
 
 @pytest.mark.parametrize("known", [one for one, _ in ENTRIES[:4]], ids=lambda one: one.name)
