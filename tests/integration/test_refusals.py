@@ -18,7 +18,7 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import WorldImpossible
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
-from imgbuild.resolve import answer, explain, request, survey
+from imgbuild.resolve import answer, explain, first_solve, request
 from imgbuild.resolve.answer import Refusal
 from imgbuild.resolve.request import ResolveRequest
 from imgbuild.resolve.suggest import UNREAD
@@ -44,7 +44,7 @@ def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
     def ask(*wanted: str, arch: Arch = Arch.X86_64, index: str = "", **more: str) -> Refusal:
         assigned = request.indexes_of([index] if index else [], matrix())
         asked, _ = request.read(wanted, [], assigned)
-        made = ResolveRequest(wishes=asked, arches=(arch,), indexes=assigned, **more)  # type: ignore[arg-type]
+        made = ResolveRequest(requests=asked, arches=(arch,), indexes=assigned, **more)  # type: ignore[arg-type]
         found = answer.answer(made, matrix(), (), Context(store, Http()))
         assert found.target is None
         assert found.row == ()
@@ -69,10 +69,10 @@ def test_cuda_12_4_on_arm64(refuse: Refuse) -> None:
     assert found.nearest[-1].startswith("the target cu130-vllm on arm64: CUDA 13.0, torch 2.11.0")
 
 
-@pytest.mark.parametrize("wish", ["tensordict==0.6.2", "tensordict<=0.6.2"])
-def test_tensordict_0_6_2_on_arm64_is_never_0_1_2(refuse: Refuse, wish: str) -> None:
-    found = refuse(wish, arch=Arch.ARM64, cuda="13.0")
-    assert found.reasons[0] == f"you asked for {wish}"
+@pytest.mark.parametrize("requested", ["tensordict==0.6.2", "tensordict<=0.6.2"])
+def test_tensordict_0_6_2_on_arm64_is_never_0_1_2(refuse: Refuse, requested: str) -> None:
+    found = refuse(requested, arch=Arch.ARM64, cuda="13.0")
+    assert found.reasons[0] == f"you asked for {requested}"
     assert found.reasons[1].startswith(
         "tensordict 0.6.2: no Linux aarch64 wheel, nor has any version from 0.2.0 to 0.7.2"
     )
@@ -101,7 +101,7 @@ def test_python_3_8_with_grpo(refuse: Refuse) -> None:
     found = refuse("trl", python="3.8")
     assert found.reasons == (
         "you asked for Python 3.8, and no base of the matrix has it: debian-12 has 3.11",
-        "trl from 0.12.0 on wants Python >=3.9; the newest for Python 3.8 is 0.11.4",
+        "trl from 0.12.0 on requires Python >=3.9; the newest for Python 3.8 is 0.11.4",
         "trl 0.11.4 has no trl.GRPOTrainer: it came in 0.14.0",
     )
     assert found.nearest[0].startswith("Python 3.11, of the base debian-12, with trl ")
@@ -134,7 +134,7 @@ def test_a_target_that_cannot_be_resolved_is_explained_in_the_same_way(
     context = Context(Store.open(tmp_path_factory.mktemp("cache")), Http())
     target = matrix().targets["cu124-vllm"]
     changed = msgspec.structs.replace(target, pins={**target.pins, "tensordict": "0.15.0"})
-    other = survey.with_target(matrix(), "later", changed)
+    other = first_solve.with_target(matrix(), "later", changed)
     before = WorldImpossible("no set of packages satisfies later", reasons=("many words",))
     found = explain.explained(before, SolveProblem(other, "later", Arch.X86_64, context))
     assert found is not before

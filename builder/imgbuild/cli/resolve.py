@@ -150,7 +150,7 @@ def resolve(
     assigned = request.indexes_of(index or [], session.matrix)
     asked, named = request.read([*(wanted or []), *(want or [])], have or [], assigned)
     ask = request.ResolveRequest(
-        wishes=asked,
+        requests=asked,
         arches=request.arches_of(arch or []),
         cuda=request.cuda_of(cuda, named),
         as_of=_day(as_of),

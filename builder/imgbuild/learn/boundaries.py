@@ -114,7 +114,7 @@ class Shelf:
         )
 
     def world(self, releases: Mapping[str, PackageRelease]) -> World:
-        """These releases alone, as a world in which everything else is unknown."""
+        """A package set of these releases, in which everything else is unknown."""
         wheels, urls = [], {}
         for package, release in releases.items():
             wheel = self.wheel(package, release)
@@ -148,7 +148,7 @@ class Shelf:
 def lacks(shelf: Shelf, evidence: Evidence, release: PackageRelease) -> bool | None:
     """Whether `release` of the other package still lacks (or refuses) what the evidence is about.
 
-    None where that cannot be known, or where the evidence is of a kind that names do not tell.
+    None if that cannot be determined, also for evidence of a kind that names cannot prove.
     """
     if evidence.relation not in _ASKS:
         return None
@@ -225,7 +225,7 @@ def _refuses_arguments(world: World, subject: str) -> bool | None:
     if not what.isdecimal():
         return any(one.name == what and not one.default for one in taken.parameters)
     if isinstance(search.follow(world, found).definition, Function) and found.owner is not None:
-        return None  # whether self is among the places is not told
+        return None  # it is unknown whether self is among the places
     places = [one for one in taken.parameters if one.kind != "keyword"]
     return not taken.varargs and len(places) <= int(what)
 
@@ -251,7 +251,7 @@ def _absent(found: search.Found) -> bool | None:
 
 
 def dotted(world: World, path: str) -> search.Found:
-    """What a path from the top of a package stands for: "vllm.SamplingParams", or "a.b:C.d"."""
+    """What a path from the top of a package refers to: "vllm.SamplingParams", or "a.b:C.d"."""
     first, *rest = path.replace(":", ".").split(".")
     facts = world.module(first)
     if not isinstance(facts, ModuleFacts):
@@ -309,7 +309,7 @@ def _shape(call: Call) -> _Shape:
 
 
 def _calls(call: Call, subject: str) -> bool:
-    """Whether a call is one of what the subject names, as far as its last word tells."""
+    """Whether a call is one of what the subject names, judged by its last word."""
     callee = subject.partition("(")[0]
     return call.callee.rpartition(".")[2] == callee.replace(":", ".").rpartition(".")[2]
 

@@ -103,7 +103,7 @@ def _excluded(entry: Constraint) -> Version | None:
 
 
 def bounds(evidence: Evidence, shelf: Shelf) -> Bounds | None:
-    """Which versions of the other package would do; None if nothing tells.
+    """Which versions of the other package would do; None if unknown.
 
     What the evidence says itself counts first (a window, a rule). Names are looked up in other
     versions; where these two packages alone do not clash, a third one has a hand in it, and no

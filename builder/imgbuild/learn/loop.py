@@ -41,7 +41,7 @@ SHOWN = 8
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """A world without errors for each architecture, what was learned, and after how many rounds."""
+    """A resolution without errors by architecture, what was learned, and in how many rounds."""
 
     resolutions: Mapping[Arch, Resolution]
     reports: Mapping[Arch, Report]
@@ -50,7 +50,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettledArch(msgspec.Struct, frozen=True, kw_only=True):
-    """What one architecture came to, and all that is known after it."""
+    """The result of one architecture, and everything that is known after it."""
 
     resolution: Resolution
     report: Report
@@ -68,8 +68,8 @@ def settle(
 ) -> Settled:
     """Target `name` resolved so that its audit is clean.
 
-    `keep` writes down what was learned, and answers with all that is known then. WorldImpossible,
-    with the chain and its evidence, if there is no such world.
+    `keep` writes down what was learned, and returns everything that is known then. WorldImpossible,
+    with the conflict and its evidence, if there is no solution.
     """
     before, done = tuple(known), dict[Arch, SettledArch]()
     known, rounds = before, 0
@@ -87,7 +87,7 @@ def settle(
 
 
 def _broken(one: SettledArch, known: Sequence[Constraint]) -> bool:
-    """Whether another architecture taught something that this one goes against."""
+    """Whether this one violates what was learned on another architecture."""
     return bool(constraints.violations(known, one.resolution.versions))
 
 
@@ -145,7 +145,7 @@ def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
 
 
 def audit_of(resolution: Resolution, shelf: Shelf, terms: Terms) -> Report:
-    """What is wrong on the main path, as code, METADATA and the packages' past tell."""
+    """Errors on the main path, from code, METADATA and older releases of the packages."""
     world = world_of(resolution, shelf)
 
     def _past(path: MainPath) -> list[Finding]:
@@ -156,7 +156,7 @@ def audit_of(resolution: Resolution, shelf: Shelf, terms: Terms) -> Report:
 
 
 def world_of(resolution: Resolution, shelf: Shelf) -> World:
-    """All of a resolution; what is not in the store is read where its index has it."""
+    """The package set of a resolution; what is not in the store is read from its index."""
     rules = shelf.catalogue.rules
 
     def _locate(wheel: Wheel) -> Path | str:
@@ -182,7 +182,7 @@ def learn_all(
     pinned: Collection[str],
     known: Sequence[Constraint] = (),
 ) -> tuple[Constraint, ...]:
-    """What the errors teach; of many between the same two packages the first few."""
+    """Constraints from the errors; of many between the same two packages from the first few."""
     seen: set[tuple[str, ...]] = set()
     pairs: Counter[tuple[str, str]] = Counter()
     learned: list[Constraint] = []
@@ -204,10 +204,10 @@ def learn_all(
 
 
 def stuck(name: str, arch: Arch, errors: Sequence[Finding]) -> WorldImpossible:
-    """The refusal of a world whose errors teach nothing that is not known."""
+    """The error for a package set whose errors teach nothing new."""
     shown = [f"{error.message} ({error.where})" for error in errors[:SHOWN]]
     if len(errors) > SHOWN:
         shown.append(f"and {len(errors) - SHOWN} more; imgbuild audit shows all")
-    message = f"{name} on {arch}: its packages do not fit together, and no other set is known"
+    message = f"{name} on {arch}: its packages are incompatible, and no other set is known"
     hint = "change a pin; or, if you know better, waive the finding in matrix.yaml with a reason"
     return WorldImpossible(message, reasons=tuple(shown), hint=hint)

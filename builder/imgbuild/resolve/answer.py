@@ -24,12 +24,11 @@ from imgbuild.matrix import constraints, row
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
 from imgbuild.matrix.model import Base, Flashinfer, Matrix, Target, Wanted
-from imgbuild.resolve import conflict, python_support, request
-from imgbuild.resolve import reasons as whys
-from imgbuild.resolve import survey as surveys
-from imgbuild.resolve.quick_audit import QuickAudit, glance
+from imgbuild.resolve import conflict, first_solve, python_support, request
+from imgbuild.resolve.first_solve import FirstSolve, LearnedMemory, Query, with_target
+from imgbuild.resolve.quick_audit import QuickAudit, audit_requested
+from imgbuild.resolve.reasons import links, reasons_of
 from imgbuild.resolve.request import ResolveRequest
-from imgbuild.resolve.survey import FirstSolve, LearnedMemory, Query, with_target
 from imgbuild.solve import sdist_wheel
 from imgbuild.solve.torch import TORCH, TorchBuild
 from imgbuild.values import Arch
@@ -40,7 +39,7 @@ FLASHINFER = "flashinfer-python"
 
 
 class ChosenVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A package of a world, its version, and why: the strongest reason first."""
+    """A package, its version, and the reasons for it: the strongest first."""
 
     package: str
     version: str
@@ -48,7 +47,7 @@ class ChosenVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a world is impossible on one architecture, and what is nearest."""
+    """Why there is no solution on one architecture, and suggestions."""
 
     message: str
     reasons: tuple[str, ...]
@@ -57,7 +56,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a world on one architecture: its packages, or a refusal.
+    """The result on one architecture: packages, or a refusal.
 
     `warnings` name packages that fell far behind their newest version, and the cause.
     """
@@ -68,11 +67,11 @@ class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A world on each architecture that was asked for; `target` and `row` if one is possible.
+    """The result on each architecture that was asked for; `target` and `row` if one has a solution.
 
     `driver` is the oldest driver that runs programs of its CUDA release, "" where that is unknown.
-    The world of `row` passed the `checks` of the audit; `unchecked` are those for which shared
-    objects have to be read, out of whole wheels. Both are empty where no world is possible.
+    The packages of `row` passed the `checks` of the audit; `unchecked` are those that need shared
+    objects, from whole wheels. Both are empty if there is no solution.
     """
 
     name: str
@@ -88,9 +87,9 @@ class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def answer(
     ask: ResolveRequest, matrix: Matrix, learned: Sequence[Constraint], context: Context
 ) -> ResolveAnswer:
-    """Resolve what is asked for on each architecture; `learned` is what locks have taught.
+    """Resolve a request on each architecture; `learned` are the constraints from locks.
 
-    InputError if the wishes contradict the matrix itself; FetchFailed if an index does not answer.
+    InputError if the request contradicts the matrix; FetchFailed if an index does not answer.
     """
     request.check(ask, matrix)
     memory = LearnedMemory(learned)
@@ -120,7 +119,7 @@ def answer(
 
 
 class ArchOutcomes(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found on each architecture; `target` is that of the first that is possible."""
+    """The results by architecture; `target` is that of the first with a solution."""
 
     target: Target | None
     found: dict[Arch, Resolution]
@@ -130,7 +129,7 @@ class ArchOutcomes(msgspec.Struct, frozen=True, kw_only=True):
 def found_on(
     ask: ResolveRequest, matrix: Matrix, memory: LearnedMemory, context: Context
 ) -> ArchOutcomes:
-    """What is asked for on one architecture after the other; `memory` learns on the way."""
+    """Resolve on one architecture after the other; `memory` gains what is learned."""
     base = matrix.bases[request.base_of(ask, matrix)]
     target: Target | None = None
     found: dict[Arch, Resolution] = {}
@@ -141,7 +140,7 @@ def found_on(
                 ask=ask, matrix=matrix, arch=arch, memory=memory, context=context, target=target
             )
             python_support.refuse(query)
-            made, found[arch], survey = find(query)
+            made, found[arch], first = find(query)
         except WorldImpossible as error:
             outcomes[arch] = ArchOutcome(refused=refused(error))
             continue
@@ -150,7 +149,7 @@ def found_on(
             packages=choices(ask, target, found[arch], arch, base, memory.known, context.store),
             warnings=(
                 *map(conflict.window_words, memory.windows),
-                *surveys.warnings(survey, found[arch].versions),
+                *first_solve.warnings(first, found[arch].versions),
             ),
         )
     return ArchOutcomes(target=target, found=found, outcomes=outcomes)
@@ -168,52 +167,54 @@ def find(query: Query) -> tuple[Target, Resolution, FirstSolve]:
     tried: list[TorchBuild | None] = []
     while True:
         with query.context.reporter.step(f"first solve for {arch}"):
-            survey = surveys.survey(query)
-        if failed is not None and survey.torch in tried:
+            first = first_solve.solve_first(query)
+        if failed is not None and first.torch in tried:
             raise failed
-        if memory.see(look(ask, survey, query.context)):
+        if memory.see(look(ask, first, query.context)):
             continue
-        made = query.target or target_of(ask, matrix, base, survey)
-        name = request.name_of(ask, matrix, made.cuda, survey.versions)
+        made = query.target or target_of(ask, matrix, base, first)
+        name = request.name_of(ask, matrix, made.cuda, first.versions)
         extended = with_target(matrix, name, msgspec.structs.replace(made, arch=(arch,)))
         try:
             done = settle(extended, name, [arch], query.context, memory.known, memory.keep)
         except WorldImpossible as error:
             failed = error
-            tried.append(survey.torch)
+            tried.append(first.torch)
         else:
-            return made, done.resolutions[arch], survey
+            return made, done.resolutions[arch], first
 
 
-def look(ask: ResolveRequest, survey: FirstSolve, context: Context) -> QuickAudit:
+def look(ask: ResolveRequest, first: FirstSolve, context: Context) -> QuickAudit:
     """What the code of the packages that are asked for requires of each other."""
-    named = [wish.package for wish in ask.wishes if wish.package != TORCH]
-    versions = {name: survey.versions[name] for name in named}
-    pinned = [wish.package for wish in ask.wishes if wish.pin is not None]
+    named = [requested.package for requested in ask.requests if requested.package != TORCH]
+    versions = {name: first.versions[name] for name in named}
+    pinned = [requested.package for requested in ask.requests if requested.pin is not None]
     with context.reporter.step(f"quick audit of {', '.join(named)}"):
-        return glance(survey.facts.catalogue, versions, pinned, context)
+        return audit_requested(first.facts.catalogue, versions, pinned, context)
 
 
-def target_of(ask: ResolveRequest, matrix: Matrix, base: str, survey: FirstSolve) -> Target:
-    """What is asked for as a target: torch and CUDA as the survey found them."""
-    pins = {wish.package: wish.pin for wish in ask.wishes if wish.pin is not None}
-    if survey.torch is not None:
-        pins.setdefault(TORCH, str(survey.torch.version))
+def target_of(ask: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve) -> Target:
+    """A request as a target, with torch and CUDA of the first solve."""
+    pins = {
+        requested.package: requested.pin for requested in ask.requests if requested.pin is not None
+    }
+    if first.torch is not None:
+        pins.setdefault(TORCH, str(first.torch.version))
     requires = {
-        wish.package: Wanted(spec=wish.spec, reason=ASKED)
-        for wish in ask.wishes
-        if wish.package not in pins
+        requested.package: Wanted(spec=requested.spec, reason=ASKED)
+        for requested in ask.requests
+        if requested.package not in pins
     }
     return Target(
-        summary=f"{', '.join(wish.package for wish in ask.wishes)} for CUDA {survey.cuda}",
+        summary=f"{', '.join(one.package for one in ask.requests)} for CUDA {first.cuda}",
         base=base,
-        cuda=survey.cuda,
+        cuda=first.cuda,
         arch=ask.arches,
         as_of=ask.as_of or request.tomorrow(),
         pins=pins,
         requires=requires,
         indexes=dict(ask.indexes),
-        flashinfer=flashinfer_of(matrix, ask, survey.cuda, survey.versions),
+        flashinfer=flashinfer_of(matrix, ask, first.cuda, first.versions),
     )
 
 
@@ -222,7 +223,7 @@ def flashinfer_of(
 ) -> Flashinfer:
     """The mode of FlashInfer that its index and the CUDA release leave."""
     if FLASHINFER not in versions:
-        return Flashinfer(mode="off", reason="nothing in this world asks for FlashInfer")
+        return Flashinfer(mode="off", reason="no package requires FlashInfer")
     index = ask.indexes.get(FLASHINFER, matrix.default_index)
     if index != matrix.default_index:
         return Flashinfer(mode="prebuilt", reason=f"the index {index} has compiled kernels")
@@ -247,13 +248,13 @@ def choices(
     for built in found.built:
         path = store.file(built.wheel.sha256)
         metadata[built.package] = sdist_wheel.metadata(path) if path is not None else b""
-    asked = {wish.package: str(wish) for wish in ask.wishes}
+    asked = {requested.package: str(requested) for requested in ask.requests}
     for package in target.pins:
         asked.setdefault(package, f"the {package} of CUDA {target.cuda} that fits")
     for package, wanted in target.requires.items():
         asked.setdefault(package, wanted.reason)
     markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
-    reasons = whys.whys(versions, asked, whys.links(metadata, markers), learned)
+    reasons = reasons_of(versions, asked, links(metadata, markers), learned)
     return tuple(
         ChosenVersion(package=package, version=versions[package], why=reasons[package])
         for package in sorted(versions)
@@ -266,14 +267,14 @@ def settled(
     found: Mapping[Arch, Resolution],
     outcomes: Mapping[Arch, ArchOutcome],
 ) -> Target:
-    """`target` as a row says it: what was asked for pinned where all architectures agree."""
+    """`target` as a row: requested packages are pinned if all architectures have one version."""
     pins = dict(target.pins)
     requires = dict(target.requires)
-    for wish in ask.wishes:
-        versions = {each.versions[wish.package] for each in found.values()}
+    for requested in ask.requests:
+        versions = {each.versions[requested.package] for each in found.values()}
         if len(versions) == 1:
-            pins[wish.package] = versions.pop()
-            requires.pop(wish.package, None)
+            pins[requested.package] = versions.pop()
+            requires.pop(requested.package, None)
     exclude = {
         arch: "; ".join(outcome.refused.reasons) or outcome.refused.message
         for arch, outcome in outcomes.items()

@@ -44,19 +44,19 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequirementConflict(msgspec.Struct, frozen=True, kw_only=True):
-    """Why demands cannot be met together; `wishes` are the packages whose demands led there.
+    """Why demands contradict each other; `requests` are the packages whose demands led there.
 
     `cuda`: the CUDA release is one of the reasons.
     """
 
     reasons: tuple[str, ...]
-    wishes: tuple[str, ...]
+    requests: tuple[str, ...]
     package: str
     cuda: bool = False
 
 
 class PackageFacts:
-    """What chains are made of, each read once: versions to be had, requirements, torch's CUDA."""
+    """Facts about packages, each read once: available versions, requirements, torch's CUDA."""
 
     def __init__(
         self,
@@ -191,9 +191,9 @@ class _Search:
         self.demands: dict[str, list[Demand]] = {}
         self.fixed: dict[str, tuple[Demand, ...]] = {}
 
-    def run(self, wishes: Iterable[Demand]) -> RequirementConflict | None:
+    def run(self, requests: Iterable[Demand]) -> RequirementConflict | None:
         """Follow what is exact or of torch first, since that explains most; then the ranges."""
-        due = list(wishes)
+        due = list(requests)
         ranges: list[Demand] = []
         while due or ranges:
             if not due:
@@ -219,18 +219,18 @@ class _Search:
             due.sort(key=lambda item: item.package != TORCH)
         return None
 
-    def run_compiled(self, wishes: Iterable[Demand]) -> RequirementConflict | None:
-        """Follow only what named versions say of themselves, whether an index has them or not."""
+    def run_compiled(self, requests: Iterable[Demand]) -> RequirementConflict | None:
+        """Follow only names of versions (`+cu124torch2.6`), whether an index has them or not."""
         due = []
-        for wish in wishes:
-            pin = _exact(wish.spec)
-            said = list(_compiled_for(wish.package, Version(pin))) if pin else []
+        for requested in requests:
+            pin = _exact(requested.spec)
+            said = list(_compiled_for(requested.package, Version(pin))) if pin else []
             if said:
-                self.fixed[wish.package] = (wish,)
-                self.demands[wish.package] = [wish]
+                self.fixed[requested.package] = (requested,)
+                self.demands[requested.package] = [requested]
                 due += said
-            elif wish.package == TORCH:
-                due.insert(0, wish)
+            elif requested.package == TORCH:
+                due.insert(0, requested)
         return self.run(due) if self.fixed else None
 
     @property
@@ -264,27 +264,27 @@ class _Search:
             tuple(demands),
         )
         steps: dict[str, None] = {}
-        wishes: dict[str, None] = {}
+        requests: dict[str, None] = {}
         for demand in core:
-            self._lead(demand, steps, wishes, set())
+            self._lead(demand, steps, requests, set())
         reasons = [*steps, *self._last(package, core)]
         of_cuda = package == TORCH and any(
             _allows_all(core, build.version) for build in self.facts.torches
         )
         kept = reasons if len(reasons) <= STEPS else [*reasons[: STEPS - 3], *reasons[-3:]]
         return RequirementConflict(
-            reasons=tuple(kept), wishes=tuple(wishes), package=package, cuda=of_cuda
+            reasons=tuple(kept), requests=tuple(requests), package=package, cuda=of_cuda
         )
 
     def _lead(
-        self, demand: Demand, steps: dict[str, None], wishes: dict[str, None], seen: set[str]
+        self, demand: Demand, steps: dict[str, None], requests: dict[str, None], seen: set[str]
     ) -> None:
         if not demand.asker:
-            wishes[demand.package] = None
+            requests[demand.package] = None
         elif demand.asker not in seen:
             seen.add(demand.asker)
             for before in self.fixed.get(demand.asker, ()):
-                self._lead(before, steps, wishes, seen)
+                self._lead(before, steps, requests, seen)
         steps[demand.words] = None
 
     def _last(self, package: str, core: Sequence[Demand]) -> list[str]:
@@ -321,13 +321,13 @@ class _Search:
 
 
 def conflict(
-    facts: PackageFacts, wishes: Iterable[Demand], cuda: str | None, *, row: str = ""
+    facts: PackageFacts, requests: Iterable[Demand], cuda: str | None, *, row: str = ""
 ) -> RequirementConflict | None:
-    """Follow `wishes` on CUDA `cuda` (None: any) to the first contradiction; None if none is met.
+    """Follow `requests` on CUDA `cuda` (None: any) to the first contradiction; None if none is met.
 
     `row` is the target of the matrix that names the CUDA release; without it, the user did.
     """
-    asked = tuple(wishes)
+    asked = tuple(requests)
     found = _Search(facts, cuda).run_compiled(asked) or _Search(facts, cuda).run(asked)
     if cuda is not None and facts.torches and all(build.cuda != cuda for build in facts.torches):
         return _unknown_cuda(facts, asked, cuda, found)
@@ -341,31 +341,33 @@ def _of_cuda(cuda: str, row: str) -> str:
 
 
 def _unknown_cuda(
-    facts: PackageFacts, wishes: Iterable[Demand], cuda: str, found: RequirementConflict | None
+    facts: PackageFacts, requests: Iterable[Demand], cuda: str, found: RequirementConflict | None
 ) -> RequirementConflict:
-    """No torch at all is built for the CUDA release; then what else is against the wishes."""
+    """No torch at all is built for the CUDA release; then what else is against the requests."""
     arch = facts.catalogue.rules.tags.arch.wheel
     has = f"no torch on {arch} is built for CUDA {cuda}: {torches.summary(facts.torches)}"
-    pins = pins_of(wishes).items()
+    pins = pins_of(requests).items()
     lacking = (refusal.of_pin(facts.catalogue, package, pin) for package, pin in pins)
     more = [reason for reason in lacking if reason is not None]
     own = [b for b in facts.torches if _allows(f"=={dict(pins).get(TORCH, '0')}", b.version)]
     reasons = [*(f"{build} on {arch}" for build in own), has, *more]
-    wishes_of = found.wishes if found is not None else tuple(item.package for item in wishes)
+    requests_of = found.requests if found is not None else tuple(item.package for item in requests)
     return RequirementConflict(
-        reasons=tuple(reasons[:STEPS]), wishes=wishes_of, package=TORCH, cuda=True
+        reasons=tuple(reasons[:STEPS]), requests=requests_of, package=TORCH, cuda=True
     )
 
 
-def torch_of(facts: PackageFacts, wishes: Iterable[Demand], cuda: str | None) -> TorchBuild | None:
-    """The newest torch that `wishes`, free of conflicts, leave; None if none is of torch."""
+def torch_of(
+    facts: PackageFacts, requests: Iterable[Demand], cuda: str | None
+) -> TorchBuild | None:
+    """The newest torch that `requests`, free of conflicts, leave; None if none is of torch."""
     search = _Search(facts, cuda)
-    search.run(tuple(wishes))
+    search.run(tuple(requests))
     return search.torch
 
 
 def demand(package: str, spec: str, words: str | None = None) -> Demand:
-    """A wish of the user."""
+    """A requested of the user."""
     return Demand(package=package, spec=spec, words=words or f"you asked for {package}{spec}")
 
 
@@ -384,6 +386,6 @@ def _allows_all(demands: Iterable[Demand], version: Version) -> bool:
     return all(_allows(demand.spec, version) for demand in demands)
 
 
-def pins_of(wishes: Iterable[Demand]) -> Mapping[str, str]:
-    """Package → version of the wishes that name one."""
-    return {item.package: pin for item in wishes if (pin := _exact(item.spec)) is not None}
+def pins_of(requests: Iterable[Demand]) -> Mapping[str, str]:
+    """Package → version of the requests that name one."""
+    return {item.package: pin for item in requests if (pin := _exact(item.spec)) is not None}

@@ -13,11 +13,11 @@ import msgspec
 from imgbuild.errors import ImgbuildError, WorldImpossible
 from imgbuild.lock import published
 from imgbuild.lock.published import PublishedTarget
-from imgbuild.resolve import conflict, request, survey
+from imgbuild.resolve import conflict, first_solve, request
 from imgbuild.resolve.conflict import Demand, PackageFacts, RequirementConflict
+from imgbuild.resolve.first_solve import LearnedMemory, Query
 from imgbuild.resolve.request import RequestedPackage
 from imgbuild.resolve.suggest import QuickLook, Suggestions
-from imgbuild.resolve.survey import LearnedMemory, Query
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
 
@@ -36,8 +36,8 @@ def explained(error: WorldImpossible, problem: SolveProblem) -> WorldImpossible:
 def _of_target(error: WorldImpossible, problem: SolveProblem) -> WorldImpossible:
     query = query_of(problem)
     try:
-        with survey.opened(query) as facts:
-            survey.refuse(query, facts)
+        with first_solve.opened(query) as facts:
+            first_solve.refuse(query, facts)
     except WorldImpossible as better:
         return better
     return error
@@ -67,9 +67,9 @@ def _of_added(
     demands = _demands(found, problem)
     asked = tuple(RequestedPackage(package=item.package, spec=item.spec) for item in demands)
     query = query_of(problem)
-    ask = msgspec.structs.replace(query.ask, wishes=asked, row="")
+    ask = msgspec.structs.replace(query.ask, requests=asked, row="")
     try:
-        with survey.opened(msgspec.structs.replace(query, ask=ask)) as facts:
+        with first_solve.opened(msgspec.structs.replace(query, ask=ask)) as facts:
             conflict = _conflict(facts, demands, cuda, found.name)
             added = _added(conflict, found, arch) if conflict is not None else []
             if conflict is None or not added:  # no conflict with a published package
@@ -140,10 +140,10 @@ def _near(
     To hold its code against all that is published would be an audit of the whole target.
     """
     kept = tuple(found.lock.arch[arch].versions)
-    return Suggestions(facts, demands, conflict, lambda versions: QuickLook(), kept).worlds(cuda)
+    return Suggestions(facts, demands, conflict, lambda versions: QuickLook(), kept).find(cuda)
 
 
 def _added(conflict: RequirementConflict, found: PublishedTarget, arch: Arch) -> list[str]:
     """The packages of the conflict that were asked for."""
     versions = found.lock.arch[arch].versions
-    return [package for package in conflict.wishes if package not in versions]
+    return [package for package in conflict.requests if package not in versions]

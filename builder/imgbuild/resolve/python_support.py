@@ -17,7 +17,7 @@ from imgbuild.learn import learn
 from imgbuild.learn.boundaries import Shelf, lacks
 from imgbuild.report import Evidence, Relation
 from imgbuild.resolve import conflict, request, suggest
-from imgbuild.resolve.survey import Query
+from imgbuild.resolve.first_solve import Query
 from imgbuild.solve import uv
 from imgbuild.wheel.tags import Tags
 
@@ -49,12 +49,12 @@ def refuse(query: Query) -> None:
     near = []
     with Library(store, Blocks(http)) as library:
         shelf = Shelf(ours, library, store)
-        for wish in ask.wishes:
-            reasons += _of_package(wish.package, wanted, shelf)
-            newest = shelf.releases(wish.package)
-            if newest and wish.pin is None:
-                near.append(f"{wish.package} {newest[-1].version}")
-    demands = [conflict.demand(wish.package, wish.spec) for wish in ask.wishes]
+        for requested in ask.requests:
+            reasons += _of_package(requested.package, wanted, shelf)
+            newest = shelf.releases(requested.package)
+            if newest and requested.pin is None:
+                near.append(f"{requested.package} {newest[-1].version}")
+    demands = [conflict.demand(requested.package, requested.spec) for requested in ask.requests]
     packages = f", with {', '.join(near)}" if near else ""
     message = f"no solution on {arch}"
     raise WorldImpossible(
@@ -77,7 +77,7 @@ def _of_package(package: str, wanted: Catalogue, shelf: Shelf) -> Iterator[str]:
     if not later:
         return
     wants = later[0].file.requires_python
-    why = f"wants Python {wants}" if wants else f"has no wheel for Python {python}"
+    why = f"requires Python {wants}" if wants else f"has no wheel for Python {python}"
     left = f"the newest for Python {python} is {newest}" if newest else "there is none before"
     yield f"{package} from {later[0].version} on {why}; {left}"
     if newest is not None:

@@ -25,7 +25,7 @@ from imgbuild.report import Evidence, Finding, Relation, Severity
 
 CHECKS: Final = ("imports", "calls", "support")
 LESSONS: Final = 12  # more errors of a few packages say the same again
-# What an entry is about where its name does not tell, and what `f(x)` may be about.
+# The relation of an entry whose name does not imply it, and those that `f(x)` may have.
 PLAIN: Final = {"imports": Relation.MODULE, "calls": Relation.ATTRIBUTE}
 OF_CALLS: Final = (Relation.KEYWORD, Relation.ARGUMENT, Relation.REGISTERED)
 
@@ -43,13 +43,13 @@ class QuickAudit(msgspec.Struct, frozen=True, kw_only=True):
     read: frozenset[str] = frozenset()
 
 
-def glance(
+def audit_requested(
     catalogue: Catalogue,
     versions: Mapping[str, str],
     pinned: Collection[str],
     context: Context,
 ) -> QuickAudit:
-    """What the packages of `versions` say of each other; `pinned` ones do not move.
+    """Audit the packages of `versions` against each other; those of `pinned` cannot change.
 
     Of fewer than two that can be read nothing is read.
     """
@@ -83,7 +83,7 @@ def _releases(shelf: Shelf, versions: Mapping[str, str]) -> Iterator[tuple[str, 
 def lessons(
     errors: Iterable[Finding], shelf: Shelf, pinned: Collection[str]
 ) -> tuple[Constraint, ...]:
-    """What the errors teach, each for itself: a refusal shows them, so none stands for others."""
+    """A constraint from each error: a refusal shows all, so they are not merged."""
     found: dict[tuple[str, str, str], Constraint] = {}
     for error in errors:
         evidence = error.evidence
@@ -144,7 +144,7 @@ def widened(
 
 
 def evidence_of(entry: Constraint, shelf: Shelf) -> Evidence | None:
-    """The evidence that an entry was learned from; None where its kind cannot be told."""
+    """The evidence that an entry was learned from; None if its kind cannot be determined."""
     if entry.missing or not entry.read_in or entry.check not in PLAIN:
         return None
     one = Evidence(

@@ -47,13 +47,13 @@ def _holds(requirement: Requirement, extras: Iterable[str], markers: Mapping[str
     return any(requirement.marker.evaluate({**markers, "extra": extra}) for extra in extras)
 
 
-def whys(
+def reasons_of(
     versions: Mapping[str, str],
     asked: Mapping[str, str],
     found: Sequence[RequirementLink],
     learned: Iterable[Constraint],
 ) -> dict[str, tuple[str, ...]]:
-    """Package → why it is there and at that version, the strongest reason first.
+    """Package → why it is present and at that version, the strongest reason first.
 
     `asked` maps packages to the words of who wanted them: "you asked for vllm==0.9.2".
     """

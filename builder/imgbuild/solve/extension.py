@@ -89,7 +89,9 @@ class Kept:
         path = self._context.store.file(made.sha256)
         if made != built.wheel or path is None:
             message = f"{built.sdist.file} gives {made.sha256}, published is {built.wheel.sha256}"
-            raise FetchFailed(message, hint="its build is not reproducible: tell its publishers")
+            raise FetchFailed(
+                message, hint="its build is not reproducible: report it to its publishers"
+            )
         return path
 
     def _addresses(self, package: str, locked: LockedFile) -> list[str]:

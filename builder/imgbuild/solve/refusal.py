@@ -49,10 +49,10 @@ def of_pin(catalogue: Catalogue, package: str, version: str) -> str | None:
 
 
 def in_reach(catalogue: Catalogue, package: str, version: Version) -> list[Version]:
-    """The versions to be had that are not over a year older than `version`.
+    """The available versions that are not over a year older than `version`.
 
-    What an older file without a platform tag offers is no neighbour: tensordict 0.1.2 fits every
-    machine and lacks most of 0.6.2.
+    An older file without a platform tag is not similar enough: tensordict 0.1.2 fits every machine
+    and lacks most of 0.6.2.
     """
     files = catalogue.indexes.files(package)
     times = [f.uploaded for f in files if f.uploaded and same_version(f.version, str(version))]
@@ -166,7 +166,7 @@ def alternatives(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
 def of_resolver(text: str) -> tuple[str, ...]:
     """Uv's explanation as lines, without its tree marks: of a long one the first and last steps.
 
-    It starts from what is declared and ends at what was asked for; what lies between follows.
+    It starts from what is declared and ends at what was asked for; what is between follows.
     """
     words = " ".join(line.strip(" │╰─▶\u00d7╭├") for line in text.splitlines())
     start = words.find("Because")

@@ -123,7 +123,7 @@ def _is_pyproject(path: str) -> bool:
 def build(job: SdistJob) -> Path:
     """Build and repack; the wheel's path in `job.folder`.
 
-    Lacking if the build asks for requirements that `job` has not; WorldImpossible if it fails or no
+    MissingRequirements if the build asks for what `job` lacks; WorldImpossible if it fails or no
     pure wheel comes out.
     """
     _prepare(job)

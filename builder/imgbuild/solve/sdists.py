@@ -47,7 +47,7 @@ def host_rules(rules: Rules) -> Rules:
 
 
 class Workshop:
-    """Makes wheels of sdists for one resolution, each once.
+    """Builds wheels of sdists for one resolution, each once.
 
     `catalogue` is what this machine's architecture may use; `constraints` hold for it too;
     `root` gives the image's root folder for this machine, and is asked only for a build.
@@ -111,7 +111,7 @@ class Workshop:
                     key = f"{fingerprint(recipe, self._python)}-lacking"
                     self._store.put_fact(FACT, key, msgspec.json.encode(more))
             lines += more
-        message = f"the build of {package} asks for ever more: {', '.join(lines)}"
+        message = f"the build of {package} keeps asking for more: {', '.join(lines)}"
         raise WorldImpossible(message, hint="pin a version that has a wheel")
 
     def _known_more(self, recipe: BuiltWheel) -> tuple[str, ...]:
@@ -129,7 +129,8 @@ class Workshop:
         missing = [name for name in wanted if name not in pins]
         if missing:
             message = (
-                f"building {package} needs {', '.join(missing)} of the same world, which pins none"
+                f"building {package} needs {', '.join(missing)} at the target's version,"
+                " but the target has no such pin"
             )
             raise WorldImpossible(message, hint=f"pin {missing[0]} in the target")
         return [f"{name}=={pins[name]}" for name in wanted]

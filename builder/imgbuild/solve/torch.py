@@ -66,7 +66,7 @@ def minor(requirement: Requirement) -> str | None:
 
 
 def builds(catalogue: Catalogue, read: Callable[[IndexFile], bytes]) -> tuple[TorchBuild, ...]:
-    """Every final torch that the world may use, newest first. `read` gives a wheel's METADATA."""
+    """Every final torch that the target may use, newest first. `read` gives a wheel's METADATA."""
     versions = sorted(
         {
             offer.wheel.version

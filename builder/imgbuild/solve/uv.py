@@ -88,7 +88,7 @@ def _clean() -> list[str]:
     kept = [
         f"{name}={os.environ[name]}" for name in ("HOME", "PATH", "TMPDIR") if name in os.environ
     ]
-    # A page may wait for a build from an sdist; what fails at the gateway fails again.
+    # A page may wait for a build from an sdist; what fails at the local index fails again.
     patience = ["UV_HTTP_TIMEOUT=7200", "UV_HTTP_RETRIES=0"]
     return [process.find("env", remedy="install coreutils"), "-i", *kept, *patience]
 

@@ -26,8 +26,8 @@ def command(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ([], "nothing is asked for"),
-        (["vllm=="], "is no requirement"),
+        ([], "no package is requested"),
+        (["vllm=="], "invalid requirement"),
         (["torch", "--cuda", "12"], "two numbers"),
         (["torch", "--base", "alpine"], "no base alpine"),
         (["torch", "--name", "cu124-vllm"], "has a target cu124-vllm already"),

@@ -358,7 +358,7 @@ def test_a_published_target_that_is_another_one(tmp_path: Path) -> None:
 def test_a_copy_that_is_not_there(file: str, tmp_path: Path) -> None:
     path = extended.repository(tmp_path)
     (tmp_path / "published/small" / file).unlink()
-    with pytest.raises(InputError, match=f"{file}: no such file, and matrix.yaml extends small"):
+    with pytest.raises(InputError, match=f"{file}: no such file, but matrix.yaml extends small"):
         published.load(path)
 
 

@@ -1,4 +1,4 @@
-"""From what is asked for to a target: wishes, torches and their CUDA, why each version, the row."""
+"""From a request to a target: packages, torches and their CUDA, reasons, the row."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_wishes_are_read_with_commas_in_both_meanings():
         RequestedPackage(package="trl"),
         RequestedPackage(package="torch", spec="==2.8.0"),
     )
-    assert [wish.pin for wish in found] == [None, None, "2.8.0"]
+    assert [requested.pin for requested in found] == [None, None, "2.8.0"]
     assert cuda is None
 
 
@@ -57,8 +57,8 @@ def test_what_is_there_stays_where_the_wish_allows_it():
 @pytest.mark.parametrize(
     ("wants", "have", "words"),
     [
-        ([], [], "nothing is asked for"),
-        (["vllm="], [], "'vllm=' is no requirement"),
+        ([], [], "no package is requested"),
+        (["vllm="], [], "invalid requirement: 'vllm='"),
         (["ray[cgraph]"], [], "extra"),
         (["vllm; python_version > '3'"], [], "marker"),
         (["vllm==0.9", "vllm==0.8"], [], "twice"),
@@ -125,7 +125,7 @@ def test_what_a_target_asks_for_is_said_of_the_target():
     matrix = samples.matrix(requires={"trl": Wanted(spec=">=0.18", reason=samples.REASON)})
     ask = request.of_target("small", matrix.targets["small"], Arch.X86_64)
     assert ask.row == "small"
-    assert [str(wish) for wish in ask.wishes] == [
+    assert [str(requested) for requested in ask.requests] == [
         "the target small asks for trl>=0.18",
         "the target small asks for torch==2.6.0",
     ]
@@ -134,7 +134,7 @@ def test_what_a_target_asks_for_is_said_of_the_target():
 def test_names_are_free_and_of_what_was_wanted_first():
     matrix = samples.matrix()
     ask = ResolveRequest(
-        wishes=(
+        requests=(
             RequestedPackage(package="torch", spec="==2.8.0", have=True),
             RequestedPackage(package="vllm"),
         ),
@@ -205,7 +205,7 @@ def test_why_a_version_learned_things_included():
     )  # fmt: skip
     other = msgspec.structs.replace(learned, versions="==0.9.0")
     versions = dict.fromkeys(METADATA, "1.0") | {"vllm": "0.8.5.post1"}
-    found = reasons.whys(
+    found = reasons.reasons_of(
         versions, {"vllm": "you asked for vllm"}, reasons.links(METADATA, MARKERS), [learned, other]
     )
     assert found["vllm"] == ("you asked for vllm",)
@@ -250,7 +250,9 @@ def test_an_impossible_world_has_passed_no_check(tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0")
     ask = ResolveRequest(
-        wishes=(RequestedPackage(package="demo", spec="==9.9"),), arches=(Arch.X86_64,), cuda="12.4"
+        requests=(RequestedPackage(package="demo", spec="==9.9"),),
+        arches=(Arch.X86_64,),
+        cuda="12.4",
     )
     with serve(Site(files=index.site_files())) as site:
         here = {"pypi": Index(url=site.url("simple"))}

@@ -61,14 +61,14 @@ def test_the_matrix_that_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     extended.publish(tmp_path / "published/small", extended.published())
     (tmp_path / "train.sh").write_bytes(extended.SCRIPT)
     (tmp_path / "train.sh").chmod(0o755)
-    wishes = (
+    requests = (
         RequestedPackage(package="einops", spec=">=0.8"),
         RequestedPackage(package="wandb"),
         RequestedPackage(package="einx", spec="==0.3.0"),
     )
     wanted = WantedExtension(
         name="ours",
-        packages=wishes,
+        packages=requests,
         system=("rsync", "jq"),
         files=init.files_of(["train.sh:/opt/team/train.sh"]),
     )
@@ -147,8 +147,8 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
     extended.publish(tmp_path / "project/images/small", extended.published())
     path, place = tmp_path / "ours/matrix.yaml", str(tmp_path / "project")
 
-    def _begin(*wishes: RequestedPackage) -> None:
-        wanted = WantedExtension(name="ours", packages=wishes)
+    def _begin(*requests: RequestedPackage) -> None:
+        wanted = WantedExtension(name="ours", packages=requests)
         init.begin(path, wanted, extends="small", place=place, image="", http=Http())
 
     with pytest.raises(InputError):
@@ -193,10 +193,10 @@ def test_a_copy_is_renewed_from_where_it_came(tmp_path: Path) -> None:
     [
         ("train.sh", "a path here and an absolute one"),
         ("train.sh:opt/train.sh", "a path here and an absolute one"),
-        ("gone.sh:/opt/train.sh", r"there is no file gone\.sh here"),
-        ("../train.sh:/opt/train.sh", r"\.\./train\.sh lies outside this folder"),
-        ("/etc/passwd:/opt/passwd", "/etc/passwd lies outside this folder"),
-        ("linked.sh:/opt/train.sh", r"linked\.sh lies outside this folder"),
+        ("gone.sh:/opt/train.sh", r"no such file: gone\.sh"),
+        ("../train.sh:/opt/train.sh", r"\.\./train\.sh is outside this folder"),
+        ("/etc/passwd:/opt/passwd", "/etc/passwd is outside this folder"),
+        ("linked.sh:/opt/train.sh", r"linked\.sh is outside this folder"),
     ],
 )
 def test_words_for_files(word: str, message: str, tmp_path: Path, monkeypatch) -> None:
@@ -227,7 +227,7 @@ def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeyp
     (tmp_path / "other/a").mkdir()
     (tmp_path / "other/a/train.sh").touch()
     (tmp_path / "ours/link").symlink_to("../other/b")
-    with pytest.raises(InputError, match="lies outside this folder"):
+    with pytest.raises(InputError, match="is outside this folder"):
         init.files_of(["link/../a/train.sh:/opt/train.sh"])
 
 

@@ -35,7 +35,7 @@ from imgbuild.values import Arch
 
 
 class LearnedMemory:
-    """What is learned while a world is looked for: used at once, written nowhere.
+    """What is learned while a request is resolved: used at once, not written to a file.
 
     `known` is the strongest of what is known, which is enough to resolve; `seen` is all of it, each
     with its own evidence and its own versions.
@@ -52,7 +52,7 @@ class LearnedMemory:
         return self.known
 
     def see(self, seen: QuickAudit) -> bool:
-        """Take in what a glance saw; whether anything of it is new and binds."""
+        """Add the result of a quick audit; whether it has a new constraint."""
         before = self.known
         self.windows = seen.windows
         self.seen += tuple(entry for entry in seen.learned if entry not in self.seen)
@@ -60,7 +60,7 @@ class LearnedMemory:
 
 
 class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
-    """What the resolver chose at first sight; `torch` is None in a world without it."""
+    """What uv chose in the first solve; `torch` is None if it is not among it."""
 
     chosen: tuple[uv.ChosenPackage, ...]
     facts: PackageFacts
@@ -95,7 +95,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def demands(self) -> tuple[Demand, ...]:
         """What is asked for, and the torch of the other architecture."""
-        found = [conflict.demand(wish.package, wish.spec, str(wish)) for wish in self.ask.wishes]
+        found = [
+            conflict.demand(requested.package, requested.spec, str(requested))
+            for requested in self.ask.requests
+        ]
         pin = self.target.pins.get(TORCH) if self.target is not None else None
         if pin is not None and not any(item.package == TORCH for item in found):
             words = f"torch {pin} is what the other architecture has"
@@ -103,7 +106,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(found)
 
 
-def survey(query: Query) -> FirstSolve:
+def solve_first(query: Query) -> FirstSolve:
     """The first solve of `query`.
 
     WorldImpossible if nothing fits; InputError if the CUDA release cannot be determined.
@@ -114,7 +117,7 @@ def survey(query: Query) -> FirstSolve:
         refuse(query, facts)
         pins = conflict.pins_of(demands)
         named = {package: pin for package, pin in pins.items() if package != TORCH}
-        if memory.see(quick_audit.glance(facts.catalogue, named, named, query.context)):
+        if memory.see(quick_audit.audit_requested(facts.catalogue, named, named, query.context)):
             facts = facts.knowing((*memory.seen, *memory.known))
             refuse(query, facts)
         chosen = _ask(query, facts)
@@ -168,16 +171,16 @@ def refuse(query: Query, facts: PackageFacts) -> None:
     pins = conflict.pins_of(demands)
     outside = [window for window in query.memory.windows if window.violated(pins)]
     reasons = [*found.reasons, *(conflict.window_words(window) for window in outside)]
-    wide = quick_audit.widened(facts.learned, found.wishes, catalogue, context)
-    kept = [wish.package for wish in ask.wishes if wish.have]
+    wide = quick_audit.widened(facts.learned, found.requests, catalogue, context)
+    kept = [requested.package for requested in ask.requests if requested.have]
 
     def _check(versions: Mapping[str, str]) -> suggest.QuickLook:
         named = {package: version for package, version in versions.items() if package != TORCH}
-        seen = quick_audit.glance(catalogue, named, (), context)
+        seen = quick_audit.audit_requested(catalogue, named, (), context)
         return suggest.QuickLook(clashes=seen.clashes, taught=seen.learned, read=seen.read)
 
     looked = suggest.Suggestions(facts.knowing((*wide, *outside)), demands, found, _check, kept)
-    near = looked.worlds(cuda)
+    near = looked.find(cuda)
     known = suggest.targets(query.matrix, demands, cuda, query.arch, apart_from=ask.row)
     message = f"no solution on {query.arch}"
     raise WorldImpossible(message, reasons=tuple(reasons), nearest=(*near, *known))
@@ -225,7 +228,7 @@ def _ask(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
 
 
 def _unless_pinned(gaps: Gaps, pins: Mapping[str, str]) -> Callable[[str, Version], bool]:
-    """Whether a version is to be hidden from the resolver: it lies beyond a gap, and not pinned."""
+    """Whether to hide a version from the resolver: it is before a gap, and not pinned."""
 
     def _hide(package: str, version: Version) -> bool:
         return not same_version(version, pins.get(package)) and gaps.beyond(package, version)
@@ -234,7 +237,7 @@ def _unless_pinned(gaps: Gaps, pins: Mapping[str, str]) -> Callable[[str, Versio
 
 
 def warnings(found: FirstSolve, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """What of the chosen `versions` fell behind its newest: wishes by months, others by years."""
+    """What of the chosen `versions` fell behind its newest: requests by months, others by years."""
     catalogue = found.facts.catalogue
     offers = {
         package: offer
