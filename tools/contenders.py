@@ -20,7 +20,7 @@ import yaml
 
 from imgbuild.cache.store import Store
 from imgbuild.lock.lock import Lock, read_lock
-from imgbuild.lock.resolution import Locked
+from imgbuild.lock.resolution import LockedFile
 from imgbuild.plan.seal import read_seal
 from imgbuild.values import Arch
 
@@ -59,12 +59,12 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     lock: Lock
     layers: dict[str, int]
 
-    def inputs(self) -> list[Locked]:
+    def inputs(self) -> list[LockedFile]:
         """Every file that the image is made from."""
         found = self.lock.arch[ARCH]
         return [*found.wheels, *(built.wheel for built in found.built), *found.debs]
 
-    def wheels(self) -> list[Locked]:
+    def wheels(self) -> list[LockedFile]:
         """Every wheel that is installed."""
         found = self.lock.arch[ARCH]
         return [*found.wheels, *(built.wheel for built in found.built)]

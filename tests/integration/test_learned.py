@@ -19,7 +19,7 @@ from imgbuild.matrix import constraints
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Wanted
 from imgbuild.solve import solve, uv
-from imgbuild.solve.problem import Problem
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
 from tests.support import needs, samples
 from tests.support.local_index import LocalIndex
@@ -96,7 +96,7 @@ class Small:
         return add_constraints(self.images, learned, self.store)
 
     def settle(self):
-        problem = Problem(self.matrix, "small", Arch.X86_64, Context(self.store, self.http))
+        problem = SolveProblem(self.matrix, "small", Arch.X86_64, Context(self.store, self.http))
         prepared = solve.prepare(problem, "3.11.2", no_root)
         return loop.settle_one(prepared, constraints.read(self.images), self.keep)
 
@@ -193,7 +193,7 @@ def test_an_old_vllm_without_a_cut_off_gets_what_its_code_can_live_with(tmp_path
     )
     matrix = msgspec.structs.replace(found, targets={"old": target})
     store = Store.open(tmp_path / "cache")
-    problem = Problem(matrix, "old", Arch.X86_64, Context(store, Http()))
+    problem = SolveProblem(matrix, "old", Arch.X86_64, Context(store, Http()))
     settled = loop.settle_one(
         solve.prepare(problem, "3.11.2", no_root),
         (),

@@ -379,7 +379,7 @@ def changed_pin(folder: Path, package: str, version: str) -> Wheel:
     known = seals.sealed_records(sealed)
     for layer in plan(lock, Arch.X86_64).layers:
         if layer.id not in known:
-            job = layers.Job(layer=layer, record=None, keep=False)
+            job = layers.LayerJob(layer=layer, record=None, keep=False)
             known[layer.id] = layers.make_layer(job, inputs.store, lambda _: None).record
     floors = {arch: image.floors for arch, image in sealed.arch.items()}
     current.write_locked(session.project, lock, seals.seal(lock, known, floors))

@@ -19,7 +19,7 @@ from imgbuild.cache.download import Http, Refused, Want, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError
 from imgbuild.http.session import BUNDLES
-from imgbuild.lock.resolution import Locked
+from imgbuild.lock.resolution import LockedFile
 from imgbuild.system.console import console
 from imgbuild.values import sha256
 from tests.support import connect_proxy, needs
@@ -66,7 +66,7 @@ def impatient() -> Http:
 
 
 def download(root: Path, http: Http, url: str) -> bytes:
-    locked = Locked(file="trl.whl", size=len(WHEEL), sha256=sha256(WHEEL))
+    locked = LockedFile(file="trl.whl", size=len(WHEEL), sha256=sha256(WHEEL))
     store = Store.open(root / "cache")
     found = fetch_all([Want(locked, lambda: [url])], Context(store, http), title="private")
     return found[sha256(WHEEL)].read_bytes()

@@ -16,7 +16,7 @@ from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.solve import solve
 from imgbuild.solve.build_root import host_root
-from imgbuild.solve.problem import Problem
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.sdists import host_arch
 from imgbuild.values import Arch
 from tests.support import needs
@@ -72,7 +72,7 @@ def test_cu124_is_the_proven_world_and_twice_the_same(store, tmp_path):
 
 def test_cu124_has_no_arm64_and_says_why(store):
     with pytest.raises(NoSolution) as caught:
-        solve.resolve(Problem(matrix(), "cu124-vllm", Arch.ARM64, Context(store, Http())))
+        solve.resolve(SolveProblem(matrix(), "cu124-vllm", Arch.ARM64, Context(store, Http())))
     assert caught.value.reasons == (matrix().targets["cu124-vllm"].exclude[Arch.ARM64],)
     assert "cu130-vllm" in (caught.value.hint or "")
 

@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.sources import Sources
+from imgbuild.assemble.sources import LockSources
 from imgbuild.audit.judge import CHECKS
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, NoSolution
 from imgbuild.lock.lock import make_lock
-from imgbuild.lock.resolution import Built, Resolution, Wheel
+from imgbuild.lock.resolution import BuiltWheel, Resolution, Wheel
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Index, Sdist, Wanted
 from imgbuild.pipeline.audit_lock import audit_lock
@@ -104,7 +104,7 @@ def publish(site, files, name="demo-1.0.tar.gz"):
     site.files.update(index.site_files(api=False))
 
 
-def build(matrix, root, store) -> Built:
+def build(matrix, root, store) -> BuiltWheel:
     wheels, built = resolve_wheels(
         matrix, "small", host_arch(), "3.11.2", root, Context(store, Http())
     )
@@ -150,13 +150,13 @@ def test_a_lost_wheel_is_built_again_from_the_lock(site, root, store, monkeypatc
     resolution = Resolution(wheels=(), built=(found,))
     lock = make_lock(matrix, "small", {host_arch(): resolution})
     forget(store, found)
-    Sources(lock, matrix, Context(store, Http())).fetch({found.wheel.sha256})
+    LockSources(lock, matrix, Context(store, Http())).fetch({found.wheel.sha256})
     assert store.file(found.wheel.sha256) is not None
     forget(store, found)
     other = msgspec.structs.replace(found, env={"DEMO": "other"})
     lock = make_lock(matrix, "small", {host_arch(): Resolution(wheels=(), built=(other,))})
     with pytest.raises(IntegrityError, match="the lock says"):
-        Sources(lock, matrix, Context(store, Http())).fetch({found.wheel.sha256})
+        LockSources(lock, matrix, Context(store, Http())).fetch({found.wheel.sha256})
 
 
 TRAINER = b"import demo.made\nfrom demo import Gone\n\nclass GRPOTrainer: ...\n"
@@ -269,7 +269,7 @@ def test_antlr_as_verl_needs_it_has_the_same_bytes_in_another_cache(root, store,
         matrix.targets["cu124-vllm"], pins={"antlr4-python3-runtime": "4.9.3"}, requires={}
     )
     matrix = msgspec.structs.replace(matrix, targets={"small": target}, requires={})
-    found: list[Built] = []
+    found: list[BuiltWheel] = []
     for cache in (store, Store.open(tmp_path / "other")):
         wheels, built = resolve_wheels(
             matrix, "small", host_arch(), "3.11.2", root, Context(cache, Http())

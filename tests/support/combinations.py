@@ -32,7 +32,7 @@ from imgbuild.audit.packages.pinned import pick
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.lock.resolution import Wheel
 from imgbuild.pipeline import audit_lock
@@ -134,7 +134,7 @@ class Laboratory:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.http = Http()
-        place = Place(name="default", address=default_index())
+        place = IndexAddress(name="default", address=default_index())
         self.indexes = Indexes({place.name: place}, {}, place.name, self.http)
 
     def outcome(self, record: Combination) -> Outcome:

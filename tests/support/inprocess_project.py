@@ -121,7 +121,7 @@ def seal_target(
         if isinstance(layer.recipe, plans.DebianRecipe):
             known[layer.id] = _base(store)
         else:
-            job = layers.Job(layer=layer, record=None, keep=False)
+            job = layers.LayerJob(layer=layer, record=None, keep=False)
             known[layer.id] = layers.make_layer(job, store, lambda _: None).record
     sealed = seals.seal(lock, known)
     current.write_locked(project.find(folder), lock, sealed)

@@ -6,7 +6,7 @@ import msgspec
 
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.resolution import Built, Locked, Resolution, Wheel
+from imgbuild.lock.resolution import BuiltWheel, LockedFile, Resolution, Wheel
 from imgbuild.matrix.model import Drop, Link, Matrix, Variable, Wanted
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import plan as plans
@@ -21,14 +21,14 @@ DROP = Drop(
     paths=("bin/fastapi", "lib/python3.11/site-packages/fastapi_cli/extra/*"),
     reason="fastapi ships the same command",
 )
-BUILT = Built(
+BUILT = BuiltWheel(
     package="antlr4-python3-runtime",
     version="4.9.3",
     index="pypi",
-    sdist=Locked(file="antlr4-python3-runtime-4.9.3.tar.gz", size=1, sha256="a" * 64),
+    sdist=LockedFile(file="antlr4-python3-runtime-4.9.3.tar.gz", size=1, sha256="a" * 64),
     env={"QUIET": "yes, please"},
     requires=(samples.wheel("setuptools", "80.9.0"),),
-    wheel=Locked(file="antlr4_python3_runtime-4.9.3-py3-none-any.whl", size=1, sha256="b" * 64),
+    wheel=LockedFile(file="antlr4_python3_runtime-4.9.3-py3-none-any.whl", size=1, sha256="b" * 64),
 )
 
 
@@ -90,7 +90,7 @@ def seal(lock: Lock) -> Seal:
     return seals.seal(lock, known)
 
 
-def address(package: str, locked: Locked) -> str:
+def address(package: str, locked: LockedFile) -> str:
     """Where a file of that world would be."""
     return f"https://index.example/{package}/{locked.file}"
 

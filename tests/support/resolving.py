@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from imgbuild.cache.context import Context
-from imgbuild.lock.resolution import Built, Wheel
+from imgbuild.lock.resolution import BuiltWheel, Wheel
 from imgbuild.matrix.model import Matrix
 from imgbuild.solve import solve
-from imgbuild.solve.problem import Problem
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
 
 
@@ -20,9 +20,9 @@ def resolve_wheels(
     python: str,
     root: Callable[[], Path],
     context: Context,
-) -> tuple[tuple[Wheel, ...], tuple[Built, ...]]:
+) -> tuple[tuple[Wheel, ...], tuple[BuiltWheel, ...]]:
     """The wheels of target `name` on `arch` and `python` ("3.11.2"); those made from sdists."""
-    prepared = solve.prepare(Problem(matrix, name, arch, context), python, root)
+    prepared = solve.prepare(SolveProblem(matrix, name, arch, context), python, root)
     solve.refuse_pins(prepared)
     chosen = solve.ask(prepared)
     solve.report_age(prepared, chosen)

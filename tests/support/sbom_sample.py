@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from imgbuild.attest.sbom.packages import Package, Packages
 from imgbuild.lock.lock import Lock, make_lock
-from imgbuild.lock.resolution import Built, Deb, Locked, Resolution, Wheel
+from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import plan
@@ -26,7 +26,7 @@ def lock(arches: tuple[Arch, ...] = ARCHES) -> Lock:
 def resolution(arch: Arch) -> Resolution:
     """The same packages on each architecture."""
     whole = samples.resolution(samples.wheel("numpy", "2.2.6"), samples.wheel("ray"), arch=arch)
-    built = Built(
+    built = BuiltWheel(
         package="antlr4-runtime",
         version="4.9",
         index="pypi",
@@ -84,5 +84,5 @@ def packages(of: Lock) -> Packages:
     return Packages(packages=found)
 
 
-def _file(name: str) -> Locked:
-    return Locked(file=name, size=10, sha256=sha256(name.encode()))
+def _file(name: str) -> LockedFile:
+    return LockedFile(file=name, size=10, sha256=sha256(name.encode()))

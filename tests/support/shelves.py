@@ -11,7 +11,7 @@ from imgbuild.audit.packages.library import Library
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue
 from imgbuild.learn.boundaries import Shelf
 from imgbuild.values import Arch
@@ -43,7 +43,7 @@ def shelf(
         store = Store.open(folder / "cache")
         tags = Tags(python="3.11.2", glibc="2.36", arch=Arch.X86_64)
         rules = Rules(as_of=datetime.date(2020, 1, 1), tags=tags, pins=dict(pins or {}))
-        place = Place(name="pypi", address=site.url("simple"))
+        place = IndexAddress(name="pypi", address=site.url("simple"))
         catalogue = Catalogue(Indexes({"pypi": place}, {}, "pypi", http), rules, http, store)
         with Library(store, http) as library:
             yield Shelf(catalogue, library, store), site

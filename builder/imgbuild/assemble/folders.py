@@ -1,7 +1,7 @@
-"""Folders of the base that a user's files are put into: a layer that adds the files names them too.
+"""Folders of the base that added files lie in: the layer that adds the files has them too.
 
-Comes in: the lock of an extension, and the cache. Goes out: the same lock, which says mode and
-owner of those that are not plain: the layer writer would make /root a folder that all can read.
+The lock records mode and owner of those that are not plain: without that the layer writer would
+make /root a folder that everyone can read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PLAIN = AddedFolder(mode="0755")
 SETGID = 0o2000
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class BasePath(msgspec.Struct, frozen=True, kw_only=True):
     """What stands at a path of the base: its type, and mode and owner as a folder has them."""
 
     path: str
@@ -67,27 +67,27 @@ def _folders(lock: Lock, extends: Extends, arch: Arch, inputs: Inputs) -> dict[s
         found = _met(_seen(layers, inputs.store), above, own)
         inputs.store.put_fact(FACT, key, msgspec.json.encode(found))
     else:
-        found = msgspec.json.decode(kept, type=tuple[Seen, ...])
+        found = msgspec.json.decode(kept, type=tuple[BasePath, ...])
     for seen in found:
         _refuse(lock.target, extends, seen)
     return {f"/{seen.path}": seen.folder for seen in found if seen.folder != PLAIN}
 
 
-def _met(every: Iterable[Seen], above: Sequence[str], placed: set[str]) -> tuple[Seen, ...]:
+def _met(every: Iterable[BasePath], above: Sequence[str], placed: set[str]) -> tuple[BasePath, ...]:
     """What of a base is above the placed paths, and the folders that stand at one of them.
 
     A folder that no package names is known by what lies below it.
     """
-    met: dict[str, Seen] = {}
+    met: dict[str, BasePath] = {}
     for seen in every:
         if seen.path in above or (seen.path in placed and seen.kind == FOLDER):
             met[seen.path] = seen
         for path in placed & set(_above(seen.path)):
-            met.setdefault(path, Seen(path=path, kind=FOLDER, folder=PLAIN))
+            met.setdefault(path, BasePath(path=path, kind=FOLDER, folder=PLAIN))
     return tuple(met[path] for path in sorted(met))
 
 
-def _refuse(target: str, extends: Extends, seen: Seen) -> None:
+def _refuse(target: str, extends: Extends, seen: BasePath) -> None:
     """InputError if what a row adds cannot be where or below what `seen` is."""
     place = f"/{seen.path}"
     added = {**extends.links, **{path: file.file for path, file in extends.files.items()}}
@@ -112,7 +112,7 @@ def _above(path: str) -> Iterator[str]:
         yield path
 
 
-def _seen(layers: Sequence[Layer], store: Store) -> Iterable[Seen]:
+def _seen(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
     """Every path of a base: Debian's packages, those that are added as well, or a registry's."""
     last = layers[-1].recipe
     if isinstance(last, DebianRecipe):
@@ -126,19 +126,19 @@ def _seen(layers: Sequence[Layer], store: Store) -> Iterable[Seen]:
         yield from _of_layers([blob for blob in blobs if blob is not None])
 
 
-def _of_packages(recipe: DebianRecipe, store: Store) -> Iterator[Seen]:
+def _of_packages(recipe: DebianRecipe, store: Store) -> Iterator[BasePath]:
     paths = {deb.sha256: require(store, deb.sha256, deb.file) for deb in recipe.debs}
     with store.scratch() as scratch:
         for each in debian_root.members(recipe, paths, scratch):
             folder = AddedFolder(mode=f"{each.mode:04o}", uid=each.uid, gid=each.gid)
-            yield Seen(path=each.path, kind=each.kind.name.lower(), folder=folder)
+            yield BasePath(path=each.path, kind=each.kind.name.lower(), folder=folder)
 
 
-def _of_layers(blobs: Sequence[Path]) -> Iterator[Seen]:
+def _of_layers(blobs: Sequence[Path]) -> Iterator[BasePath]:
     tree = Merged()
     for blob in blobs:
         with inflated(blob) as stream:
             tree.add(Reader(stream, str(blob)))
     for path, node in tree.walk():
         folder = AddedFolder(mode=f"{node.mode:04o}", uid=node.uid, gid=node.gid)
-        yield Seen(path=path.strip("/"), kind=node.kind, folder=folder)
+        yield BasePath(path=path.strip("/"), kind=node.kind, folder=folder)

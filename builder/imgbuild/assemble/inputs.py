@@ -1,7 +1,4 @@
-"""The cache and the ways to fill it: what a build reads, brought into the store.
-
-Comes in: layers of a plan. Goes out: their files in the store, with the hashes that the lock says.
-"""
+"""The inputs of layers: fetches those that the store lacks, from a mirror or their sources."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from imgbuild import codec
 from imgbuild.assemble import layers as assemble
 from imgbuild.assemble import mirror_items, skeleton
 from imgbuild.assemble.mirror import Mirror
-from imgbuild.assemble.sources import Sources, host_debs
+from imgbuild.assemble.sources import LockSources, host_debs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
@@ -90,9 +87,9 @@ class Inputs:
         for recipe in blobs:
             base_image.fetch_layers(recipe.image, [recipe.layer], self.context)
 
-    def sources(self, lock: Lock) -> Sources:
+    def sources(self, lock: Lock) -> LockSources:
         """Where the files of `lock` are, under this matrix."""
-        return Sources(lock, self.matrix, self.context)
+        return LockSources(lock, self.matrix, self.context)
 
     def _from_mirror(self, mirror: Mirror, lock: Lock, wanted: set[Sha256]) -> set[Sha256]:
         """Bring what the mirror has of `wanted`: its hashes; and what builds a wheel that it lacks.

@@ -12,7 +12,7 @@ import msgspec
 
 from imgbuild.assemble import published_layers
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.layers import Job
+from imgbuild.assemble.layers import LayerJob
 from imgbuild.assemble.workers import assemble_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
@@ -24,7 +24,7 @@ from imgbuild.plan.seal import ImageDocuments, Seal
 from imgbuild.values import Arch, Digest, digest_of
 
 
-class Built(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image in a layout on disk. `size` is what a pull moves, in bytes; `made` counts layers."""
 
     target: str
@@ -46,7 +46,7 @@ def build(
     processes: int,
     verify: bool,
     only_base: bool = False,
-) -> Built:
+) -> BuiltImage:
     """Leave the image of `lock` on `arches` in the OCI layout `output`, digest as sealed.
 
     With `only_base` the image has the base's layers alone; its digest is told, not sealed.
@@ -66,7 +66,7 @@ def build(
         layers = [layer for planned in plans.values() for layer in planned.layers]
         made = make_missing(lock, layers, sealed, inputs, processes=processes, verify=verify)
         layout.write(output, _images(documents, inputs.store), lock.target)
-    return Built(
+    return BuiltImage(
         target=lock.target,
         digest=digest,
         arch={arch: digest_of(document.manifest) for arch, document in documents.items()},
@@ -102,7 +102,7 @@ def make_missing(
         due = [layer for layer in due if inputs.store.blob(known[layer.id].digest) is None]
     inputs.fetch(lock, due)
     jobs = [
-        Job(layer=layer, record=known[layer.id], keep=True, verify=verify)
+        LayerJob(layer=layer, record=known[layer.id], keep=True, verify=verify)
         for layer in due
         if not isinstance(layer.recipe, RegistryRecipe)
     ]

@@ -1,11 +1,10 @@
-"""The mirror: a repository of one's own registry that is asked for inputs before any index.
+"""The mirror: a repository of a private registry that is asked for inputs before any index.
 
-Comes in: a setting, and inputs that the store lacks. Goes out: those that the mirror has, in the
-store. What it gives is checked against the hashes of the lock as everything is, so that a mirror
-changes where files come from and never what they are; no lock and no digest knows of it.
+Files of the mirror are checked against the hashes of the lock like any other: a mirror changes
+where files come from, never what they are; no lock and no digest contains it.
 
 A mirror is named by an option, by $IMGBUILD_MIRROR, by mirror.json beside the matrix, or by the
-user's own, in this order; `off` says that there is none.
+user's own mirror.json, in this order; `off` means none.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ VARIABLE = "IMGBUILD_MIRROR"
 OFF = "off"
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `imgbuild registry mirror use` writes. With `only` no index is asked for a file.
+class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What `imgbuild registry mirror use` writes. With `only`, no index is asked for missing files.
 
     `plain_http` lets a registry on another machine be spoken to without TLS.
     """
@@ -52,7 +51,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     plain_http: bool = False
 
 
-class Origin(enum.StrEnum):
+class MirrorOrigin(enum.StrEnum):
     """Who named the mirror."""
 
     OPTION = "--mirror"
@@ -61,11 +60,11 @@ class Origin(enum.StrEnum):
     USER = "user"
 
 
-class Named(msgspec.Struct, frozen=True, kw_only=True):
+class NamedMirror(msgspec.Struct, frozen=True, kw_only=True):
     """A setting and who made it; `place` is the file where it stands, if it is one's."""
 
-    setting: Setting
-    origin: Origin
+    setting: MirrorSetting
+    origin: MirrorOrigin
     place: Path | None = None
 
 
@@ -77,7 +76,7 @@ def user_file() -> Path:
     return folder / "imgbuild" / FILE
 
 
-def find(root: Path, text: str | None = None, *, only: bool = False) -> Named | None:
+def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMirror | None:
     """The setting for the project in `root`; None if no mirror is to be used.
 
     `text` and `only` are the options of a verb. InputError if a setting cannot be read, or `only`
@@ -114,19 +113,22 @@ def repository(text: str, place: str) -> Repository:
     return found
 
 
-def _named(root: Path, text: str | None) -> Named | None:
-    for origin, named in ((Origin.OPTION, text), (Origin.ENVIRONMENT, os.environ.get(VARIABLE))):
+def _named(root: Path, text: str | None) -> NamedMirror | None:
+    for origin, named in (
+        (MirrorOrigin.OPTION, text),
+        (MirrorOrigin.ENVIRONMENT, os.environ.get(VARIABLE)),
+    ):
         if named:
-            return Named(setting=Setting(mirror=named), origin=origin)
-    for origin, path in ((Origin.PROJECT, root / FILE), (Origin.USER, user_file())):
+            return NamedMirror(setting=MirrorSetting(mirror=named), origin=origin)
+    for origin, path in ((MirrorOrigin.PROJECT, root / FILE), (MirrorOrigin.USER, user_file())):
         if path.is_file():
             setting = codec.read(
                 path,
-                Setting,
+                MirrorSetting,
                 what="setting of a mirror",
-                hint="write it anew: registry mirror use",
+                hint="write it anew: imgbuild registry mirror use",
             )
-            return Named(setting=setting, origin=origin, place=path)
+            return NamedMirror(setting=setting, origin=origin, place=path)
     return None
 
 
@@ -151,7 +153,7 @@ class Mirror:
     @classmethod
     def of(
         cls,
-        named: Named | None,
+        named: NamedMirror | None,
         *,
         any_source: bool = False,
         plain_http: Collection[str] = (),

@@ -1,8 +1,7 @@
-"""The layers of a published image: what they are, as its seal says, and where they are taken from.
+"""The layers of a published image: their records, from digests.json, and where their blobs are.
 
-Comes in: a matrix of either kind and layers of a plan. Goes out: records, so that nothing of a
-published image is made to know its digests; blobs in the store, taken from a registry or a layout
-by digest, so that a build makes added layers only.
+So an extension needs nothing of the published image to know its digests, and a build takes those
+layers from a registry or a layout and makes only the added ones.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from imgbuild.deb import apt
 from imgbuild.errors import IntegrityError, LockStale
 from imgbuild.index.pages import Indexes, places
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.resolution import Built, Deb, Locked, Resolution
+from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution
 from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
 from imgbuild.solve import sdists, uv
 from imgbuild.solve.build_root import host_root
@@ -35,7 +35,7 @@ class Located(msgspec.Struct, frozen=True):
     ingredients: frozenset[Sha256] = frozenset()
 
 
-class Sources:
+class LockSources:
     """The sources of the files of `lock`. Indexes are opened when the first address is needed."""
 
     def __init__(self, lock: Lock, matrix: Matrix, context: Context) -> None:
@@ -67,7 +67,7 @@ class Sources:
         for resolution in self._lock.arch.values():
             remote -= {wheel.sha256 for wheel in resolution.wheels if wheel.index in near}
             for built in resolution.built:
-                needed: list[tuple[str, Locked]] = [(built.index, built.sdist)]
+                needed: list[tuple[str, LockedFile]] = [(built.index, built.sdist)]
                 needed += [(wheel.index, wheel) for wheel in built.requires]
                 remote -= {each.sha256 for index, each in needed if index in near}
                 if built.wheel.sha256 in due:
@@ -76,7 +76,7 @@ class Sources:
                     remote.discard(built.wheel.sha256)
         return Located(frozenset(remote), frozenset(parts))
 
-    def addresses(self, package: str, locked: Locked) -> list[str]:
+    def addresses(self, package: str, locked: LockedFile) -> list[str]:
         """As `addresses`, in the indexes of the lock."""
         return addresses(package, locked, self.indexes)
 
@@ -99,10 +99,10 @@ class Sources:
         if lost:
             self._rebuild(list(lost.values()))
 
-    def _has(self, locked: Locked) -> bool:
+    def _has(self, locked: LockedFile) -> bool:
         return self._context.store.file(locked.sha256) is not None
 
-    def _rebuild(self, lost: Sequence[Built]) -> None:
+    def _rebuild(self, lost: Sequence[BuiltWheel]) -> None:
         """Build wheels from locked inputs again; IntegrityError if other bytes come out."""
         lock, context = self._lock, self._context
         base, user, own = _base(lock, self._matrix), lock.settings.user, sdists.host_arch()
@@ -192,7 +192,7 @@ def ingredients(
                     yield Want(locked=locked, urls=partial(addresses, package, locked, indexes))
 
 
-def addresses(package: str, locked: Locked, indexes: Indexes) -> list[str]:
+def addresses(package: str, locked: LockedFile, indexes: Indexes) -> list[str]:
     """Where the index of `package` has `locked`: same name, and same sha256 if it says one.
 
     Empty if the index has no such file any more; IntegrityError if it has other bytes by that name.

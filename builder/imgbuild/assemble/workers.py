@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
-from imgbuild.assemble.layers import Job, Made, input_size, make_layer
+from imgbuild.assemble.layers import LayerJob, MadeLayer, input_size, make_layer
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.system.reporter import ProgressBar
@@ -19,7 +19,7 @@ from imgbuild.system.reporter import ProgressBar
 POLL_SECONDS = 0.1
 
 
-def assemble_all(jobs: Sequence[Job], context: Context, *, processes: int) -> list[Made]:
+def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) -> list[MadeLayer]:
     """Make every layer of `jobs`. What is finished stays in the store, come what may."""
     total = sum(input_size(job.layer.recipe) for job in jobs)
     largest_first = sorted(jobs, key=lambda job: -input_size(job.layer.recipe))
@@ -33,8 +33,8 @@ _counter: Synchronized[int] | None = None
 
 
 def _in_processes(
-    jobs: Sequence[Job], store: Store, processes: int, bar: ProgressBar
-) -> list[Made]:
+    jobs: Sequence[LayerJob], store: Store, processes: int, bar: ProgressBar
+) -> list[MadeLayer]:
     # spawn, not fork: the progress bar's thread may hold a lock at the moment of a fork.
     context = multiprocessing.get_context("spawn")
     counter: Synchronized[int] = context.Value("q", 0)
@@ -59,7 +59,7 @@ def _start_worker(counter: Synchronized[int]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _work(job: Job, root: Path) -> Made:
+def _work(job: LayerJob, root: Path) -> MadeLayer:
     return make_layer(job, Store.open(root), _advance)
 
 

@@ -1,8 +1,4 @@
-"""The judgement: all checks of a world, and waivers.
-
-Comes in: a world and the terms of its target. Goes out: a Report: findings in a fixed order, each
-once.
-"""
+"""Runs all checks on a package set and applies waivers: a report with findings in a fixed order."""
 
 from __future__ import annotations
 

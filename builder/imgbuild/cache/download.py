@@ -1,10 +1,8 @@
-"""Downloads: from wanted files to verified files in the store.
+"""Downloads files by size and sha256 into the store, with four threads.
 
-Comes in: files by size and sha256, each with addresses to try. Goes out: their paths in the store.
-
-Four threads. A download that ends early, or is killed, goes on from its last byte: the partial
-file stands in the store under the hash of the whole. Nothing enters the cache that has not the
-locked size and sha256; who serves anything else is named.
+A download that was interrupted continues from its last byte: the partial file is kept in the store
+under the hash of the whole. A file with another size or sha256 than the lock's is never added, and
+the error names the server.
 """
 
 from __future__ import annotations
@@ -21,14 +19,14 @@ import msgspec
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import NAME, Store
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, Interrupted, WorkFailed
-from imgbuild.http.client import Http, Page, Refused
+from imgbuild.http.client import Http, Refused
 from imgbuild.http.credentials import host
 from imgbuild.http.headers import content_range, number
-from imgbuild.lock.resolution import Locked
+from imgbuild.lock.resolution import LockedFile
 from imgbuild.system import files
 from imgbuild.system.reporter import ProgressBar
 
-__all__ = ["Http", "Page", "Refused", "Want", "fetch_all"]
+__all__ = ["Http", "Refused", "Want", "fetch_all"]
 
 THREADS = 4
 _PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new start
@@ -37,7 +35,7 @@ _PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new sta
 class Want(msgspec.Struct, frozen=True):
     """A file to have, and where it may be. `urls` is asked only if the store has not got it."""
 
-    locked: Locked
+    locked: LockedFile
     urls: Callable[[], Sequence[str]]
 
 
@@ -68,7 +66,7 @@ def fetch_all(wants: Sequence[Want], context: Context, *, title: str) -> dict[st
     return have
 
 
-def _present(locked: Locked, context: Context) -> Path | None:
+def _present(locked: LockedFile, context: Context) -> Path | None:
     path = context.store.file(locked.sha256)
     if path is None or path.stat().st_size == locked.size:
         return path
@@ -153,7 +151,7 @@ class _Download:
     """One file on its way."""
 
     def __init__(
-        self, locked: Locked, context: Context, bar: ProgressBar, stop: threading.Event
+        self, locked: LockedFile, context: Context, bar: ProgressBar, stop: threading.Event
     ) -> None:
         self._locked = locked
         self._store = context.store

@@ -14,9 +14,9 @@ from imgbuild.errors import InputError
 from imgbuild.plan import current
 
 if TYPE_CHECKING:
-    from imgbuild.assemble.layout import Built
+    from imgbuild.assemble.layout import BuiltImage
     from imgbuild.matrix.select import Selected
-    from imgbuild.pipeline.dockerfile_builders import Choice, Name
+    from imgbuild.pipeline.dockerfile_builders import BuilderChoice, Name
     from imgbuild.pipeline.targets import Session
     from imgbuild.render.contexts import Wheels
 
@@ -102,7 +102,7 @@ def choice(
     cache_to: list[str] | None,
     secrets: list[str] | None,
     ca: Path | None,
-) -> Choice | None:
+) -> BuilderChoice | None:
     """How another builder is to work; None for the embedded one, which has no such options."""
     given = [*(secrets or []), *([] if ca is None else [f"ca={ca}"])]
     if builder is Builder.EMBEDDED:
@@ -110,7 +110,7 @@ def choice(
             message = "the embedded builder has no use for secrets, caches and builders of buildx"
             raise InputError(message, hint="add --builder docker, or leave these options out")
         return None
-    from imgbuild.pipeline.dockerfile_builders import Choice
+    from imgbuild.pipeline.dockerfile_builders import BuilderChoice
 
     files = {}
     for item in given:
@@ -119,7 +119,7 @@ def choice(
             message = f"--build-secret {item}: {place or 'it'} is no file"
             raise InputError(message, hint="write --build-secret ID=FILE")
         files[name] = Path(place).absolute()
-    return Choice(
+    return BuilderChoice(
         name=cast("Name", builder.value),
         builder=buildx,
         cache_from=tuple(cache_from or ()),
@@ -132,11 +132,11 @@ def build(
     session: Session,
     selected: Sequence[Selected],
     output: Path | None,
-    chosen: Choice,
+    chosen: BuilderChoice,
     form: str,
     *,
     named: bool,
-) -> list[Built]:
+) -> list[BuiltImage]:
     """Build by another builder; unless architectures are `named`, those that it runs natively."""
     from imgbuild.pipeline import dockerfile_builders
 

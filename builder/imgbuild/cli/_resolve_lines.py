@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from imgbuild.cli import _options
-from imgbuild.resolve.answer import Answer, Outcome
+from imgbuild.resolve.answer import ArchOutcome, ResolveAnswer
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 WHY = 3  # reasons shown for a package; --json has all
 
 
-def lines(answer: Answer) -> list[str]:
+def lines(answer: ResolveAnswer) -> list[str]:
     """The packages of each architecture that is possible, what was checked, and the row."""
     found: list[str] = []
     for arch, outcome in answer.arch.items():
@@ -32,13 +32,13 @@ def lines(answer: Answer) -> list[str]:
     return found
 
 
-def _table(outcome: Outcome) -> list[str]:
+def _table(outcome: ArchOutcome) -> list[str]:
     return _options.aligned(
         [(item.package, item.version, "; ".join(item.why[:WHY])) for item in outcome.packages]
     )
 
 
-def say_refusals(answer: Answer) -> bool:
+def say_refusals(answer: ResolveAnswer) -> bool:
     """Say warnings, and why the world is impossible where it is; whether it is somewhere."""
     refused = False
     for arch, outcome in answer.arch.items():
@@ -50,7 +50,7 @@ def say_refusals(answer: Answer) -> bool:
     return refused
 
 
-def _say(arch: Arch, outcome: Outcome) -> None:
+def _say(arch: Arch, outcome: ArchOutcome) -> None:
     error = outcome.refused
     if error is not None:
         told = [f"because {reason}" for reason in error.reasons]

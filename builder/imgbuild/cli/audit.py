@@ -295,7 +295,7 @@ def glibc_of(python: str, matrix: Path | None) -> str:
             raise
         return ANY_GLIBC
     read = load(found.matrix)
-    ask = request.Ask(wishes=(), arches=(), python=python)
+    ask = request.ResolveRequest(requests=(), arches=(), python=python)
     return read.bases[request.base_of(ask, read)].glibc
 
 

@@ -14,7 +14,7 @@ from imgbuild.errors import InputError
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
-    from imgbuild.pipeline.dockerfile_builders import Choice
+    from imgbuild.pipeline.dockerfile_builders import BuilderChoice
     from imgbuild.pipeline.targets import Options
 
 PLAN_HEAD = ("target", "arch", "#", "layer", "MB", "unpacked", "contents", "digest")
@@ -175,7 +175,7 @@ def _refuse_beside(origin: str, given: Sequence[object]) -> None:
         raise InputError(message, hint="leave out targets, --all, --matrix, --only and --builder")
 
 
-def _refuse_only(only: Only | None, choice: Choice | None, form: Format) -> None:
+def _refuse_only(only: Only | None, choice: BuilderChoice | None, form: Format) -> None:
     if only is not None and (choice is not None or (only is Only.WHEELS and form != Format.OCI)):
         message = f"--only {only} goes with neither another builder nor, for wheels, a --format"
         raise InputError(message, hint="leave out --builder and --format")

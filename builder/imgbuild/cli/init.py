@@ -123,7 +123,7 @@ def init(
     from imgbuild.resolve import init, request
 
     path = Path.cwd() / MATRIX
-    wanted = init.Wanted(
+    wanted = init.WantedExtension(
         name=name,
         packages=request.read(add, [], {})[0] if add else (),
         system=tuple(system or ()),

@@ -13,7 +13,7 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
-    from imgbuild.assemble.mirror import Named
+    from imgbuild.assemble.mirror import NamedMirror
     from imgbuild.project import Project
     from imgbuild.publish.mirror import Held, Part
     from imgbuild.registry.reference import Repository
@@ -173,7 +173,7 @@ def use(
         return
     repository = mirror.repository(place, "mirror use")
     plain = repository.host in (plain_http or [])
-    setting = mirror.Setting(mirror=str(repository), only=only, plain_http=plain)
+    setting = mirror.MirrorSetting(mirror=str(repository), only=only, plain_http=plain)
     codec.write(path, setting)
     console.info(f"{path}: inputs are taken from {repository}" + (", and only there" * only))
     _options.answer(setting, [str(path)], json=json)
@@ -249,7 +249,7 @@ def _place(
         raise InputError(message, hint="name the targets, and one HOST/REPOSITORY")
     if named:
         return parse_repository(named[0]), list(plain_http or []), names
-    setting: Named | None = mirror.find(project.root)
+    setting: NamedMirror | None = mirror.find(project.root)
     if setting is None:
         message = "which mirror? none is named, and none is set"
         raise InputError(message, hint="name HOST/REPOSITORY, or: imgbuild registry mirror use …")

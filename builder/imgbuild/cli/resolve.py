@@ -149,8 +149,8 @@ def resolve(
     session = targets.open_session(matrix, targets.Options(offline=offline))
     assigned = request.indexes_of(index or [], session.matrix)
     asked, named = request.read([*(wanted or []), *(want or [])], have or [], assigned)
-    ask = request.Ask(
-        wishes=asked,
+    ask = request.ResolveRequest(
+        requests=asked,
         arches=request.arches_of(arch or []),
         cuda=request.cuda_of(cuda, named),
         as_of=_day(as_of),

@@ -1,12 +1,11 @@
-"""Debian's archive: which mirror, which packages, with which hashes.
+"""Debian's archive: mirrors, and the packages of a base with their hashes.
 
-Comes in: a base of `matrix.yaml`. Goes out: its packages as `Deb` values, and the addresses of
-their files. Trust runs from Debian's archive keyring over `InRelease` to `Packages.xz` to each
-package.
+Debian's archive keyring signs `InRelease`, which has the hash of `Packages.xz`, which has the hash
+of each package.
 
 Only the suite's main archive is read. A point release leaves its files in place until the next one,
-and after the last one for good, while security and updates suites drop each superseded file: a lock
-that named those would be dead in weeks. Security fixes come with the point releases.
+and the last one leaves them forever, while security and updates suites drop each superseded file: a
+lock that named those would be unusable within weeks. Security fixes come with the point releases.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.deb.closure import Archive, close
+from imgbuild.deb.closure import DebianArchive, close
 from imgbuild.deb.control import fields, paragraphs
 from imgbuild.errors import FetchFailed, IntegrityError, ToolMissing
 from imgbuild.lock.resolution import Deb
@@ -46,7 +45,7 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> tuple[Deb, .
     ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, NoSolution
     if a dependency cannot be met.
     """
-    archive = Archive(_packages(base, arch, context))
+    archive = DebianArchive(_packages(base, arch, context))
     return _debs(close(archive, base.packages, file="matrix.yaml"))
 
 
@@ -64,7 +63,7 @@ def added_debs(
     another version by now. Errors as for `resolve_debs`.
     """
     listed = list(_packages(base, arch, context))
-    newest = Archive(listed).packages
+    newest = DebianArchive(listed).packages
     kept = {
         deb.package: known
         if (known := newest.get(deb.package)) is not None and known["Version"] == deb.version
@@ -72,7 +71,7 @@ def added_debs(
         for deb in have
     }
     rest = (package for package in listed if package["Package"] not in kept)
-    archive = Archive((*kept.values(), *rest))
+    archive = DebianArchive((*kept.values(), *rest))
     chosen = close(archive, wanted, file="matrix.yaml", have=tuple(kept))
     return _debs([package for package in chosen if package["Package"] not in kept])
 

@@ -1,7 +1,6 @@
-"""The merged root while it grows: members by path, with /usr merged.
+"""The merged root file system of packages and effects: members by path, with /usr merged.
 
-Comes in: members of packages and of effects. Goes out: one sorted list in which each path stands
-once and every hard link follows the file that it links to.
+The result is sorted; it has each path once, and each hard link after the file that it links to.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def merged(path: str) -> str:
     return f"usr/{path}" if path.partition("/")[0] in ALIASES else path
 
 
-class Tree:
+class DebTree:
     """Members by path. Two that claim one path must be alike, or IntegrityError says who."""
 
     def __init__(self) -> None:

@@ -1,7 +1,4 @@
-"""Debian version numbers, compared as policy 5.6.12 says.
-
-Comes in: version strings such as `1:2.36-9+deb12u10`. Goes out: keys that sort, and yes or no.
-"""
+"""Debian version numbers such as `1:2.36-9+deb12u10`, compared as in Debian policy 5.6.12."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _LONGEST_WAIT = 120.0
 
 
-class Page(msgspec.Struct, frozen=True):
+class TextPage(msgspec.Struct, frozen=True):
     """A page as text. `url` is where it came from after redirects, without a login."""
 
     url: str
@@ -126,10 +126,10 @@ class Http:
 
     # -- what stages use
 
-    def text(self, url: str, accept: str = "*/*") -> Page:
+    def text(self, url: str, accept: str = "*/*") -> TextPage:
         """The page at `url`. FetchFailed (`Refused` with its status) for anything but success."""
 
-        def _read(response: Response) -> Page:
+        def _read(response: Response) -> TextPage:
             body = b"".join(self.chunks(response, decode=True))
             kind = response.headers.get("Content-Type", "")
             charset = re.search(r"charset=[\"']?([A-Za-z0-9._-]+)", kind)
@@ -137,7 +137,7 @@ class Http:
                 text = body.decode(charset[1] if charset else "utf-8", "replace")
             except LookupError:
                 text = body.decode("utf-8", "replace")
-            return Page(
+            return TextPage(
                 bare(response.url), text, kind.partition(";")[0].strip(), response.status_code
             )
 

@@ -1,9 +1,7 @@
-"""settle: resolve, audit, learn, resolve again, until nothing is wrong or nothing more is learned.
+"""settle: solve, audit, learn, solve again, until there is no error or nothing more is learned.
 
-Comes in: a target, the architectures, what was learned before. Goes out: a resolution for each
-architecture whose audit is clean, and what was learned on the way. No wheel is downloaded for it:
-what the audit reads of Python code and METADATA comes by ranges. Each thing is written down as soon
-as it is learned, so that an interrupted run goes on where it stopped.
+No wheel is downloaded for it: the audit reads Python code and METADATA by ranges. Each constraint
+is written down as soon as it is learned, so that an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.report import Finding, Report, Severity
 from imgbuild.solve import solve
-from imgbuild.solve.problem import Problem
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.solve import PreparedTarget
 from imgbuild.values import Arch
 
@@ -43,7 +41,7 @@ SHOWN = 8
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """A world without errors for each architecture, what was learned, and after how many rounds."""
+    """A resolution without errors by architecture, what was learned, and in how many rounds."""
 
     resolutions: Mapping[Arch, Resolution]
     reports: Mapping[Arch, Report]
@@ -51,8 +49,8 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
 
 
-class One(msgspec.Struct, frozen=True, kw_only=True):
-    """What one architecture came to, and all that is known after it."""
+class SettledArch(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one architecture, and everything that is known after it."""
 
     resolution: Resolution
     report: Report
@@ -70,13 +68,13 @@ def settle(
 ) -> Settled:
     """Target `name` resolved so that its audit is clean.
 
-    `keep` writes down what was learned, and answers with all that is known then. NoSolution,
-    with the chain and its evidence, if there is no such world.
+    `keep` writes down what was learned, and returns everything that is known then. NoSolution,
+    with the conflict and its evidence, if there is no solution.
     """
-    before, done = tuple(known), dict[Arch, One]()
+    before, done = tuple(known), dict[Arch, SettledArch]()
     known, rounds = before, 0
     while due := [arch for arch in arches if arch not in done or _broken(done[arch], known)]:
-        with solve.opened(Problem(matrix, name, due[0], context)) as prepared:
+        with solve.opened(SolveProblem(matrix, name, due[0], context)) as prepared:
             done[due[0]] = settle_one(prepared, known, keep)
         known = done[due[0]].known
         rounds += done[due[0]].rounds
@@ -88,12 +86,12 @@ def settle(
     )
 
 
-def _broken(one: One, known: Sequence[Constraint]) -> bool:
-    """Whether another architecture taught something that this one goes against."""
+def _broken(one: SettledArch, known: Sequence[Constraint]) -> bool:
+    """Whether this one violates what was learned on another architecture."""
     return bool(constraints.violations(known, one.resolution.versions))
 
 
-def settle_one(prepared: PreparedTarget, known: Sequence[Constraint], keep: Keep) -> One:
+def settle_one(prepared: PreparedTarget, known: Sequence[Constraint], keep: Keep) -> SettledArch:
     """One target on one architecture, solved again until its audit is clean; see `settle`."""
     problem = prepared.problem
     name, arch, context = problem.name, problem.arch, problem.context
@@ -111,7 +109,7 @@ def settle_one(prepared: PreparedTarget, known: Sequence[Constraint], keep: Keep
             errors = [one for one in report.findings if one.severity is Severity.ERROR]
             if not errors:
                 solve.report_age(prepared, chosen)
-                return One(resolution=resolution, report=report, known=known, rounds=rounds)
+                return SettledArch(resolution=resolution, report=report, known=known, rounds=rounds)
             with context.reporter.step(f"round {rounds}: learning from {len(errors)} errors"):
                 learned = learn_all(errors, shelf, problem.target.pins.keys(), known)
                 for entry in learned:
@@ -122,7 +120,7 @@ def settle_one(prepared: PreparedTarget, known: Sequence[Constraint], keep: Keep
         known = now
 
 
-def teach(problem: Problem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
+def teach(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
     """What is learned from errors of the audit of whole files, which had to be downloaded."""
     store, http = problem.context.store, problem.context.http
     with solve.opened(problem) as prepared, Library(store, http) as library:
@@ -147,7 +145,7 @@ def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
 
 
 def audit_of(resolution: Resolution, shelf: Shelf, terms: Terms) -> Report:
-    """What is wrong on the main path, as code, METADATA and the packages' past tell."""
+    """Errors on the main path, from code, METADATA and older releases of the packages."""
     world = world_of(resolution, shelf)
 
     def _past(path: MainPath) -> list[Finding]:
@@ -158,7 +156,7 @@ def audit_of(resolution: Resolution, shelf: Shelf, terms: Terms) -> Report:
 
 
 def world_of(resolution: Resolution, shelf: Shelf) -> World:
-    """All of a resolution; what is not in the store is read where its index has it."""
+    """The package set of a resolution; what is not in the store is read from its index."""
     rules = shelf.catalogue.rules
 
     def _locate(wheel: Wheel) -> Path | str:
@@ -184,7 +182,7 @@ def learn_all(
     pinned: Collection[str],
     known: Sequence[Constraint] = (),
 ) -> tuple[Constraint, ...]:
-    """What the errors teach; of many between the same two packages the first few."""
+    """Constraints from the errors; of many between the same two packages from the first few."""
     seen: set[tuple[str, ...]] = set()
     pairs: Counter[tuple[str, str]] = Counter()
     learned: list[Constraint] = []
@@ -206,10 +204,10 @@ def learn_all(
 
 
 def stuck(name: str, arch: Arch, errors: Sequence[Finding]) -> NoSolution:
-    """The refusal of a world whose errors teach nothing that is not known."""
+    """The error for a package set whose errors teach nothing new."""
     shown = [f"{error.message} ({error.where})" for error in errors[:SHOWN]]
     if len(errors) > SHOWN:
         shown.append(f"and {len(errors) - SHOWN} more; imgbuild audit shows all")
-    message = f"{name} on {arch}: its packages do not fit together, and no other set is known"
+    message = f"{name} on {arch}: its packages are incompatible, and no other set is known"
     hint = "change a pin; or, if you know better, waive the finding in matrix.yaml with a reason"
     return NoSolution(message, reasons=tuple(shown), hint=hint)

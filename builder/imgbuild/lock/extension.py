@@ -1,7 +1,7 @@
-"""The lock of an extension: all that the published target has, unchanged, and what a row adds.
+"""The lock of an extension: everything of the published target, unchanged, and what a row adds.
 
-Comes in: a matrix of either kind and what was resolved. Goes out: the lock; the ways in which one
-no longer follows from the matrix, the published lock and the user's files.
+Also finds where such a lock no longer follows from the matrix, the published lock and the user's
+files.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import msgspec
 
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Added, AddedFile, Extends, Lock
+from imgbuild.lock.lock import AddedFile, AddedInputs, Extends, Lock
 from imgbuild.lock.published import LOCK, VERSION_LABEL, Extended, PublishedTarget, below
-from imgbuild.lock.resolution import Built, Deb, RegistryLayer, Resolution, Wheel
-from imgbuild.matrix.extension import Added as AddedRow
+from imgbuild.lock.resolution import BuiltWheel, Deb, RegistryLayer, Resolution, Wheel
 from imgbuild.matrix.extension import Extension
+from imgbuild.matrix.extension import FileToAdd as AddedRow
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.values import Arch, sha256
 
@@ -53,17 +53,19 @@ def make_lock(matrix: Matrix, name: str, resolutions: Mapping[Arch, Resolution])
     )
 
 
-def _added(found: PublishedTarget, arch: Arch, resolution: Resolution) -> Added:
+def _added(found: PublishedTarget, arch: Arch, resolution: Resolution) -> AddedInputs:
     old = found.lock.arch.get(arch, Resolution(wheels=()))
     debs = {deb.package for deb in old.debs}
-    return Added(
+    return AddedInputs(
         manifest=found.manifests.get(arch, found.digest),
         wheels=tuple(sorted(resolution.versions.keys() - old.versions.keys())),
         debs=tuple(deb.package for deb in resolution.debs if deb.package not in debs),
     )
 
 
-def _settings(found: PublishedTarget, row: Extension, name: str, target: Target) -> locks.Settings:
+def _settings(
+    found: PublishedTarget, row: Extension, name: str, target: Target
+) -> locks.ImageSettings:
     own = found.lock.settings
     env = own.env | {key: variable.value for key, variable in row.env.items()}
     labels = {
@@ -170,5 +172,5 @@ def _other_files(locked: Extends, due: Extends | None) -> list[str]:
     ]
 
 
-def _word(item: Wheel | Built | Deb | RegistryLayer) -> str:
+def _word(item: Wheel | BuiltWheel | Deb | RegistryLayer) -> str:
     return item.digest if isinstance(item, RegistryLayer) else f"{item.package} {item.version}"

@@ -1,7 +1,4 @@
-"""The lock: every input of a target's image, by file name, size, sha256 and index name.
-
-Comes in: a target of the matrix and its resolutions. Goes out: `images/TARGET/lock.json`.
-"""
+"""The lock `images/TARGET/lock.json`: every input of an image by file name, size, sha256, index."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.errors import InputError, LockStale, Problem
 from imgbuild.lock import drift
-from imgbuild.lock.resolution import Locked, Resolution
+from imgbuild.lock.resolution import LockedFile, Resolution
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target, User
 from imgbuild.values import Arch, Digest, Sha256
@@ -23,7 +20,7 @@ FILE = "lock.json"
 LOCK_FORMAT = 1
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the matrix says about a target's image, all cascades done."""
 
     prefix: str
@@ -60,7 +57,7 @@ class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
 
 
-class AddedFile(Locked, frozen=True, kw_only=True):
+class AddedFile(LockedFile, frozen=True, kw_only=True):
     """A file of the user's repository; `file` is its path there, `mode` as chmod reads it."""
 
     mode: str
@@ -74,7 +71,7 @@ class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     gid: int = 0
 
 
-class Added(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What of a resolution is added to the published image `manifest`: names of packages.
 
     `folders` are those of the base, other than plain ones of root's, that added files lie in.
@@ -98,7 +95,7 @@ class Extends(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[str, ...]
     files: dict[str, AddedFile]
     links: dict[str, str]
-    arch: dict[Arch, Added]
+    arch: dict[Arch, AddedInputs]
 
 
 class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -115,7 +112,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     requirements: dict[str, str]
     indexes: dict[str, str]
     base: LockedBase
-    settings: Settings
+    settings: ImageSettings
     layers: Cutting
     drop: tuple[Drop, ...]
     arch: dict[Arch, Resolution]
@@ -297,7 +294,7 @@ def _locked_base(matrix: Matrix, target: Target) -> LockedBase:
     )
 
 
-def _settings(matrix: Matrix, name: str, target: Target) -> Settings:
+def _settings(matrix: Matrix, name: str, target: Target) -> ImageSettings:
     image, base = matrix.image, matrix.bases[target.base]
     variables = image.env | flashinfer.environment(target, image, base) | target.env
     links = flashinfer.links(target, image, base) | target.links
@@ -315,7 +312,7 @@ def _settings(matrix: Matrix, name: str, target: Target) -> Settings:
     }
     if target.gpu:
         labels["dev.imgbuild.gpu"] = " ".join(target.gpu)
-    return Settings(
+    return ImageSettings(
         prefix=image.prefix,
         user=image.user,
         workdir=image.workdir,

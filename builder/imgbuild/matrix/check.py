@@ -1,8 +1,7 @@
-"""What a matrix must hold beyond its types: names that exist, things that agree with each other.
+"""Checks of a matrix beyond its types: names that exist, parts that agree with each other.
 
-Comes in: a walked document, whose value may have gaps where something did not fit. Goes out:
-problems with their places. A gap was noted already, so a check passes over it. Targets are checked
-in targets.py.
+A value may have gaps where the YAML did not fit its type. These are reported already, so checks
+skip them. Targets are checked in `check_targets`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What each target must hold beyond its types.
-
-Comes in: the notes of a walked document. Goes out: more notes, on names that do not exist and on
-parts of a target that contradict each other.
-"""
+"""Checks of each target beyond its types: names that exist, parts that agree with each other."""
 
 from __future__ import annotations
 

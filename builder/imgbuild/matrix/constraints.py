@@ -1,9 +1,8 @@
-"""What was learned: package A in a range of versions works only with certain versions of B.
+"""Learned constraints: package A in a range of versions works only with certain versions of B.
 
-Comes in: `images/constraints.yaml`, and what an audit proved. Goes out: `Constraint` values, which
-hold for all targets; the requirement lines that follow from them for a version of A; the entries
-that a set of packages violates. The file is reviewed like code: one entry a line, each with the
-place in the code that it rests on.
+`images/constraints.yaml` has them for all targets. From them follow requirement lines for a version
+of A, and the entries that a set of packages violates. The file is reviewed like code: one entry a
+line, each with the place in the code that is its evidence.
 """
 
 from __future__ import annotations

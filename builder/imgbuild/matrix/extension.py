@@ -1,9 +1,7 @@
-"""What the `matrix.yaml` of a user's own repository says: published targets, and what is added.
+"""The `matrix.yaml` of a user's own repository: published targets, and what is added to them.
 
-Comes in: a walked document. Goes out: frozen values, and notes of what is wrong in them. A row says
-only what it adds; all else is the published target's, as its lock has it
-(see `imgbuild.lock.published`).
-The JSON Schema is generated from these types.
+A row has only what it adds; everything else is the published target's, from its lock (see
+`imgbuild.lock.published`). The JSON Schema is generated from these types.
 """
 
 from __future__ import annotations
@@ -45,11 +43,11 @@ TAKEN = (
 )
 
 
-class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all values here: keyword-only, unknown keys are errors."""
 
 
-class Published(Strict, frozen=True, rename={"origin": "from"}):
+class PublishedSource(_Strict, frozen=True, rename={"origin": "from"}):
     """A target that others published: what it is, and where its layers are."""
 
     lock: Annotated[
@@ -75,7 +73,7 @@ class Published(Strict, frozen=True, rename={"origin": "from"}):
     ] = ""
 
 
-class Added(Strict, frozen=True, rename={"source": "from"}):
+class FileToAdd(_Strict, frozen=True, rename={"source": "from"}):
     """A file of the user's repository that is put into the image; it belongs to root."""
 
     source: Annotated[
@@ -86,7 +84,7 @@ class Added(Strict, frozen=True, rename={"source": "from"}):
     ] = "0644"
 
 
-class Extension(Strict, frozen=True):
+class Extension(_Strict, frozen=True):
     """One row: a published target and what is added on top of it."""
 
     extends: Annotated[Name, msgspec.Meta(description="a target of `published`")]
@@ -112,7 +110,7 @@ class Extension(Strict, frozen=True):
         msgspec.Meta(description="added Debian packages; their dependencies follow"),
     ] = ()
     files: Annotated[
-        dict[str, Added], msgspec.Meta(description="added files, by absolute path in the image")
+        dict[str, FileToAdd], msgspec.Meta(description="added files, by absolute path in the image")
     ] = {}
     links: Annotated[
         dict[str, Link], msgspec.Meta(description="added symbolic links, by absolute path")
@@ -136,12 +134,12 @@ class Extension(Strict, frozen=True):
     proof: Proof = ""
 
 
-class Extensions(Strict, frozen=True):
+class Extensions(_Strict, frozen=True):
     """The whole of a `matrix.yaml` that extends published targets."""
 
     version: Form
     published: Annotated[
-        dict[Name, Published], msgspec.Meta(description="the targets that others published")
+        dict[Name, PublishedSource], msgspec.Meta(description="the targets that others published")
     ]
     targets: Annotated[
         dict[Name, Extension], msgspec.Meta(description="a row for each image of one's own")

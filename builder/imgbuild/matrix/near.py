@@ -1,8 +1,4 @@
-"""The target of the matrix that is nearest to what was asked for.
-
-Comes in: the matrix, what is wished for, an architecture. Goes out: the names of targets, the
-nearest first. No index is asked: it is their pins that are compared.
-"""
+"""The target of the matrix whose pins are most similar to a request. No index is asked."""
 
 from __future__ import annotations
 

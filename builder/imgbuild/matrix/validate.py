@@ -1,12 +1,11 @@
-"""Nodes against types: builds a plain value and notes all that does not fit.
+"""Checks YAML nodes against types: builds a plain value and notes everything that does not fit.
 
-Comes in: a YAML node and msgspec's description of a type. Goes out: a `Walked`. msgspec itself
-stops at the first error and knows no lines, so this walks its type description instead.
+msgspec itself stops at the first error and knows no lines, so this follows msgspec's description of
+a type.
 
-How a scalar is read follows from the type that is due, not from what YAML guesses: where text is
-due, the text is taken as it is written, so that the version 2.10 stays 2.10, 1e3 stays 1e3 and the
-mode off stays off, in quotes or not. Whole numbers are decimal digits only, truth values true or
-false only.
+The expected type decides how a scalar is read, not what YAML guesses: text is taken as it is
+written, so that the version 2.10 stays 2.10, 1e3 stays 1e3 and the mode off stays off, in quotes or
+not. Whole numbers are decimal digits only, booleans true or false only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""From a lock to its audit: which files it takes, the world, the report.
+"""From a lock to its audit: which files it needs, the package set, the report.
 
-Comes in: a lock, the matrix that says on what terms, the inputs. Goes out: a Report for each
-architecture. What a wheel says is kept by its hash, and the report by everything that it follows
-from: a second audit reads no wheel and fetches nothing.
+Facts of a wheel are kept by its hash, and the report by everything that it depends on: a second
+audit reads no wheel and fetches nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, LockStale
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import Blocks, Ranges
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import removed_attributes
 from imgbuild.learn.boundaries import Shelf
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.resolution import Deb, Locked, Resolution, Wheel
+from imgbuild.lock.resolution import Deb, LockedFile, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
 from imgbuild.project import Project
@@ -122,7 +121,7 @@ class _Audit:
         self._drop = drop
         self._resolution: Resolution = lock.arch[arch]
         self._wheels = {wheel.sha256: wheel for wheel in wheels_of(self._resolution)}
-        self._supply = Supply(lock, inputs)
+        self._supply = LockFiles(lock, inputs)
         self._turn = threading.Lock()  # threads read the base
 
     def run(self, terms: Terms, checks: Sequence[str]) -> Report:
@@ -135,7 +134,7 @@ class _Audit:
 
     def _judged(self, terms: Terms, checks: Sequence[str]) -> Report:
         base = self._lock.base
-        elsewhere = Elsewhere(self._lock, self._wheels, self._inputs, self._supply)
+        elsewhere = LockedRanges(self._lock, self._wheels, self._inputs, self._supply)
         with Library(self._store, Blocks(elsewhere)) as library:
             if "elf" in checks or "cuda" in checks:
                 self._read_elves(library)
@@ -156,7 +155,7 @@ class _Audit:
             )
 
     def _past(
-        self, world: World, elsewhere: Elsewhere, library: Library
+        self, world: World, elsewhere: LockedRanges, library: Library
     ) -> Callable[[MainPath], list[Finding]]:
         """As `past_of`; what cannot be had is said to be of this target."""
         http, pins = self._inputs.context.http, self._resolution.versions
@@ -201,7 +200,7 @@ class _Audit:
             return self._supply.path(item, rest)
 
 
-class Supply:
+class LockFiles:
     """The files of a lock, brought into the store as an audit asks for them.
 
     `used_up` are files that were brought for builds of sdists: nobody needs them after these.
@@ -217,7 +216,7 @@ class Supply:
         """Whether no index has `wheel`, since it is built from its sdist."""
         return wheel.sha256 in self._built
 
-    def path(self, item: Locked, rest: Iterable[Locked] = ()) -> Path:
+    def path(self, item: LockedFile, rest: Iterable[LockedFile] = ()) -> Path:
         """The file of `item`; if it is lacking, it is brought with all of `rest`."""
         store = self._inputs.store
         path = store.file(item.sha256)
@@ -229,7 +228,7 @@ class Supply:
             raise FetchFailed(message, hint="is something else emptying the cache?")
         return path
 
-    def bring(self, items: Iterable[Locked]) -> set[Sha256]:
+    def bring(self, items: Iterable[LockedFile]) -> set[Sha256]:
         """Fetch and build those of `items` that are lacking; the hashes of what was fetched."""
         due = self._lacking(item.sha256 for item in items)
         located = self._inputs.sources(self._lock).locate(due)
@@ -241,7 +240,7 @@ class Supply:
         return {each for each in hashes if self._inputs.store.file(each) is None}
 
 
-class Elsewhere:
+class LockedRanges:
     """`Ranges` of wheels that a lock names: where each is, is looked up when it is read.
 
     One that no index has, since it is built from its sdist, is built then. An address that names no
@@ -249,7 +248,7 @@ class Elsewhere:
     """
 
     def __init__(
-        self, lock: Lock, wheels: Mapping[Sha256, Wheel], inputs: Inputs, supply: Supply
+        self, lock: Lock, wheels: Mapping[Sha256, Wheel], inputs: Inputs, supply: LockFiles
     ) -> None:
         self._lock = lock
         self._wheels = wheels
@@ -314,7 +313,7 @@ def audit_pins(
     What is compiled is not read. Packages without a wheel are left out, with a warning.
     """
     http = context.http
-    place = Place(name="default", address=index)
+    place = IndexAddress(name="default", address=index)
     indexes = Indexes({place.name: place}, {}, place.name, http)
     picked = pick(pins, machine, indexes, http)
     for package in picked.lacking:

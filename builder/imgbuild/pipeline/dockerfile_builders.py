@@ -1,7 +1,6 @@
-"""Images that another builder makes of the rendered Dockerfile: the same files, other bytes.
+"""Images that another builder makes from the rendered Dockerfile: the same files, other bytes.
 
-Comes in: a project's targets and how to build them. Goes out: OCI layouts beside imgbuild's own, in
-`build/BUILDER/TARGET`, so that no image that somebody else built is taken for the sealed one.
+Their OCI layouts go to `build/BUILDER/TARGET`, so that they are not mistaken for imgbuild's own.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.layout import Built
+from imgbuild.assemble.layout import BuiltImage
 from imgbuild.cache import prune
 from imgbuild.container import buildkit, podman
 from imgbuild.errors import ImgbuildError
@@ -46,7 +45,7 @@ CONTEXT = "dev.imgbuild.context"  # of every other file beside it
 FARM = "dev.imgbuild.buildx-builder"  # which builder of buildx, if it is not the engine's own
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class BuilderChoice(msgspec.Struct, frozen=True, kw_only=True):
     """Who builds, and how. `builder` is one of buildx's own; `secrets` are files by their id.
 
     `dated=False` leaves files the time at which they were written, which no comparison looks at:
@@ -61,7 +60,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Mapping[str, Path] = {}
 
 
-class Context(msgspec.Struct, frozen=True, kw_only=True):
+class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a Dockerfile is built from beside base and wheels: `files` by their path, itself too.
 
     `committed` is the folder where they lie; None if what lies there does not follow from the lock,
@@ -73,7 +72,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
 
 
-def folder(project: Project, target: str, choice: Choice) -> Path:
+def folder(project: Project, target: str, choice: BuilderChoice) -> Path:
     """Where the image of `target` goes unless the user says another place."""
     place = project.root / "build" / choice.name / target
     # Podman gives files their time as it writes them.
@@ -86,10 +85,10 @@ def build_all(
     session: Session,
     selected: Sequence[Selected],
     output: Path | None,
-    choice: Choice,
+    choice: BuilderChoice,
     *,
     form: str = "oci",
-) -> list[Built]:
+) -> list[BuiltImage]:
     """Build each target by another builder; LockStale if one's lock is out of date."""
     targets.refuse_one_file(selected, output, form)
     made = []
@@ -104,7 +103,7 @@ def build_all(
     return made
 
 
-def compared(session: Session, item: Selected, choice: Choice) -> Path:
+def compared(session: Session, item: Selected, choice: BuilderChoice) -> Path:
     """A layout of what `choice` builds of a target, to be compared; built if none is current."""
     quick = msgspec.structs.replace(choice, dated=False)
     place = folder(session.project, item.name, quick)
@@ -116,8 +115,8 @@ def compared(session: Session, item: Selected, choice: Choice) -> Path:
 
 
 def build(
-    session: Session, target: str, arches: Sequence[Arch], place: Path, choice: Choice
-) -> Built:
+    session: Session, target: str, arches: Sequence[Arch], place: Path, choice: BuilderChoice
+) -> BuiltImage:
     """Leave the image of `target` that the chosen builder makes in the layout `place`."""
     lock, sealed = current.read_current(session.project, session.matrix, target)
     inputs = session.inputs()
@@ -162,7 +161,7 @@ def native(item: Selected) -> Selected:
     return item
 
 
-def is_current(session: Session, item: Selected, place: Path, choice: Choice) -> bool:
+def is_current(session: Session, item: Selected, place: Path, choice: BuilderChoice) -> bool:
     """Whether the layout `place` is what `choice` would build of a target now.
 
     Which of buildx's builders made it is of no account, but that builder's version is, as long as
@@ -183,7 +182,7 @@ def is_current(session: Session, item: Selected, place: Path, choice: Choice) ->
     )
 
 
-def _notes(context: Context, sealed: Seal, choice: Choice) -> dict[str, str]:
+def _notes(context: BuildContext, sealed: Seal, choice: BuilderChoice) -> dict[str, str]:
     files = {name: sha256(content) for name, content in context.files.items()}
     return {
         BUILDER: choice.name,
@@ -216,7 +215,7 @@ def _order(
     locked: tuple[Lock, Seal],
     arches: Sequence[Arch],
     context: Path,
-    choice: Choice,
+    choice: BuilderChoice,
 ) -> buildkit.Order:
     project, (lock, sealed) = session.project, locked
     place = contexts.base_folder(project, lock.target)
@@ -244,24 +243,24 @@ def _order(
     )
 
 
-def _context(session: Session, lock: Lock, sealed: Seal) -> Context:
+def _context(session: Session, lock: Lock, sealed: Seal) -> BuildContext:
     """What is built: the committed files if they follow from the lock, else what would."""
     due = committed.files(session.project, session.matrix, lock, sealed)
     folder = session.project.images / lock.target
     if stale := committed.stale(session.project, lock.target, due):
         texts = current.requirement_files(lock)
         files = due | {name: text.encode() for name, text in texts.items()}
-        return Context(files=files, committed=None, reasons=tuple(stale))
+        return BuildContext(files=files, committed=None, reasons=tuple(stale))
     present = {
         path.relative_to(folder).as_posix(): path
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
     files = {name: path.read_bytes() for name, path in present.items() if name not in (LOCK, SEAL)}
-    return Context(files=files, committed=folder)
+    return BuildContext(files=files, committed=folder)
 
 
-def _laid_out(context: Context, scratch: Path, target: str) -> Path:
+def _laid_out(context: BuildContext, scratch: Path, target: str) -> Path:
     """The folder with these files: the committed one, else `scratch`."""
     if context.committed is not None:
         return context.committed
@@ -285,10 +284,10 @@ def _images(found: Layout, arches: Sequence[Arch]) -> dict[Arch, layout.ImageFil
     return images
 
 
-def _built(found: Layout, digest: Digest) -> Built:
+def _built(found: Layout, digest: Digest) -> BuiltImage:
     layers = {layer.digest: layer.size for one in found.images.values() for layer in one.layers}
     documents = [part.size for one in found.images.values() for part in (one.manifest, one.config)]
-    return Built(
+    return BuiltImage(
         target=found.name,
         digest=digest,
         arch={arch: one.manifest.digest for arch, one in found.images.items()},

@@ -14,7 +14,7 @@ from imgbuild import codec
 from imgbuild.assemble import folders, published_layers
 from imgbuild.assemble import layers as assemble
 from imgbuild.assemble.inputs import Inputs, batches
-from imgbuild.assemble.layers import Job
+from imgbuild.assemble.layers import LayerJob
 from imgbuild.assemble.workers import assemble_all
 from imgbuild.attest.sbom import packages
 from imgbuild.audit.packages.library import Library
@@ -35,7 +35,7 @@ from imgbuild.plan.records import Records
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.report import Report, Severity
-from imgbuild.solve.problem import Problem
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
 
@@ -83,7 +83,7 @@ def _audited(
     for report in reports:
         if errors := [one for one in report.findings if one.severity is Severity.ERROR]:
             arch = Arch(report.arch)
-            problem = Problem(matrix, lock.target, arch, inputs.context, learned)
+            problem = SolveProblem(matrix, lock.target, arch, inputs.context, learned)
             taught = teach(problem, errors)
             learned = add_constraints(project.images, taught, inputs.store)
     if learned == known:
@@ -147,7 +147,7 @@ def _seal_layers(
     due = [layer for layer in layers.values() if layer.id not in {*known.layers, *given}]
     for batch in batches(due, lambda layer: assemble.input_size(layer.recipe), bounded=drop):
         fetched = inputs.fetch(lock, batch)
-        jobs = [Job(layer=layer, record=None, keep=False) for layer in batch]
+        jobs = [LayerJob(layer=layer, record=None, keep=False) for layer in batch]
         made = assemble_all(jobs, inputs.context, processes=processes)
         found = Records(
             layers={item.id: item.record for item in made},

@@ -1,8 +1,6 @@
-"""An image built again from the lock that travels with it: no checkout, no matrix.
+"""Builds an image again from the lock that is attached to it, without a checkout or a matrix.
 
 published image or folder → the lock that is attached → fetch → assemble → OCI layout
-
-Comes in: a reference or a folder. Goes out: the same image, digest as published.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import msgspec
 from imgbuild.assemble import layout as building
 from imgbuild.assemble import mirror
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.layout import Built
+from imgbuild.assemble.layout import BuiltImage
 from imgbuild.attest import attachments, bundle
 from imgbuild.attest.bundle import Carried
 from imgbuild.cache import prune
@@ -31,7 +29,7 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
+class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be built again: a carried lock, on which architectures, and where it was found.
 
     `folder` is where folders of wheels are looked for that the lock names as indexes.
@@ -43,7 +41,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
 
 
-def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) -> Origin:
+def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) -> RebuildOrigin:
     """The lock in the folder `text`, else the one attached to the image of that reference.
 
     NothingSelected if there is none, IntegrityError if the one that is there is another image's.
@@ -51,7 +49,9 @@ def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) 
     folder = Path(text)
     if folder.is_dir():
         found = bundle.read_folder(folder)
-        return Origin(carried=found, arches=tuple(found.lock.arch), place=text, folder=folder)
+        return RebuildOrigin(
+            carried=found, arches=tuple(found.lock.arch), place=text, folder=folder
+        )
     if text.startswith((".", "/")):
         message = f"{text}: no such folder"
         raise InputError(message, hint="name a folder with a lock.json, or HOST/REPOSITORY:TAG")
@@ -63,13 +63,13 @@ def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) 
 
 
 def build(
-    origin: Origin,
+    origin: RebuildOrigin,
     arches: Sequence[Arch],
     output: Path | None,
     options: Options,
     *,
     form: str = "oci",
-) -> Built:
+) -> BuiltImage:
     """Build what `origin` says, on `arches` of it (none: all); without `output` below build/."""
     own = origin.carried
     name = own.lock.target
@@ -101,7 +101,7 @@ def build(
     return built
 
 
-def _published(reference: Reference, client: Client) -> Origin:
+def _published(reference: Reference, client: Client) -> RebuildOrigin:
     """The lock attached to a published image, which must be that image's."""
     found = client.resolve(reference)
     if found is None:
@@ -117,7 +117,7 @@ def _published(reference: Reference, client: Client) -> Origin:
         except ImgbuildError as error:  # anybody may attach: another one may be the right one
             refused = error
             continue
-        return Origin(carried=own, arches=arches, place=str(reference), folder=Path.cwd())
+        return RebuildOrigin(carried=own, arches=arches, place=str(reference), folder=Path.cwd())
     if refused is not None:
         raise refused
     message = f"{reference} ({found.digest}) carries no lock"
@@ -136,7 +136,7 @@ def _arches(own: Carried, digest: Digest, place: str) -> tuple[Arch, ...]:
     raise IntegrityError(message, hint="somebody attached another image's lock: do not trust it")
 
 
-def _inputs(origin: Origin, options: Options) -> Inputs:
+def _inputs(origin: RebuildOrigin, options: Options) -> Inputs:
     named = mirror.find(Path.cwd(), options.mirror, only=options.mirror_only)
     return Inputs(
         bundle.matrix(origin.carried, origin.folder.resolve()),

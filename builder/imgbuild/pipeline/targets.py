@@ -19,7 +19,7 @@ from imgbuild import project as projects
 from imgbuild.assemble import layout as building
 from imgbuild.assemble import mirror
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.layout import Built
+from imgbuild.assemble.layout import BuiltImage
 from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.errors import ImgbuildError, InputError, NoSolution
@@ -35,7 +35,7 @@ from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.render import contexts, write
 from imgbuild.show import diff, revisions, status
-from imgbuild.solve.problem import Problem
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -92,7 +92,7 @@ def open_session(matrix: Path | None, options: Options) -> Session:
     return Session(project=project, matrix=published.load(project.matrix), options=options)
 
 
-class Locked(msgspec.Struct, frozen=True, kw_only=True):
+class LockResult(msgspec.Struct, frozen=True, kw_only=True):
     """What locking several targets came to: the seals, and the error of each that failed."""
 
     sealed: tuple[Seal, ...]
@@ -101,7 +101,7 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
 
 def lock_all(
     session: Session, selected: Sequence[Selected], *, drop: bool, again: bool = True
-) -> Locked:
+) -> LockResult:
     """Lock and seal each target; one that fails does not stop the others.
 
     `again=False` leaves locks alone that are current: an interrupted run goes on where it stopped.
@@ -126,7 +126,7 @@ def lock_all(
             console.info(f"{item.name}: sealed ({number} of {len(selected)})")
     write.keep_new(session.project, session.matrix, [one.target for one in sealed])
     prune.trim(inputs.store)
-    return Locked(sealed=tuple(sealed), failed=failed)
+    return LockResult(sealed=tuple(sealed), failed=failed)
 
 
 def _lock(session: Session, name: str, inputs: Inputs, *, drop: bool) -> Seal:
@@ -146,7 +146,7 @@ def _explained(error: NoSolution, session: Session, name: str, inputs: Inputs) -
 
     known = constraints.read(session.project.images)
     for arch in session.matrix.targets[name].arch:
-        problem = Problem(session.matrix, name, arch, inputs.context, known)
+        problem = SolveProblem(session.matrix, name, arch, inputs.context, known)
         better = explain.explained(error, problem)
         if better is not error:
             return NoSolution(
@@ -189,7 +189,7 @@ def build_all(
     *,
     form: str = "oci",
     only_base: bool = False,
-) -> list[Built]:
+) -> list[BuiltImage]:
     """Build each target from its lock; LockStale if one is out of date."""
     refuse_one_file(selected, output, form)
     inputs = session.inputs()
@@ -244,7 +244,7 @@ def placed(own: Path, name: str, output: Path | None, *, several: bool, form: st
     return output / f"{name}{suffix}" if several else output
 
 
-def tell(built: Built) -> None:
+def tell(built: BuiltImage) -> None:
     """Say to people what a build came to."""
     work = "nothing to do" if built.unchanged else f"{built.made} layers assembled"
     console.info(f"{built.target}: {built.size / 1e9:.2f} GB in {built.output}, {work}")

@@ -15,7 +15,7 @@ from imgbuild import codec
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Want, fetch_all
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.lock.resolution import Locked, RegistryLayer
+from imgbuild.lock.resolution import LockedFile, RegistryLayer
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Configuration, Descriptor, Index, Manifest
 from imgbuild.registry import reference as references
@@ -91,7 +91,7 @@ def fetch_layers(
     due = {layer.digest: layer for layer in layers if store.blob(layer.digest) is None}
     wants = []
     for digest, layer in due.items():
-        locked = Locked(
+        locked = LockedFile(
             file=f"layer {digest} of {text}", size=layer.size, sha256=digest.removeprefix("sha256:")
         )
         urls = client.addresses(repository, digest)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.resolution import Built, Wheel
+from imgbuild.lock.resolution import BuiltWheel, Wheel
 from imgbuild.values import Arch
 
 
-def requires(lock: Lock, arch: Arch, built: Built) -> tuple[Wheel, ...]:
+def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
     """What the build of `built` needs, as wheels that run on `arch`.
 
     A lock names those of the machine that built it. Where the target has the same version, the

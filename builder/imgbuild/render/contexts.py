@@ -21,7 +21,7 @@ import msgspec
 from imgbuild.assemble import layout
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.layers import require
-from imgbuild.assemble.layout import Built
+from imgbuild.assemble.layout import BuiltImage
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock.lock import Lock
 from imgbuild.plan.plan import WheelsRecipe, installed_wheels, plan
@@ -65,7 +65,7 @@ def base(
     inputs: Inputs,
     *,
     processes: int,
-) -> Built:
+) -> BuiltImage:
     """Leave the base of `lock` on `arches` in the layout `folder`."""
     return layout.build(
         lock, sealed, arches, folder, inputs, processes=processes, verify=False, only_base=True

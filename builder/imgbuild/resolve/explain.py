@@ -13,18 +13,18 @@ import msgspec
 from imgbuild.errors import ImgbuildError, NoSolution
 from imgbuild.lock import published
 from imgbuild.lock.published import PublishedTarget
-from imgbuild.resolve import conflict, request, survey
-from imgbuild.resolve.conflict import Conflict, Demand, Facts
-from imgbuild.resolve.request import Wish
-from imgbuild.resolve.suggest import Look, Nearest
-from imgbuild.resolve.survey import Memory, Query
-from imgbuild.solve.problem import Problem
+from imgbuild.resolve import conflict, first_solve, request
+from imgbuild.resolve.conflict import Demand, PackageFacts, RequirementConflict
+from imgbuild.resolve.first_solve import LearnedMemory, Query
+from imgbuild.resolve.request import RequestedPackage
+from imgbuild.resolve.suggest import QuickLook, Suggestions
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
 
 TRIED = 24  # versions of a package for which a range was asked
 
 
-def explained(error: NoSolution, problem: Problem) -> NoSolution:
+def explained(error: NoSolution, problem: SolveProblem) -> NoSolution:
     """`error` of a target of the matrix, with a short conflict and suggestions if there are any."""
     try:
         found = published.below(problem.matrix, problem.name)
@@ -33,28 +33,28 @@ def explained(error: NoSolution, problem: Problem) -> NoSolution:
         return error  # what stopped the explanation is not a reason of the failure
 
 
-def _of_target(error: NoSolution, problem: Problem) -> NoSolution:
+def _of_target(error: NoSolution, problem: SolveProblem) -> NoSolution:
     query = query_of(problem)
     try:
-        with survey.opened(query) as facts:
-            survey.refuse(query, facts)
+        with first_solve.opened(query) as facts:
+            first_solve.refuse(query, facts)
     except NoSolution as better:
         return better
     return error
 
 
-def query_of(problem: Problem) -> Query:
+def query_of(problem: SolveProblem) -> Query:
     """A target of the matrix as a request."""
     return Query(
         ask=request.of_target(problem.name, problem.target, problem.arch),
         matrix=problem.matrix,
         arch=problem.arch,
-        memory=Memory(problem.known),
+        memory=LearnedMemory(problem.known),
         context=problem.context,
     )
 
 
-def _of_added(error: NoSolution, problem: Problem, found: PublishedTarget) -> NoSolution:
+def _of_added(error: NoSolution, problem: SolveProblem, found: PublishedTarget) -> NoSolution:
     """The same for a target that extends a published one, whose packages cannot change."""
     hint = (
         f"{found.name} cannot change: add another version, or extend a published target that has"
@@ -63,11 +63,11 @@ def _of_added(error: NoSolution, problem: Problem, found: PublishedTarget) -> No
     plain = NoSolution(error.message, reasons=error.reasons, hint=hint)
     arch, cuda = problem.arch, problem.target.cuda
     demands = _demands(found, problem)
-    asked = tuple(Wish(package=item.package, spec=item.spec) for item in demands)
+    asked = tuple(RequestedPackage(package=item.package, spec=item.spec) for item in demands)
     query = query_of(problem)
-    ask = msgspec.structs.replace(query.ask, wishes=asked, row="")
+    ask = msgspec.structs.replace(query.ask, requests=asked, row="")
     try:
-        with survey.opened(msgspec.structs.replace(query, ask=ask)) as facts:
+        with first_solve.opened(msgspec.structs.replace(query, ask=ask)) as facts:
             conflict = _conflict(facts, demands, cuda, found.name)
             added = _added(conflict, found, arch) if conflict is not None else []
             if conflict is None or not added:  # no conflict with a published package
@@ -79,7 +79,7 @@ def _of_added(error: NoSolution, problem: Problem, found: PublishedTarget) -> No
     return NoSolution(message, reasons=conflict.reasons, nearest=near, hint=hint)
 
 
-def _demands(found: PublishedTarget, problem: Problem) -> tuple[Demand, ...]:
+def _demands(found: PublishedTarget, problem: SolveProblem) -> tuple[Demand, ...]:
     """What is published, and what is asked for on top."""
     versions = found.lock.arch[problem.arch].versions
     target = problem.target
@@ -98,7 +98,9 @@ def _demands(found: PublishedTarget, problem: Problem) -> tuple[Demand, ...]:
     )
 
 
-def _conflict(facts: Facts, demands: Sequence[Demand], cuda: str, row: str) -> Conflict | None:
+def _conflict(
+    facts: PackageFacts, demands: Sequence[Demand], cuda: str, row: str
+) -> RequirementConflict | None:
     """The first contradiction, also where every version of a range leads to one."""
     plain = conflict.conflict(facts, demands, cuda, row=row)
     if plain is not None:
@@ -124,9 +126,9 @@ def _conflict(facts: Facts, demands: Sequence[Demand], cuda: str, row: str) -> C
 
 
 def _near(
-    facts: Facts,
+    facts: PackageFacts,
     demands: Sequence[Demand],
-    conflict: Conflict,
+    conflict: RequirementConflict,
     cuda: str,
     found: PublishedTarget,
     arch: Arch,
@@ -136,10 +138,10 @@ def _near(
     To hold its code against all that is published would be an audit of the whole target.
     """
     kept = tuple(found.lock.arch[arch].versions)
-    return Nearest(facts, demands, conflict, lambda versions: Look(), kept).worlds(cuda)
+    return Suggestions(facts, demands, conflict, lambda versions: QuickLook(), kept).find(cuda)
 
 
-def _added(conflict: Conflict, found: PublishedTarget, arch: Arch) -> list[str]:
+def _added(conflict: RequirementConflict, found: PublishedTarget, arch: Arch) -> list[str]:
     """The packages of the conflict that were asked for."""
     versions = found.lock.arch[arch].versions
-    return [package for package in conflict.wishes if package not in versions]
+    return [package for package in conflict.requests if package not in versions]

@@ -1,7 +1,4 @@
-"""Worlds of a Python that no base has: what that Python leaves of each package.
-
-Comes in: what is asked for. Goes out: a NoSolution; nothing where a base has the Python.
-"""
+"""Refuses a Python that no base has, with what each requested package offers for that Python."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from imgbuild.audit.main_path import policy
 from imgbuild.audit.packages.library import Library
 from imgbuild.errors import NoSolution
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import learn
 from imgbuild.learn.boundaries import Shelf, lacks
 from imgbuild.report import Evidence, Relation
 from imgbuild.resolve import conflict, request, suggest
-from imgbuild.resolve.survey import Query
+from imgbuild.resolve.first_solve import Query
 from imgbuild.solve import uv
 from imgbuild.wheel.tags import Tags
 
@@ -36,7 +33,7 @@ def refuse(query: Query) -> None:
     has = ", ".join(f"{name} has {python}" for name, python in bases.items())
     reasons = [f"you asked for Python {ask.python}, and no base of the matrix has it: {has}"]
     index = matrix.indexes[matrix.default_index]
-    place = Place(name=matrix.default_index, address=index.url or uv.default_index())
+    place = IndexAddress(name=matrix.default_index, address=index.url or uv.default_index())
     indexes = Indexes({place.name: place}, {}, place.name, http)
     glibc = matrix.bases[own].glibc
 
@@ -52,12 +49,12 @@ def refuse(query: Query) -> None:
     near = []
     with Library(store, Blocks(http)) as library:
         shelf = Shelf(ours, library, store)
-        for wish in ask.wishes:
-            reasons += _of_package(wish.package, wanted, shelf)
-            newest = shelf.releases(wish.package)
-            if newest and wish.pin is None:
-                near.append(f"{wish.package} {newest[-1].version}")
-    demands = [conflict.demand(wish.package, wish.spec) for wish in ask.wishes]
+        for requested in ask.requests:
+            reasons += _of_package(requested.package, wanted, shelf)
+            newest = shelf.releases(requested.package)
+            if newest and requested.pin is None:
+                near.append(f"{requested.package} {newest[-1].version}")
+    demands = [conflict.demand(requested.package, requested.spec) for requested in ask.requests]
     packages = f", with {', '.join(near)}" if near else ""
     message = f"no solution on {arch}"
     raise NoSolution(
@@ -80,7 +77,7 @@ def _of_package(package: str, wanted: Catalogue, shelf: Shelf) -> Iterator[str]:
     if not later:
         return
     wants = later[0].file.requires_python
-    why = f"wants Python {wants}" if wants else f"has no wheel for Python {python}"
+    why = f"requires Python {wants}" if wants else f"has no wheel for Python {python}"
     left = f"the newest for Python {python} is {newest}" if newest else "there is none before"
     yield f"{package} from {later[0].version} on {why}; {left}"
     if newest is not None:

@@ -1,8 +1,7 @@
-"""A glance at the packages that a user names, before the whole world is settled.
+"""A quick audit of the requested packages before the whole package set is solved.
 
-Comes in: a few packages at the versions of a survey. Goes out: what their code says of each other.
-Only their own modules are read, out of wheels that stay where they are; everything else counts as
-unknown, so that what is found is true of any world with these versions.
+Only their own modules are read, by ranges of the wheels on the index; everything else counts as
+unknown, so that a finding holds for every package set with these versions.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.index.server import Catalogue
-from imgbuild.learn.boundaries import Release, Shelf, asks, lacks
+from imgbuild.learn.boundaries import PackageRelease, Shelf, asks, lacks
 from imgbuild.learn.learn import learn, own_range
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation, Severity
 
 CHECKS: Final = ("imports", "calls", "support")
 LESSONS: Final = 12  # more errors of a few packages say the same again
-# What an entry is about where its name does not tell, and what `f(x)` may be about.
+# The relation of an entry whose name does not imply it, and those that `f(x)` may have.
 PLAIN: Final = {"imports": Relation.MODULE, "calls": Relation.ATTRIBUTE}
 OF_CALLS: Final = (Relation.KEYWORD, Relation.ARGUMENT, Relation.REGISTERED)
 
 
-class Glance(msgspec.Struct, frozen=True, kw_only=True):
+class QuickAudit(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen: constraints that errors teach, and windows that packages only warn of.
 
     `clashes`: there are errors, whether they teach anything or not. `read` are the packages whose
@@ -44,13 +43,13 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
     read: frozenset[str] = frozenset()
 
 
-def glance(
+def audit_requested(
     catalogue: Catalogue,
     versions: Mapping[str, str],
     pinned: Collection[str],
     context: Context,
-) -> Glance:
-    """What the packages of `versions` say of each other; `pinned` ones do not move.
+) -> QuickAudit:
+    """Audit the packages of `versions` against each other; those of `pinned` cannot change.
 
     Of fewer than two that can be read nothing is read.
     """
@@ -58,13 +57,13 @@ def glance(
         shelf = Shelf(catalogue, library, context.store)
         releases = dict(_releases(shelf, versions))
         if len(releases) < 2:
-            return Glance()
+            return QuickAudit()
         report = audit(shelf.world(releases), Terms(), checks=CHECKS)
         errors = [one for one in report.findings if one.severity is Severity.ERROR]
         learned = lessons(errors, shelf, pinned)
         for entry in learned:
             context.reporter.info(f"learned: {entry}")
-        return Glance(
+        return QuickAudit(
             learned=learned,
             windows=windows(report.findings),
             clashes=bool(errors),
@@ -72,7 +71,7 @@ def glance(
         )
 
 
-def _releases(shelf: Shelf, versions: Mapping[str, str]) -> Iterator[tuple[str, Release]]:
+def _releases(shelf: Shelf, versions: Mapping[str, str]) -> Iterator[tuple[str, PackageRelease]]:
     """The wheels of `versions`, without those whose index does not answer or has none."""
     for package, version in versions.items():
         with contextlib.suppress(FetchFailed):
@@ -84,7 +83,7 @@ def _releases(shelf: Shelf, versions: Mapping[str, str]) -> Iterator[tuple[str, 
 def lessons(
     errors: Iterable[Finding], shelf: Shelf, pinned: Collection[str]
 ) -> tuple[Constraint, ...]:
-    """What the errors teach, each for itself: a refusal shows them, so none stands for others."""
+    """A constraint from each error: a refusal shows all, so they are not merged."""
     found: dict[tuple[str, str, str], Constraint] = {}
     for error in errors:
         evidence = error.evidence
@@ -145,7 +144,7 @@ def widened(
 
 
 def evidence_of(entry: Constraint, shelf: Shelf) -> Evidence | None:
-    """The evidence that an entry was learned from; None where its kind cannot be told."""
+    """The evidence that an entry was learned from; None if its kind cannot be determined."""
     if entry.missing or not entry.read_in or entry.check not in PLAIN:
         return None
     one = Evidence(

@@ -1,7 +1,4 @@
-"""What an image stands on: Debian packages, or the layers of a registry image.
-
-Comes in: a base of the matrix. Goes out: its part of a resolution on one architecture.
-"""
+"""The base of an image on one architecture: Debian packages, or layers of a registry image."""
 
 from __future__ import annotations
 
@@ -62,8 +59,8 @@ class Contents(msgspec.Struct, frozen=True):
 def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
     """`base` on `arch`: the packages of a Debian base, or a registry image's layers and accounts.
 
-    The layers of a registry image are fetched and read. InputError if no image of ours can stand
-    on it: it has no accounts, or not the Python that the matrix says.
+    The layers of a registry image are fetched and read. InputError for an unusable one:
+    it has no accounts, or not the Python that the matrix says.
     """
     if isinstance(base, DebianBase):
         return ResolvedBase(debs=apt.resolve_debs(base, arch, context))
@@ -87,7 +84,7 @@ def accounts(image: str, found: Contents) -> dict[str, str]:
         data = found.accounts.get(path)
         if data is None:
             link = found.paths.get(path)
-            what = "is no file of its own" if path in found.paths else "does not exist"
+            what = "is not a regular file" if path in found.paths else "does not exist"
             what = f"is a link to {link}" if link else what
             message = f"{image}: /{path} {what}"
             raise InputError(message, hint=hint)

@@ -1,7 +1,6 @@
 """The image's root folder on this machine, to build wheels of sdists under its own Python.
 
-Comes in: a Debian base and its packages for this machine's architecture. Goes out: a folder that
-exists until the work is done, made when it is first asked for: most targets never ask.
+It is made when it is first needed, which is rare, and removed at the end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What an extension has before uv is asked: the published target's base and packages, unchanged.
+"""What a published target contributes to the solve of its extension: base and packages, unchanged.
 
-Comes in: a matrix of either kind, a target, an architecture. Goes out: the base with the system
-packages that are added to it; METADATA of published wheels that were built from sdists.
+System packages are added to the base; METADATA of published wheels that were built from sdists is
+read from the wheels, built again if they are not in the cache.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import Want, fetch_all
 from imgbuild.deb import apt, archive
 from imgbuild.errors import FetchFailed
-from imgbuild.index.pages import File, Indexes
+from imgbuild.index.pages import Indexes, IndexFile
 from imgbuild.lock import published
-from imgbuild.lock.resolution import Built, Deb, Locked, Resolution
+from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution
 from imgbuild.matrix.model import DebianBase
 from imgbuild.solve import sdist_wheel, sdists
 from imgbuild.solve.base import ResolvedBase, resolve_base
-from imgbuild.solve.problem import Problem
+from imgbuild.solve.problem import SolveProblem
 
 
-def resolve(problem: Problem) -> ResolvedBase:
+def resolve(problem: SolveProblem) -> ResolvedBase:
     """The base that the matrix gives the target, or the published one and added packages.
 
     Errors as in `resolve_base` and `apt.added_debs`.
@@ -70,15 +70,15 @@ class Kept:
         """The packages that it knows."""
         return tuple(self._built)
 
-    def metadata(self, package: str, sdist: File) -> bytes:
+    def metadata(self, package: str, sdist: IndexFile) -> bytes:
         """METADATA of the published wheel of `package`."""
         del sdist  # the lock says which
         built = self._built[package]
         path = self._context.store.file(built.wheel.sha256) or self._make(built)
         return sdist_wheel.metadata(path)
 
-    def _make(self, built: Built) -> Path:
-        named: list[tuple[str, Locked]] = [(built.package, built.sdist)]
+    def _make(self, built: BuiltWheel) -> Path:
+        named: list[tuple[str, LockedFile]] = [(built.package, built.sdist)]
         named += [(wheel.package, wheel) for wheel in built.requires]
         wants = [
             Want(locked=locked, urls=partial(self._addresses, package, locked))
@@ -89,9 +89,11 @@ class Kept:
         path = self._context.store.file(made.sha256)
         if made != built.wheel or path is None:
             message = f"{built.sdist.file} gives {made.sha256}, published is {built.wheel.sha256}"
-            raise FetchFailed(message, hint="its build is not reproducible: tell its publishers")
+            raise FetchFailed(
+                message, hint="its build is not reproducible: report it to its publishers"
+            )
         return path
 
-    def _addresses(self, package: str, locked: Locked) -> list[str]:
+    def _addresses(self, package: str, locked: LockedFile) -> list[str]:
         files = self._indexes.files(package)
         return [file.url for file in files if file.name == locked.file]

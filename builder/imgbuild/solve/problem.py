@@ -10,7 +10,7 @@ from imgbuild.matrix.model import Base, Matrix, Target
 from imgbuild.values import Arch
 
 
-class Problem(msgspec.Struct, frozen=True):
+class SolveProblem(msgspec.Struct, frozen=True):
     """Target `name` of `matrix` on `arch`; `known` are the learned constraints to respect."""
 
     matrix: Matrix

@@ -1,10 +1,8 @@
-"""A pure wheel from an sdist, built under the image's own Python; same inputs, same bytes.
+"""Builds a pure wheel from an sdist under the image's own Python; same inputs, same bytes.
 
-Comes in: an sdist, the wheels that its build needs, the image's root folder for this machine's
-architecture. Goes out: a wheel, repacked: sorted, stored, one fixed time, RECORD written anew.
-
-The build runs in a sandbox without network, with a fixed hash seed, time zone, umask and clock
-for archives. What compiles is refused: a compiler's output is no pure function of the lock.
+The wheel is repacked: sorted, stored, one fixed time, a new RECORD. The build runs in a sandbox
+without network, with a fixed hash seed, time zone, umask and clock for archives. An sdist that
+compiles is refused: a compiler's output does not follow from the lock alone.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ json.dump({"lacking": lacking, "wheel": wheel}, open("/build/result.json", "w"))
 """
 
 
-class Lacking(Exception):
+class MissingRequirements(Exception):
     """The build asks for more than it was given; `requirements` are the lines that it wants."""
 
     def __init__(self, requirements: tuple[str, ...]) -> None:
@@ -63,7 +61,7 @@ class Lacking(Exception):
         self.requirements = requirements
 
 
-class Result(msgspec.Struct, frozen=True):
+class SdistResult(msgspec.Struct, frozen=True):
     """What the hooks answered: lines of requirements that are not there, or the wheel's name."""
 
     lacking: tuple[str, ...]
@@ -78,7 +76,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     backend_path: tuple[str, ...] = ()
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
     """What is built, of what, where: `root` is the image's root, `folder` takes all files."""
 
     package: str
@@ -122,22 +120,22 @@ def _is_pyproject(path: str) -> bool:
     return len(parts) == 2 and parts[1] == "pyproject.toml"
 
 
-def build(job: Job) -> Path:
+def build(job: SdistJob) -> Path:
     """Build and repack; the wheel's path in `job.folder`.
 
-    Lacking if the build asks for requirements that `job` has not; NoSolution if it fails or no
+    MissingRequirements if the build asks for what `job` lacks; NoSolution if it fails or no
     pure wheel comes out.
     """
     _prepare(job)
     result = _run_hooks(job)
     if result.wheel is None:
-        raise Lacking(result.lacking)
+        raise MissingRequirements(result.lacking)
     made = job.folder / "out" / result.wheel
     refuse_impure(job, made)
     return repack(made, job.folder / result.wheel)
 
 
-def _prepare(job: Job) -> None:
+def _prepare(job: SdistJob) -> None:
     for part in ("source", "site", "out", "home", "unpacked"):
         shutil.rmtree(job.folder / part, ignore_errors=True)
         (job.folder / part).mkdir()
@@ -172,7 +170,7 @@ def unpack_wheel(wheel: Path, site: Path) -> None:
         shutil.rmtree(data)
 
 
-def _run_hooks(job: Job) -> Result:
+def _run_hooks(job: SdistJob) -> SdistResult:
     pyproject = job.folder / "source" / "pyproject.toml"
     asked = _system(pyproject.read_text(encoding="utf-8") if pyproject.exists() else "")
     task = {"backend": asked.backend, "backend_path": list(asked.backend_path)}
@@ -190,7 +188,7 @@ def _run_hooks(job: Job) -> Result:
         message = f"{job.package} {job.version} cannot be built from its sdist"
         hint = "its entry under sdists: in the matrix may need env or requires"
         raise NoSolution(message, reasons=tail, hint=hint)
-    return msgspec.json.decode(answer.read_bytes(), type=Result)
+    return msgspec.json.decode(answer.read_bytes(), type=SdistResult)
 
 
 def environment() -> dict[str, str]:
@@ -209,7 +207,7 @@ def environment() -> dict[str, str]:
     }
 
 
-def refuse_impure(job: Job, wheel: Path) -> None:
+def refuse_impure(job: SdistJob, wheel: Path) -> None:
     """NoSolution if `wheel` is for one platform, has machine code, or another version."""
     _, version, _, tags = parse_wheel_filename(wheel.name)
     reasons = []

@@ -20,24 +20,24 @@ from packaging.version import Version
 from imgbuild.errors import NoSolution
 from imgbuild.index import cuda_releases, server
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import File, Indexes, places
+from imgbuild.index.pages import Indexes, IndexFile, places
 from imgbuild.index.remote_wheel import lock_wheel, metadata
-from imgbuild.index.server import Catalogue, Offer
+from imgbuild.index.server import Catalogue, OfferedFile
 from imgbuild.lock import published as extend
 from imgbuild.lock.lock import requirements
-from imgbuild.lock.resolution import Built, Deb, Resolution, Wheel
+from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base
 from imgbuild.solve import extension, freshness, refusal, uv
 from imgbuild.solve.base import ResolvedBase
 from imgbuild.solve.build_root import host_root
-from imgbuild.solve.problem import Problem
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.sdists import Workshop, host_arch, host_rules
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
-Named = TypeVar("Named", Wheel, Built)
+Named = TypeVar("Named", Wheel, BuiltWheel)
 
 
 class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,16 +47,16 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     locked unchanged.
     """
 
-    problem: Problem
+    problem: SolveProblem
     base: ResolvedBase = ResolvedBase()
     catalogue: Catalogue
     workshop: Workshop
     requirements: tuple[str, ...]
-    release: cuda_releases.Release
+    release: cuda_releases.CudaRelease
     published: Resolution | None = None
 
 
-def resolve(problem: Problem) -> Resolution:
+def resolve(problem: SolveProblem) -> Resolution:
     """Every input of the target, each list sorted by package.
 
     NoSolution, with the reasons, if no set of packages satisfies the target; FetchFailed if an
@@ -69,7 +69,7 @@ def resolve(problem: Problem) -> Resolution:
 
 
 @contextlib.contextmanager
-def opened(problem: Problem) -> Iterator[PreparedTarget]:
+def opened(problem: SolveProblem) -> Iterator[PreparedTarget]:
     """The target with its base resolved; NoSolution if its pins cannot be met.
 
     A wheel can be built from an sdist as long as it is open.
@@ -85,7 +85,7 @@ def opened(problem: Problem) -> Iterator[PreparedTarget]:
         yield msgspec.structs.replace(prepared, base=base)
 
 
-def lock_answer(prepared: PreparedTarget, chosen: tuple[uv.Chosen, ...]) -> Resolution:
+def lock_answer(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> Resolution:
     """What uv chose, as a lock names it; builds what has to be built."""
     wheels, built = lock_chosen(prepared, chosen)
     return Resolution(
@@ -98,7 +98,7 @@ def lock_answer(prepared: PreparedTarget, chosen: tuple[uv.Chosen, ...]) -> Reso
     )
 
 
-def refuse_excluded(problem: Problem) -> None:
+def refuse_excluded(problem: SolveProblem) -> None:
     """NoSolution if the matrix excludes the architecture from the target."""
     reason = problem.target.exclude.get(problem.arch)
     if reason is not None:
@@ -106,7 +106,7 @@ def refuse_excluded(problem: Problem) -> None:
         raise NoSolution(message, reasons=(reason,), hint=_others(problem))
 
 
-def _others(problem: Problem) -> str | None:
+def _others(problem: SolveProblem) -> str | None:
     """A hint that names the targets with the architecture of `problem`; None if there are none."""
     others = refusal.alternatives(problem.matrix, problem.name, problem.arch)
     return f"targets that have {problem.arch}: {', '.join(others)}" if others else None
@@ -121,7 +121,7 @@ def python_of(base: Base, debs: Sequence[Deb]) -> str:
     return base.python
 
 
-def report_age(prepared: PreparedTarget, chosen: tuple[uv.Chosen, ...]) -> None:
+def report_age(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> None:
     """Report which of the chosen versions are old, and why."""
     kept = prepared.published.versions if prepared.published is not None else {}
     new = tuple(item for item in chosen if item.package not in kept)
@@ -129,7 +129,9 @@ def report_age(prepared: PreparedTarget, chosen: tuple[uv.Chosen, ...]) -> None:
     freshness.report(prepared.catalogue, new, _offers(prepared, new), reporter)
 
 
-def _offers(prepared: PreparedTarget, chosen: tuple[uv.Chosen, ...]) -> dict[str, Offer]:
+def _offers(
+    prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]
+) -> dict[str, OfferedFile]:
     return {
         item.package: offer
         for item in chosen
@@ -138,8 +140,8 @@ def _offers(prepared: PreparedTarget, chosen: tuple[uv.Chosen, ...]) -> dict[str
 
 
 def lock_chosen(
-    prepared: PreparedTarget, chosen: tuple[uv.Chosen, ...]
-) -> tuple[tuple[Wheel, ...], tuple[Built, ...]]:
+    prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]
+) -> tuple[tuple[Wheel, ...], tuple[BuiltWheel, ...]]:
     """What uv chose, as a lock names it: wheels, and those that are built from sdists."""
     versions = {item.package: item.version for item in chosen}
     check_cuda(prepared, versions)
@@ -170,7 +172,7 @@ def by_package(items: Iterable[Named]) -> tuple[Named, ...]:
     return tuple(sorted(items, key=lambda item: item.package))
 
 
-def prepare(problem: Problem, python: str, root: Callable[[], Path]) -> PreparedTarget:
+def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> PreparedTarget:
     """The target with its catalogue; reads METADATA of `cuda-toolkit` and torch.
 
     `root` makes the root folder under which wheels are built from sdists.
@@ -178,7 +180,7 @@ def prepare(problem: Problem, python: str, root: Callable[[], Path]) -> Prepared
     plain = wheels_only(problem, python)
     release = cuda_release(problem, plain)
     published = extend.kept(problem.matrix, problem.name, problem.arch)
-    kept: dict[str, server.Builder] = {}
+    kept: dict[str, server.SdistBuilder] = {}
     if published is not None:
         indexes, base = plain.indexes, problem.base
         own = extension.Kept(published, indexes, base.python, root, problem.context)
@@ -195,7 +197,7 @@ def prepare(problem: Problem, python: str, root: Callable[[], Path]) -> Prepared
     )
 
 
-def wheels_only(problem: Problem, python: str) -> Catalogue:
+def wheels_only(problem: SolveProblem, python: str) -> Catalogue:
     """What the target may use of its indexes, without what would be built from sdists."""
     matrix, target, context = problem.matrix, problem.target, problem.context
     located = places(matrix, target, uv.default_index)
@@ -206,7 +208,7 @@ def wheels_only(problem: Problem, python: str) -> Catalogue:
 
 
 def workshop_of(
-    problem: Problem, plain: Catalogue, held: Sequence[str], root: Callable[[], Path]
+    problem: SolveProblem, plain: Catalogue, held: Sequence[str], root: Callable[[], Path]
 ) -> Workshop:
     """Builds the wheels of the matrix's sdists on this machine, under the constraints `held`."""
     context = problem.context
@@ -215,10 +217,10 @@ def workshop_of(
 
 
 def with_sdists(
-    problem: Problem,
+    problem: SolveProblem,
     plain: Catalogue,
     workshop: Workshop,
-    kept: Mapping[str, server.Builder] | None = None,
+    kept: Mapping[str, server.SdistBuilder] | None = None,
     hide: Callable[[str, Version], bool] = lambda package, version: False,
 ) -> Catalogue:
     """`plain` with the sdists of the matrix; without the versions that `hide` is true for."""
@@ -229,7 +231,7 @@ def with_sdists(
     )
 
 
-def cuda_release(problem: Problem, catalogue: Catalogue) -> cuda_releases.Release:
+def cuda_release(problem: SolveProblem, catalogue: Catalogue) -> cuda_releases.CudaRelease:
     """The newest patch release of the target's CUDA that torch's own requirements allow.
 
     NoSolution if torch has no CUDA on this architecture or allows no release.
@@ -263,7 +265,7 @@ def cuda_release(problem: Problem, catalogue: Catalogue) -> cuda_releases.Releas
     return found
 
 
-def pinned(catalogue: Catalogue, package: str, pin: str) -> Offer | None:
+def pinned(catalogue: Catalogue, package: str, pin: str) -> OfferedFile | None:
     """The best offer of the pinned version; a pin without a local part also finds `2.6.0+cu124`."""
     wanted = Version(pin)
     versions = {
@@ -276,7 +278,7 @@ def pinned(catalogue: Catalogue, package: str, pin: str) -> Offer | None:
 
 
 def refuse_cpu_build(
-    problem: Problem, catalogue: Catalogue, torch: File, requires: Sequence[Requirement]
+    problem: SolveProblem, catalogue: Catalogue, torch: IndexFile, requires: Sequence[Requirement]
 ) -> None:
     """NoSolution if the torch that fits has no CUDA, or that of another release."""
     version, target = torch.version, problem.target
@@ -309,7 +311,7 @@ def refuse_pins(prepared: PreparedTarget) -> None:
         raise NoSolution(message, reasons=reasons, hint=_others(problem))
 
 
-def ask(prepared: PreparedTarget, known: Sequence[Constraint] = ()) -> tuple[uv.Chosen, ...]:
+def ask(prepared: PreparedTarget, known: Sequence[Constraint] = ()) -> tuple[uv.ChosenPackage, ...]:
     """Uv's answer under what is `known`; NoSolution, with the reasons, if there is none.
 
     A learned constraint applies only once its package is present: the target requires it, or an
@@ -328,7 +330,7 @@ def ask(prepared: PreparedTarget, known: Sequence[Constraint] = ()) -> tuple[uv.
 
 def _ask(
     prepared: PreparedTarget, known: Sequence[Constraint], present: set[str]
-) -> tuple[uv.Chosen, ...]:
+) -> tuple[uv.ChosenPackage, ...]:
     def amend(package: str, version: Version) -> Sequence[str]:
         return constraints.required(known, package, str(version), present)
 

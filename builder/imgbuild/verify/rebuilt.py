@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from imgbuild.cache.store import Store
 from imgbuild.pipeline import rebuild as rebuilding
-from imgbuild.pipeline.rebuild import Origin
+from imgbuild.pipeline.rebuild import RebuildOrigin
 from imgbuild.pipeline.targets import Options
 from imgbuild.plan.plan import RegistryRecipe, plan
 from imgbuild.values import Arch
@@ -22,7 +22,9 @@ from imgbuild.verify.expected_lock import Known
 
 def rebuild(held: Known, arches: Sequence[Arch], *, processes: int, offline: bool) -> str:
     """Build the image on `arches` again; IntegrityError or Failed if another one comes out."""
-    origin = Origin(carried=held.carried, arches=tuple(arches), place=held.place, folder=held.root)
+    origin = RebuildOrigin(
+        carried=held.carried, arches=tuple(arches), place=held.place, folder=held.root
+    )
     options = Options(jobs=processes, offline=offline, verify=True)
     with Store.open().scratch() as folder:
         built = rebuilding.build(origin, (), folder / "layout", options)

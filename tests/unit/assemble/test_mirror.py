@@ -11,14 +11,14 @@ from msgspec.structs import asdict
 
 from imgbuild.assemble import mirror, published_layers
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.mirror import Mirror, Origin
+from imgbuild.assemble.mirror import Mirror, MirrorOrigin
 from imgbuild.assemble.mirror_items import Input
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.lock import make_lock
-from imgbuild.lock.resolution import Built, Deb, Locked, Resolution, Wheel
+from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
 from imgbuild.plan.plan import plan
 from imgbuild.registry.client import Client
 from imgbuild.solve import sdists
@@ -81,17 +81,17 @@ def test_the_option_goes_before_the_environment_the_project_and_the_user(alone, 
     found = mirror.find(alone)
     assert found is not None
     assert (found.origin, found.setting.mirror, found.setting.only) == (
-        Origin.USER, "user.example/a", True
+        MirrorOrigin.USER, "user.example/a", True
     )  # fmt: skip
     assert found.place == alone / "config/imgbuild/mirror.json"
     write(alone / "mirror.json", '{"mirror": "project.example/a"}')
     found = mirror.find(alone)
     assert found is not None
-    assert (found.origin, found.setting.only) == (Origin.PROJECT, False)
+    assert (found.origin, found.setting.only) == (MirrorOrigin.PROJECT, False)
     monkeypatch.setenv(mirror.VARIABLE, "environment.example/a")
     found = mirror.find(alone)
     assert found is not None
-    assert (found.origin, found.place) == (Origin.ENVIRONMENT, None)
+    assert (found.origin, found.place) == (MirrorOrigin.ENVIRONMENT, None)
     found = mirror.find(alone, "option.example/a", only=True)
     assert found is not None
     assert (found.setting.mirror, found.setting.only) == ("option.example/a", True)
@@ -107,7 +107,7 @@ def test_off_goes_before_what_is_behind_it(alone, monkeypatch):
     monkeypatch.setenv(mirror.VARIABLE, "")  # as if it were not set
     found = mirror.find(alone)
     assert found is not None
-    assert found.origin is Origin.PROJECT
+    assert found.origin is MirrorOrigin.PROJECT
 
 
 def test_a_setting_that_cannot_be_read_is_refused_with_its_place(alone):
@@ -250,11 +250,11 @@ def test_a_mirror_that_fails_after_some_files_has_given_these(registry):
 # -- what a build asks it for
 
 
-def named(name: str, registry: Registry, *, there: bool = True) -> Locked:
+def named(name: str, registry: Registry, *, there: bool = True) -> LockedFile:
     """A file as a lock has it; `there` says whether the mirror has it."""
     data = f"bytes of {name}".encode()
     item = given(registry, name, data) if there else wanted(name, data)
-    return Locked(file=name, size=item.size, sha256=item.sha256)
+    return LockedFile(file=name, size=item.size, sha256=item.sha256)
 
 
 def test_what_builds_a_wheel_is_asked_for_only_if_the_wheel_is_not_there(registry):
@@ -264,7 +264,7 @@ def test_what_builds_a_wheel_is_asked_for_only_if_the_wheel_is_not_there(registr
         word = f"{there}".lower()
         deb = named(f"pool/main/p/python3/python3-{word}.deb", registry)
         tool = named(f"setuptools-{word}-py3-none-any.whl", registry)
-        built = Built(
+        built = BuiltWheel(
             package="antlr", version="4.9", index="pypi", env={},
             sdist=named(f"antlr-{word}.tar.gz", registry),
             requires=(

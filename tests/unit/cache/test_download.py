@@ -14,7 +14,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http, Want, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, Interrupted, WorkFailed
-from imgbuild.lock.resolution import Locked
+from imgbuild.lock.resolution import LockedFile
 from imgbuild.values import sha256
 from tests.support.servers import Site, serve
 
@@ -45,8 +45,8 @@ def http() -> Http:
     return Http(attempts=4, first_wait=0.001, timeout=(5, 5))
 
 
-def locked(data: bytes = DATA, name: str = "x.whl") -> Locked:
-    return Locked(file=name, size=len(data), sha256=sha256(data))
+def locked(data: bytes = DATA, name: str = "x.whl") -> LockedFile:
+    return LockedFile(file=name, size=len(data), sha256=sha256(data))
 
 
 def want(*urls: str, data: bytes = DATA) -> Want:
@@ -262,13 +262,13 @@ def test_a_damaged_file_in_the_cache_is_had_again(store: Store, http: Http, site
 
 def test_a_lock_with_a_wrong_size_is_named(store: Store, http: Http, site: Site) -> None:
     fetch(store, http, want(site.url("x.whl")))
-    wrong = Locked(file="x.whl", size=1, sha256=sha256(DATA))
+    wrong = LockedFile(file="x.whl", size=1, sha256=sha256(DATA))
     with pytest.raises(IntegrityError, match="the lock says 1 bytes"):
         fetch_all([Want(wrong, list)], Context(store, http), title="test")
 
 
 def test_a_disk_that_is_too_small_is_said_first(store: Store, http: Http) -> None:
-    vast = Locked(file="vast", size=1 << 60, sha256="0" * 64)
+    vast = LockedFile(file="vast", size=1 << 60, sha256="0" * 64)
     with pytest.raises(WorkFailed, match="GB free") as caught:
         fetch_all([Want(vast, list)], Context(store, http), title="test")
     assert caught.value.hint

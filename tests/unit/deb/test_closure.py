@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from imgbuild.deb.closure import Archive, close
+from imgbuild.deb.closure import DebianArchive, close
 from imgbuild.errors import InputError, NoSolution
 
 
@@ -14,7 +14,9 @@ def package(name: str, version: str = "1.0", **fields: str) -> dict[str, str]:
 
 
 def closed(*packages: dict[str, str], wanted: tuple[str, ...]) -> list[str]:
-    return [found["Package"] for found in close(Archive(packages), wanted, file="matrix.yaml")]
+    return [
+        found["Package"] for found in close(DebianArchive(packages), wanted, file="matrix.yaml")
+    ]
 
 
 def test_dependencies_are_followed_and_recommends_are_not() -> None:
@@ -75,7 +77,7 @@ def test_cycles_end() -> None:
 
 
 def test_of_several_versions_the_newest_counts() -> None:
-    archive = Archive([package("a", "1.10"), package("a", "1.9")])
+    archive = DebianArchive([package("a", "1.10"), package("a", "1.9")])
     assert archive.packages["a"]["Version"] == "1.10"
 
 
@@ -138,12 +140,12 @@ def test_on_top_of_a_base_only_what_it_lacks_is_chosen() -> None:
         package("base", Depends="gone"),  # the base stands: nobody asks again what it needs
         package("sh", Essential="yes"),
     )
-    found = close(Archive(packages), ["app"], file="matrix.yaml", have=["base"])
+    found = close(DebianArchive(packages), ["app"], file="matrix.yaml", have=["base"])
     assert [one["Package"] for one in found] == ["app", "base", "lib"]
 
 
 def test_a_newer_version_of_a_base_package_is_not_brought() -> None:
     packages = (package("app", Depends="base (>= 2.0)"), package("base", "1.0"))
     with pytest.raises(NoSolution, match=r"satisfies base \(>= 2.0\)") as caught:
-        close(Archive(packages), ["app"], file="matrix.yaml", have=["base"])
+        close(DebianArchive(packages), ["app"], file="matrix.yaml", have=["base"])
     assert "app: wanted on top of the base" in caught.value.reasons

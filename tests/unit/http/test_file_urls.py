@@ -11,7 +11,7 @@ from imgbuild.cache.download import Http, Want, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
 from imgbuild.http.client import Refused
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import lock_wheel, metadata
 from imgbuild.values import sha256
 from tests.support.local_index import wheel_bytes
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def indexes(address: str, http: Http) -> Indexes:
-    place = Place(name="wheels", address=address, flat=True, timed=False)
+    place = IndexAddress(name="wheels", address=address, flat=True, timed=False)
     return Indexes({"wheels": place}, {}, "wheels", http)
 
 

@@ -17,7 +17,7 @@ from imgbuild.index.candidates import (
     same_version,
     usable,
 )
-from imgbuild.index.pages import File
+from imgbuild.index.pages import IndexFile
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 
@@ -28,7 +28,7 @@ MIDNIGHT = datetime.datetime(2025, 6, 20, tzinfo=datetime.UTC)
 
 
 def file(name="demo-1.0-py3-none-any.whl", **fields):
-    return File(name=name, url=f"https://x.example/{name}", **{"uploaded": BEFORE, **fields})
+    return IndexFile(name=name, url=f"https://x.example/{name}", **{"uploaded": BEFORE, **fields})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue, amended, serve
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
@@ -32,7 +32,7 @@ def catalogue(stack, tmp_path, index, *, pins=None, api=True, sdists=None, site=
     site = site or Site()
     site.files.update(index.site_files(api=api))
     stack.enter_context(serve_site(site))
-    place = Place(name="pypi", address=site.url("simple"))
+    place = IndexAddress(name="pypi", address=site.url("simple"))
     http = Http(attempts=1)
     rules = Rules(
         as_of=AS_OF, tags=Tags(python="3.11.2", glibc="2.36", arch=Arch.X86_64), pins=pins or {}

@@ -76,13 +76,13 @@ PROBLEMS = {
         'wandb: "0.20.1"',
         'torch: §"2.7.0"',
         "pins.torch",
-        "small has torch 2.6.0, and what it has stays as it is",
+        "small has torch 2.6.0, which an extension cannot change",
     ),
     "another range": (
         'einops: {spec: ">=0.8"',
         'numpy: §{spec: ">=3"',
         "requires.numpy",
-        "small has numpy 2.2.6, and what it has stays as it is",
+        "small has numpy 2.2.6, which an extension cannot change",
     ),
     "a folder that is a link": (
         "/opt/team/train.sh: {",
@@ -100,19 +100,19 @@ PROBLEMS = {
         "/opt/team/train.sh: {",
         "§/opt/venv/bin/train: {",
         "files./opt/venv/bin/train",
-        "comes from packages",
+        "packages provide everything",
     ),
     "the place of the environment": (
         "/opt/team/train.sh: {",
         "§/opt/venv: {",
         "files./opt/venv",
-        "has this, or something it needs below it",
+        "has this path, or needs one below it",
     ),
     "the interpreter's folder": (
         "/opt/team/start: {",
         "§/usr/bin: {",
         "links./usr/bin",
-        "has this, or something it needs below it",
+        "has this path, or needs one below it",
     ),
     "no absolute path": (
         "/opt/team/train.sh: {",
@@ -358,7 +358,7 @@ def test_a_published_target_that_is_another_one(tmp_path: Path) -> None:
 def test_a_copy_that_is_not_there(file: str, tmp_path: Path) -> None:
     path = extended.repository(tmp_path)
     (tmp_path / "published/small" / file).unlink()
-    with pytest.raises(InputError, match=f"{file}: no such file, and matrix.yaml extends small"):
+    with pytest.raises(InputError, match=f"{file}: no such file, but matrix.yaml extends small"):
         published.load(path)
 
 

@@ -10,10 +10,10 @@ from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import Indexes, Place
+from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue
 from imgbuild.solve import refusal, solve
-from imgbuild.solve.problem import Problem
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 from tests.support import samples
@@ -48,7 +48,7 @@ def reason(index, tmp_path):
                 tags=Tags(python="3.11", glibc="2.36", arch=arch),
                 pins={package: version},
             )
-            place = Place(name="pypi", address=site.url("simple"))
+            place = IndexAddress(name="pypi", address=site.url("simple"))
             http = Http(attempts=1)
             indexes = Indexes({"pypi": place}, {}, "pypi", http)
             found = Catalogue(indexes, rules, http, Store.open(tmp_path / "cache"))
@@ -104,10 +104,10 @@ def test_an_excluded_architecture_is_refused_with_its_reason_and_other_targets(t
     matrix = samples.matrix(exclude={Arch.ARM64: "torch has no CUDA there"})
     matrix.targets["other"] = samples.matrix(arch=(Arch.ARM64,)).targets["small"]
     with pytest.raises(NoSolution, match="small cannot be built for arm64") as caught:
-        solve.refuse_excluded(Problem(matrix, "small", Arch.ARM64, context))
+        solve.refuse_excluded(SolveProblem(matrix, "small", Arch.ARM64, context))
     assert caught.value.reasons == ("torch has no CUDA there",)
     assert caught.value.hint == "targets that have arm64: other"
-    solve.refuse_excluded(Problem(matrix, "small", Arch.X86_64, context))
+    solve.refuse_excluded(SolveProblem(matrix, "small", Arch.X86_64, context))
 
 
 def test_the_resolvers_tree_becomes_lines():

@@ -42,7 +42,7 @@ def test_an_sdist_that_says_nothing_is_built_by_setuptools(sdist):
 
 
 def job(folder, version="1.0"):
-    return sdist_wheel.Job(
+    return sdist_wheel.SdistJob(
         package="demo",
         version=version,
         sdist=folder,

@@ -16,7 +16,7 @@ from imgbuild.attest.sbom.licences import Licence
 from imgbuild.attest.sbom.packages import Package, Packages
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.published import default_index
-from imgbuild.lock.resolution import Built, Deb, Locked, Resolution, Wheel
+from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
 from imgbuild.plan.plan import (
     AddedDebsRecipe,
     AddedFilesRecipe,
@@ -130,7 +130,7 @@ def _places(
     found: dict[Sha256, SealedLayer] = {}
     for layer in layers:
         recipe = layer.recipe
-        files: tuple[Locked, ...] = ()
+        files: tuple[LockedFile, ...] = ()
         if isinstance(recipe, WheelsRecipe):
             files = recipe.wheels
         elif isinstance(recipe, DebianRecipe | AddedDebsRecipe):
@@ -311,5 +311,5 @@ def _ids(kind: str, names: tuple[str, ...] | Mapping[str, str]) -> tuple[str, ..
     return tuple(f"{kind}/{name}" for name in names)
 
 
-def _tools(built: Built) -> tuple[str, ...]:
+def _tools(built: BuiltWheel) -> tuple[str, ...]:
     return tuple(sorted(f"tool/{wheel.file}" for wheel in built.requires))

@@ -15,27 +15,27 @@ from packaging.version import Version
 from imgbuild.cache.context import Context
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.index.candidates import same_version
-from imgbuild.index.pages import File
+from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import metadata
 from imgbuild.index.server import Catalogue
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Flashinfer, Matrix, Target
 from imgbuild.resolve import conflict, gaps, quick_audit, request, suggest
-from imgbuild.resolve.conflict import Demand, Facts
+from imgbuild.resolve.conflict import Demand, PackageFacts
 from imgbuild.resolve.gaps import Gaps
-from imgbuild.resolve.quick_audit import Glance
-from imgbuild.resolve.request import Ask
+from imgbuild.resolve.quick_audit import QuickAudit
+from imgbuild.resolve.request import ResolveRequest
 from imgbuild.solve import freshness, refusal, solve, torch, uv
 from imgbuild.solve.build_root import host_root
-from imgbuild.solve.problem import Problem
+from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.sdists import host_arch
-from imgbuild.solve.torch import TORCH, Build
+from imgbuild.solve.torch import TORCH, TorchBuild
 from imgbuild.values import Arch
 
 
-class Memory:
-    """What is learned while a world is looked for: used at once, written nowhere.
+class LearnedMemory:
+    """What is learned while a request is resolved: used at once, not written to a file.
 
     `known` is the strongest of what is known, which is enough to resolve; `seen` is all of it, each
     with its own evidence and its own versions.
@@ -51,21 +51,21 @@ class Memory:
         self.known = constraints.merge(self.known, learned)
         return self.known
 
-    def see(self, seen: Glance) -> bool:
-        """Take in what a glance saw; whether anything of it is new and binds."""
+    def see(self, seen: QuickAudit) -> bool:
+        """Add the result of a quick audit; whether it has a new constraint."""
         before = self.known
         self.windows = seen.windows
         self.seen += tuple(entry for entry in seen.learned if entry not in self.seen)
         return self.keep(seen.learned) != before
 
 
-class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """What the resolver chose at first sight; `torch` is None in a world without it."""
+class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
+    """What uv chose in the first solve; `torch` is None if it is not among it."""
 
-    chosen: tuple[uv.Chosen, ...]
-    facts: Facts
+    chosen: tuple[uv.ChosenPackage, ...]
+    facts: PackageFacts
     demands: tuple[Demand, ...]
-    torch: Build | None
+    torch: TorchBuild | None
     cuda: str
 
     @property
@@ -80,10 +80,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     `memory` gains what is learned on the way.
     """
 
-    ask: Ask
+    ask: ResolveRequest
     matrix: Matrix
     arch: Arch
-    memory: Memory
+    memory: LearnedMemory
     context: Context
     target: Target | None = None
 
@@ -95,7 +95,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def demands(self) -> tuple[Demand, ...]:
         """What is asked for, and the torch of the other architecture."""
-        found = [conflict.demand(wish.package, wish.spec, str(wish)) for wish in self.ask.wishes]
+        found = [
+            conflict.demand(requested.package, requested.spec, str(requested))
+            for requested in self.ask.requests
+        ]
         pin = self.target.pins.get(TORCH) if self.target is not None else None
         if pin is not None and not any(item.package == TORCH for item in found):
             words = f"torch {pin} is what the other architecture has"
@@ -103,7 +106,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(found)
 
 
-def survey(query: Query) -> Survey:
+def solve_first(query: Query) -> FirstSolve:
     """The first solve of `query`.
 
     NoSolution if nothing fits; InputError if the CUDA release cannot be determined.
@@ -114,7 +117,7 @@ def survey(query: Query) -> Survey:
         refuse(query, facts)
         pins = conflict.pins_of(demands)
         named = {package: pin for package, pin in pins.items() if package != TORCH}
-        if memory.see(quick_audit.glance(facts.catalogue, named, named, query.context)):
+        if memory.see(quick_audit.audit_requested(facts.catalogue, named, named, query.context)):
             facts = facts.knowing((*memory.seen, *memory.known))
             refuse(query, facts)
         chosen = _ask(query, facts)
@@ -124,15 +127,17 @@ def survey(query: Query) -> Survey:
     if cuda is None:
         message = "the CUDA release cannot be determined: the package set has no torch"
         raise InputError(message, hint="name the release with --cuda")
-    return Survey(chosen=chosen, facts=facts, demands=demands, torch=torch, cuda=cuda)
+    return FirstSolve(chosen=chosen, facts=facts, demands=demands, torch=torch, cuda=cuda)
 
 
 @contextlib.contextmanager
-def opened(query: Query) -> Iterator[Facts]:
+def opened(query: Query) -> Iterator[PackageFacts]:
     """What `query` may use; a wheel can be built from an sdist as long as it is open."""
     matrix, memory, context = query.matrix, query.memory, query.context
     name = query.ask.name or "request"
-    problem = Problem(with_target(matrix, name, _provisional(query)), name, query.arch, context)
+    problem = SolveProblem(
+        with_target(matrix, name, _provisional(query)), name, query.arch, context
+    )
     plain = solve.wheels_only(problem, problem.base.python)
     gaps = Gaps(plain.indexes, plain.rules.tags, matrix.sdists)
     hide = _unless_pinned(gaps, plain.rules.pins)
@@ -142,13 +147,13 @@ def opened(query: Query) -> Iterator[Facts]:
         yield facts_of(catalogue, (*memory.seen, *memory.known), context)
 
 
-def facts_of(catalogue: Catalogue, learned: Sequence[Constraint], context: Context) -> Facts:
+def facts_of(catalogue: Catalogue, learned: Sequence[Constraint], context: Context) -> PackageFacts:
     """The facts for finding conflicts; reads METADATA of every torch that may be used."""
 
-    def _read(file: File) -> bytes:
+    def _read(file: IndexFile) -> bytes:
         return metadata(file, context.http, context.store)
 
-    return Facts(catalogue, _read, learned, torch.builds(catalogue, _read))
+    return PackageFacts(catalogue, _read, learned, torch.builds(catalogue, _read))
 
 
 def with_target(matrix: Matrix, name: str, target: Target) -> Matrix:
@@ -156,7 +161,7 @@ def with_target(matrix: Matrix, name: str, target: Target) -> Matrix:
     return msgspec.structs.replace(matrix, targets={**matrix.targets, name: target})
 
 
-def refuse(query: Query, facts: Facts) -> None:
+def refuse(query: Query, facts: PackageFacts) -> None:
     """NoSolution, with the conflict and suggestions, if the demands contradict each other."""
     ask, demands, cuda, context = query.ask, query.demands, query.cuda, query.context
     catalogue = facts.catalogue
@@ -166,16 +171,16 @@ def refuse(query: Query, facts: Facts) -> None:
     pins = conflict.pins_of(demands)
     outside = [window for window in query.memory.windows if window.violated(pins)]
     reasons = [*found.reasons, *(conflict.window_words(window) for window in outside)]
-    wide = quick_audit.widened(facts.learned, found.wishes, catalogue, context)
-    kept = [wish.package for wish in ask.wishes if wish.have]
+    wide = quick_audit.widened(facts.learned, found.requests, catalogue, context)
+    kept = [requested.package for requested in ask.requests if requested.have]
 
-    def _check(versions: Mapping[str, str]) -> suggest.Look:
+    def _check(versions: Mapping[str, str]) -> suggest.QuickLook:
         named = {package: version for package, version in versions.items() if package != TORCH}
-        seen = quick_audit.glance(catalogue, named, (), context)
-        return suggest.Look(clashes=seen.clashes, taught=seen.learned, read=seen.read)
+        seen = quick_audit.audit_requested(catalogue, named, (), context)
+        return suggest.QuickLook(clashes=seen.clashes, taught=seen.learned, read=seen.read)
 
-    looked = suggest.Nearest(facts.knowing((*wide, *outside)), demands, found, _check, kept)
-    near = looked.worlds(cuda)
+    looked = suggest.Suggestions(facts.knowing((*wide, *outside)), demands, found, _check, kept)
+    near = looked.find(cuda)
     known = suggest.targets(query.matrix, demands, cuda, query.arch, apart_from=ask.row)
     message = f"no solution on {query.arch}"
     raise NoSolution(message, reasons=tuple(reasons), nearest=(*near, *known))
@@ -200,7 +205,7 @@ def _provisional(query: Query) -> Target:
     )
 
 
-def _ask(query: Query, facts: Facts) -> tuple[uv.Chosen, ...]:
+def _ask(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
     matrix, cuda, demands = query.matrix, query.cuda, query.demands
     wanted = {demand.package: demand.spec for demand in demands}
     for package, want in matrix.requires.items():
@@ -223,7 +228,7 @@ def _ask(query: Query, facts: Facts) -> tuple[uv.Chosen, ...]:
 
 
 def _unless_pinned(gaps: Gaps, pins: Mapping[str, str]) -> Callable[[str, Version], bool]:
-    """Whether a version is to be hidden from the resolver: it lies beyond a gap, and not pinned."""
+    """Whether to hide a version from the resolver: it is before a gap, and not pinned."""
 
     def _hide(package: str, version: Version) -> bool:
         return not same_version(version, pins.get(package)) and gaps.beyond(package, version)
@@ -231,8 +236,8 @@ def _unless_pinned(gaps: Gaps, pins: Mapping[str, str]) -> Callable[[str, Versio
     return _hide
 
 
-def warnings(found: Survey, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """What of the chosen `versions` fell behind its newest: wishes by months, others by years."""
+def warnings(found: FirstSolve, versions: Mapping[str, str]) -> tuple[str, ...]:
+    """What of the chosen `versions` fell behind its newest: requests by months, others by years."""
     catalogue = found.facts.catalogue
     offers = {
         package: offer
