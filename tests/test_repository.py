@@ -283,7 +283,7 @@ def test_exit_codes_are_documented():
     ("name", "words"),
     [
         ("LICENSE", "Apache License"),
-        ("README.md", "## Two commands"),
+        ("README.md", "## Quick start"),
         ("CONTRIBUTING.md", "## Rules"),
         ("CHANGELOG.md", "## Unreleased"),
         ("docs/reproducibility.md", "umask"),
