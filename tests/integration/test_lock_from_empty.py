@@ -1,6 +1,6 @@
 """`imgbuild lock` of a real target from nothing: no lock, no record of a layer, nothing learned.
 
-The committed locks were made so, in one command for the whole matrix (docs/proofs); here the one
+The committed locks were made so, in one command for the whole matrix (docs/test-records); here the one
 that the README speaks of. The wheels stay in the cache for the tests of the main job.
 """
 

@@ -51,7 +51,7 @@ def test_the_table_is_written_between_its_marks(world: World, imgbuild: Command)
     assert "<!-- images -->" in done.stderr
 
 
-KEPT = sorted(path.parent for path in (ROOT / "docs/proofs").glob("*/machine.json"))
+KEPT = sorted(path.parent for path in (ROOT / "docs/test-records").glob("*/machine.json"))
 
 
 @pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
@@ -69,8 +69,8 @@ def test_the_reports_that_are_kept_give_the_runs_that_are_committed(
     for name in ("lock.json", "digests.json"):
         (own.images / target).mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "images" / target / name, own.images / target)
-    shutil.copytree(folder, tmp_path / "docs/proofs" / folder.name)
-    proofs.prove(own, reports.claims(tmp_path / "docs/proofs" / folder.name, own), Store.open())
+    shutil.copytree(folder, tmp_path / "docs/test-records" / folder.name)
+    proofs.prove(own, reports.claims(tmp_path / "docs/test-records" / folder.name, own), Store.open())
     (run,) = records.read_ledger(own.images, target).runs
     assert run in committed.runs
 
