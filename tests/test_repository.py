@@ -320,10 +320,22 @@ def test_papers_name_verbs_that_exist():
     assert {place for place in named if place[1] not in verbs} == set()
 
 
-def test_schema_is_fresh():
+def test_schema_is_fresh(golden):
     from imgbuild.matrix.schema import published
 
-    assert (ROOT / "matrix.schema.json").read_bytes() == published()
+    golden(ROOT / "matrix.schema.json", published().decode())
+
+
+def test_pytest_collects_every_test_file():
+    """By default pytest skips folders named build or dist, among others."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "-p", "no:xdist", "tests"],
+        cwd=ROOT, env={**os.environ, "IMGBUILD_LONG": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    collected = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert {_name(path) for path in tracked("tests/**/test_*.py", "tests/test_*.py")} <= collected
 
 
 def test_schema_accepts_the_matrix():

@@ -1,7 +1,7 @@
-"""What a test needs from the machine: each function gives it, or skips the test with a remedy.
+"""What a test needs from the machine: each function returns it, or skips the test with a remedy.
 
-With IMGBUILD_NO_SKIP=1 (as in .ci/run) a missing thing is a failure, so that nothing goes unseen.
-Too little room is one too, unless IMGBUILD_SMALL_DISK=1 says that the disk is known to be small.
+With IMGBUILD_NO_SKIP=1 (as in .ci/run) a missing program or service is a failure. So is too little
+disk space, unless IMGBUILD_SMALL_DISK=1 is set.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def strict() -> bool:
 
 
 def long() -> bool:
-    """Whether tests are wanted that take long and say little more than those beside them."""
+    """Whether the tests marked `long` run."""
     return os.environ.get("IMGBUILD_LONG") == "1"
 
 
 def small_disk() -> bool:
-    """Whether a test that finds too little room may be skipped where nothing else may."""
+    """Whether a test may be skipped for lack of disk space though other skips are failures."""
     return os.environ.get("IMGBUILD_SMALL_DISK") == "1"
 
 
@@ -45,6 +45,11 @@ def missing(what: str, remedy: str) -> NoReturn:
     if strict():
         pytest.fail(f"skipping is not allowed here: {text}", pytrace=False)
     pytest.skip(text, allow_module_level=True)
+
+
+def remedy(reason: str) -> str:
+    """What to do about a skip: install all engines, or the remedy that the reason has."""
+    return "sudo tools/engines" if INSTALL in reason else reason.rpartition("; ")[2]
 
 
 def tool(name: str, package: str | None = None) -> str:
@@ -62,7 +67,7 @@ def root() -> None:
 
 
 def user_namespaces() -> str:
-    """`unshare`, on a kernel that lets this user make user namespaces."""
+    """The `unshare` command; the kernel allows this user to create user namespaces."""
     unshare = tool("unshare", "util-linux")
     if not _answers(unshare, "--user", "--map-root-user", "--mount", "true"):
         missing(
@@ -73,7 +78,7 @@ def user_namespaces() -> str:
 
 
 def docker() -> str:
-    """The `docker` command of an engine that answers, with the containerd image store."""
+    """The `docker` command; its engine answers and uses the containerd image store."""
     path = tool("docker", "docker.io docker-cli")
     if not _answers(path, "info"):
         missing("no Docker Engine answers", INSTALL)
@@ -83,7 +88,7 @@ def docker() -> str:
 
 
 def buildx() -> str:
-    """The `docker` command of an engine that answers and has buildx."""
+    """The `docker` command; its engine answers, and buildx is installed."""
     path = docker()
     if not _answers(path, "buildx", "version"):
         missing("docker has no buildx", f"apt-get install docker-buildx, or {INSTALL}")
@@ -91,7 +96,7 @@ def buildx() -> str:
 
 
 def docker20() -> dict[str, str]:
-    """What to add to the environment so that `docker` speaks to a Docker 20.10 that answers."""
+    """Environment variables with which `docker` uses the Docker 20.10 of tools/engines."""
     path = tool("docker", "docker.io docker-cli")
     host = _engine("IMGBUILD_DOCKER20_HOST")
     extra = {"DOCKER_HOST": host}
@@ -118,7 +123,7 @@ def apptainer() -> str:
 
 
 def registry() -> str:
-    """HOST:PORT of an empty registry on this machine that speaks plain HTTP."""
+    """HOST:PORT of an empty registry on this machine, over plain HTTP."""
     address = _engine("IMGBUILD_REGISTRY")
     host, _, port = address.partition(":")
     try:
@@ -129,7 +134,7 @@ def registry() -> str:
 
 
 def slurm() -> dict[str, str]:
-    """What to add to the environment so that sbatch and the rest speak to a Slurm that answers."""
+    """Environment variables with which sbatch and the rest use the Slurm of tools/engines."""
     path = tool("sinfo", "slurm-wlm munge")
     extra = {"SLURM_CONF": _engine("IMGBUILD_SLURM_CONF")}
     if not extra["SLURM_CONF"] or not _answers(path, "--noheader", extra=extra):
@@ -143,7 +148,7 @@ def emulator(arch: str) -> str:
 
 
 def network() -> None:
-    """The package index that uv is set up for must answer."""
+    """The package index that uv is configured for must answer."""
     if not _index_answers():
         missing(
             "the package index does not answer",
@@ -152,7 +157,7 @@ def network() -> None:
 
 
 def disk(gigabytes: float = 10) -> None:
-    """So much must be free where tests write."""
+    """So many gigabytes must be free in the folder for temporary files."""
     folder = Path(os.environ.get("TMPDIR", "/tmp"))
     free = shutil.disk_usage(folder).free / 1e9
     if free < gigabytes:
@@ -176,7 +181,7 @@ def _index_answers() -> bool:
     urls = [url for flag, url in itertools.pairwise(words) if flag == "--index-url"]
     parts = urllib.parse.urlsplit(urls[0] if urls else "")
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
-    # Behind a proxy the name may not resolve here: then the download itself is the proof.
+    # Behind a proxy the name may not resolve here; the download itself will fail or not.
     if os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy"):
         return True
     try:
@@ -187,7 +192,7 @@ def _index_answers() -> bool:
 
 
 def _engine(name: str) -> str:
-    """A value that tools/engines left: from the environment, else from its file."""
+    """A value that tools/engines wrote: from the environment, else from its file."""
     if name in os.environ:
         return os.environ[name]
     lines = ENGINES.read_text().splitlines() if ENGINES.exists() else []

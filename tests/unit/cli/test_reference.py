@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ VERBS: dict[str, Any] = dict(REFERENCE.verbs(typer.main.get_command(app)))
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_committed_page_follows_from_the_code(name: str) -> None:
-    assert (FOLDER / name).read_text(encoding="utf-8") == PAGES[name], REMEDY
+def test_a_committed_page_follows_from_the_code(
+    name: str, golden: Callable[[Path, str], None]
+) -> None:
+    golden(FOLDER / name, PAGES[name])
 
 
 def test_no_page_is_left_over() -> None:

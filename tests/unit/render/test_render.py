@@ -49,9 +49,8 @@ def text(made: Dockerfile) -> str:
         ("small.sh", lambda: script.text(_script(), "small", NO_TEMPLATES)),
     ],
 )
-def test_golden_texts(name, made):
-    """When a change is meant: write the new text into tests/data/render, and read the diff."""
-    assert made() == (GOLDEN / name).read_text(encoding="utf-8")
+def test_golden_texts(name, made, golden):
+    golden(GOLDEN / name, made())
 
 
 def _online() -> Dockerfile:

@@ -59,11 +59,9 @@ KINDS: dict[str, tuple[Job, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_script_is_the_committed_one(kind):
+def test_the_script_is_the_committed_one(kind, golden):
     job, changes = KINDS[kind]
-    path = GOLDEN / f"{kind}.sh"
-    text = made(job, **changes)
-    assert text == path.read_text("utf-8"), f"look at the difference, then write {path} anew"
+    golden(GOLDEN / f"{kind}.sh", made(job, **changes))
 
 
 def test_every_committed_script_is_one_of_these():
