@@ -177,7 +177,7 @@ def run(
         words[1:] if words[:1] == ["--"] else words,
         through=through.value if through else None,
         store=Store.open(),
-        settings=engines.Running(
+        settings=engines.ContainerOptions(
             network=network,
             gpus=gpus,
             stdin=not json,

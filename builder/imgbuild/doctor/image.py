@@ -81,7 +81,7 @@ def in_image(
         return _in_root(lock, layout, arch, asked, store)
     found = engine.require(through)
     reference = engine.load(found, layout, arch, lock.target).reference
-    settings = engine.Running(gpus=asked.gpus > 0, options=(f"--volume={PLACE}",))
+    settings = engine.ContainerOptions(gpus=asked.gpus > 0, options=(f"--volume={PLACE}",))
     with console.step(f"{lock.target}: looking around, in {found.kind}"):
         container = engine.create(found, reference, _command(lock, asked), settings)
         try:
@@ -99,7 +99,7 @@ def _in_root(lock: Lock, layout: Layout, arch: Arch, asked: Asked, store: Store)
         binds = [sandbox.Bind(source=run.TESTS, target=PLACE)]
         env = run_in_image.environment(settings) | {"HOME": user.home}
         if asked.gpus:
-            brought = driver.shown(scratch)
+            brought = driver.driver_files(scratch)
             binds += brought.binds
             env |= brought.env
         with console.step(f"{lock.target}: looking around, in a root folder"):

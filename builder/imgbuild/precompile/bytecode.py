@@ -216,7 +216,7 @@ class _Inside(msgspec.Struct, frozen=True, kw_only=True):
     lock: Lock
     arch: Arch
     root: Path
-    settings: run_in_image.Running
+    settings: run_in_image.CommandConfig
 
 
 def _select(inside: _Inside, folder: Path, imports: Sequence[str]) -> tuple[str, ...]:

@@ -339,7 +339,7 @@ def _flashinfer(lock: Lock, arch: Arch) -> str:
 def _compile(
     lock: Lock,
     root: Path,
-    settings: run_in_image.Running,
+    settings: run_in_image.CommandConfig,
     folder: Path,
     wanted: Sequence[str],
     gpus: Sequence[str],

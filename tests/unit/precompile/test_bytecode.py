@@ -150,6 +150,6 @@ def test_modules_have_a_form():
 def test_another_architecture_has_a_remedy_of_its_own(machine, word, monkeypatch, tmp_path):
     monkeypatch.setattr("platform.machine", lambda: machine)
     inside = bytecode._Inside(
-        lock=lock(), arch=Arch.X86_64, root=tmp_path, settings=run_in_image.Running()
+        lock=lock(), arch=Arch.X86_64, root=tmp_path, settings=run_in_image.CommandConfig()
     )
     assert word in bytecode._remedy(inside)
