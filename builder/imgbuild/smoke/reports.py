@@ -1,9 +1,8 @@
-"""What runs of the smoke tests say of themselves, wherever they were made.
+"""Reads reports of smoke tests that were run on any machine.
 
-Comes in: reports of `imgbuild smoke`, of this machine or as a file that `--json` wrote elsewhere,
-or a folder that tools/gpu_proof.py left on a machine without imgbuild. Goes out: a `Claim` for each
-tier, of which `proofs` sees whether it fits; InputError for what contradicts itself, did not end or
-is only a part of its tier.
+They are the output of `imgbuild smoke --json`, or a folder of tools/gpu_proof.py, which needs no
+imgbuild. A report that is inconsistent, unfinished or only of a part of its tier is an InputError;
+`proofs` compares the others with the target's digests.
 """
 
 from __future__ import annotations
@@ -148,7 +147,7 @@ def _of_folder(folder: Path, project: Project) -> Claim:
     _require_whole(place, machine.only, machine.model)
     if machine.status is None:
         refuse(place, "the run did not end", hint="run it again")
-    document = codec.read(folder / REPORT, run.Document, what="report", hint=AGAIN)
+    document = codec.read(folder / REPORT, run.RunnerReport, what="report", hint=AGAIN)
     if (document.format, document.tier) != (run.FORMAT, machine.tier):
         refuse(
             place,
