@@ -63,7 +63,6 @@ def tried(
         through=through,
         store=session.inputs().store,
         settings=engine.ContainerOptions(network=False, gpus=False, stdin=False, tty=False),
-        stream=False,
     )
     answers = [line for line in done.stdout.splitlines() if line.startswith("VERDICTS ")]
     if not answers:

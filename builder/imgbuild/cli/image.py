@@ -109,12 +109,13 @@ def load(
     session = targets.open_session(matrix, targets.Options())
     selected = session.select(options.wanted(names, target), everything=everything, arches=[])
     same_image(selected, layout)
-    found = engines.require(engine.value if engine else None)
+    found = engines.require(engine.value if engine else None, reporter=console)
     done = []
     for item in selected:
         built = targets.built_layout(session, item.name, layout)
         with console.step(f"loading {item.name} into {found.kind}"):
-            loaded = engines.load(found, built, one_arch(built, arch), item.name)
+            only = one_arch(built, arch)
+            loaded = engines.load(found, built, only, item.name, reporter=console)
         done.append(
             LoadedImage(
                 target=item.name, engine=found.kind, reference=loaded.reference, id=loaded.id
@@ -177,13 +178,13 @@ def run(
         words[1:] if words[:1] == ["--"] else words,
         through=through.value if through else None,
         store=Store.open(),
+        reporter=console,
         settings=engines.ContainerOptions(
             network=network,
             gpus=gpus,
             stdin=not json,
             tty=not json and sys.stdin.isatty() and sys.stdout.isatty(),
         ),
-        stream=not json,
         unpacked=run_in_image.unpacked_size(session.project.images, name, built, chosen),
     )
     if json:

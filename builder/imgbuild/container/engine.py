@@ -18,7 +18,7 @@ from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.oci import archive
 from imgbuild.oci.layout import Layout, Stored
 from imgbuild.system import process as processes
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
 Kind = Literal["docker", "podman"]
@@ -79,7 +79,7 @@ class _Inspected(msgspec.Struct, frozen=True, rename="pascal"):
     root_fs: _Root = msgspec.field(default=_Root(), name="RootFS")
 
 
-def find(prefer: str | None = None) -> Engine | None:
+def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | None:
     """A running engine, None if there is none: only `prefer` ("docker" or "podman"), if given.
 
     Otherwise Docker is tried before podman, unless only CONTAINER_HOST is set.
@@ -98,20 +98,22 @@ def find(prefer: str | None = None) -> Engine | None:
         version = answer.stdout.strip()
         if answer.status == 0 and version:
             return Engine(kind=kind, program=program, version=version)
-        console.detail(f"{kind} does not answer: {answer.stderr.strip()}")
+        reporter.detail(f"{kind} does not answer: {answer.stderr.strip()}")
     return None
 
 
-def require(prefer: str | None = None) -> Engine:
+def require(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine:
     """The same as `find`; ToolMissing if there is none."""
-    found = find(prefer)
+    found = find(prefer, reporter=reporter)
     if found is None:
         message = f"{prefer} does not answer" if prefer else "no container engine found"
         raise ToolMissing(message, hint=REMEDY)
     return found
 
 
-def load(engine: Engine, layout: Layout, arch: Arch, tag: str) -> EngineImage:
+def load(
+    engine: Engine, layout: Layout, arch: Arch, tag: str, *, reporter: Reporter = SILENT
+) -> EngineImage:
     """Load the image on `arch` into `engine` as `tag`, unless it is there already.
 
     WorkFailed if the image in the engine is not that of the layout afterwards.
@@ -119,10 +121,10 @@ def load(engine: Engine, layout: Layout, arch: Arch, tag: str) -> EngineImage:
     stored = layout.image(arch)
     present = _inspect(engine, archive.reference(tag))
     if present is not None and _same(present, stored):
-        console.detail(f"{engine.kind} has {tag} already")
+        reporter.detail(f"{engine.kind} has {tag} already")
         return EngineImage(reference=archive.reference(tag), id=_id(present))
     total = archive.size(layout, arch, "docker-archive")
-    with console.progress(f"loading {tag} into {engine.kind}", total) as bar:
+    with reporter.progress(f"loading {tag} into {engine.kind}", total) as bar:
 
         def _counted() -> Iterator[bytes]:
             for chunk in archive.chunks(layout, arch, "docker-archive", tag=tag):

@@ -13,7 +13,7 @@ from pathlib import Path
 from imgbuild.container.buildkit import Order
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.system import process as processes
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 
 REMEDY = "Debian: apt-get install {}; the embedded builder needs no other"
 LINES = 20  # of the builder's output, for its error
@@ -21,7 +21,7 @@ TAG = "build"
 MOUNTED = "file-"  # prefix of the links to secrets
 
 
-def build(order: Order, out: Path, program: str) -> None:
+def build(order: Order, out: Path, program: str, *, reporter: Reporter = SILENT) -> None:
     """Build `order` with `program` into the new folder `out`, an OCI layout.
 
     InputError for unsupported options, WorkFailed, with its last lines, if a step fails. The images
@@ -42,8 +42,8 @@ def build(order: Order, out: Path, program: str) -> None:
         (out.parent / f"{MOUNTED}{number}").symlink_to(path)
     try:
         processes.run([command, "pull", "--quiet", f"oci:{base}"], cwd=out.parent)
-        _build(order, [command, *_words(order, base, named)], out.parent)
-        console.detail(f"copying {named} out of {program}'s storage")
+        _build(order, [command, *_words(order, base, named)], out.parent, reporter)
+        reporter.detail(f"copying {named} out of {program}'s storage")
         processes.run([command, "push", "--quiet", named, f"oci:{out.name}:{TAG}"], cwd=out.parent)
     finally:
         for name in (named, f"localhost/{base}:latest"):
@@ -77,22 +77,20 @@ def _words(order: Order, base: str, named: str) -> list[str]:
     return [*words, f"--tag={named}", str(order.context)]
 
 
-def _build(order: Order, command: list[str], folder: Path) -> None:
+def _build(order: Order, command: list[str], folder: Path, reporter: Reporter) -> None:
     last: collections.deque[str] = collections.deque(maxlen=LINES)
     step = ""
-    with console.steps(order.title) as steps:
 
-        def _line(text: str) -> None:
-            nonlocal step
-            last.append(text)
-            console.detail(text)
-            if "STEP " in text:
-                if step:
-                    steps.end(step, step, cached=False)
-                step = " ".join(text.split())[:100]
-                steps.begin(step, step)
+    def _line(text: str) -> None:
+        nonlocal step
+        last.append(text)
+        if "STEP " in text:
+            step = " ".join(text.split())[:100]
+            reporter.info(f"  {step}")
+        else:
+            reporter.detail(text)
 
-        status = processes.follow(command, _line, cwd=folder)
+    status = processes.follow(command, _line, cwd=folder)
     if status != 0:
         lines = "".join(f"\n  {line}" for line in last)
         message = f"{order.title}: {step or 'the build'} failed:{lines}"

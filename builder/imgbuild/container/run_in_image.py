@@ -20,8 +20,8 @@ from imgbuild.oci import tree
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.unpack import unpack
 from imgbuild.plan.seal import Seal, seal_path
-from imgbuild.system.console import console
 from imgbuild.system.process import Result
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
 
@@ -72,7 +72,12 @@ def unpacked_size(images: Path, target: str, layout: Layout, arch: Arch) -> int 
 
 @contextlib.contextmanager
 def root_folder(
-    layout: Layout, arch: Arch, store: Store, *, unpacked: int | None = None
+    layout: Layout,
+    arch: Arch,
+    store: Store,
+    *,
+    unpacked: int | None = None,
+    reporter: Reporter = SILENT,
 ) -> Iterator[Path]:
     """The image on `arch` unpacked to a folder, which is removed at the end.
 
@@ -81,8 +86,8 @@ def root_folder(
     blobs = [layout.blob(layer.digest) for layer in layout.image(arch).layers]
     with store.scratch() as scratch:
         root = scratch / "root"
-        with console.step(f"unpacking {layout.path.name}"):
-            unpack(blobs, root, unpacked=unpacked)
+        with reporter.step(f"unpacking {layout.path.name}"):
+            unpack(blobs, root, unpacked=unpacked, reporter=reporter)
         try:
             yield root
         finally:
@@ -125,24 +130,25 @@ def run(
     through: str | None,
     store: Store,
     settings: engine.ContainerOptions,
-    stream: bool = True,
     unpacked: int | None = None,
+    reporter: Reporter = SILENT,
 ) -> Ran:
-    """Run `command` on this terminal or, without `stream`, capture its output.
+    """Run `command` on this terminal or, without `settings.stdin`, capture its output.
 
     `through` is "docker", "podman" or "root"; None means a running engine, else a root folder.
     ToolMissing if the named engine is not running.
     """
-    found = None if through == "root" else engine.find(through)
+    found = None if through == "root" else engine.find(through, reporter=reporter)
     if found is None and through in ("docker", "podman"):
         engine.require(through)
     if found is not None:
-        loaded = engine.load(found, layout, arch, tag)
-        done = engine.run(found, loaded.reference, command, settings, stream=stream)
+        loaded = engine.load(found, layout, arch, tag, reporter=reporter)
+        done = engine.run(found, loaded.reference, command, settings, stream=settings.stdin)
         return _ran(found.kind, done)
-    with root_folder(layout, arch, store, unpacked=unpacked) as root:
+    with root_folder(layout, arch, store, unpacked=unpacked, reporter=reporter) as root:
         own = running(layout, arch)
-        done = run_in_root(root, own, command, network=settings.network, stream=stream)
+        network, stream = settings.network, settings.stdin
+        done = run_in_root(root, own, command, network=network, stream=stream)
         return _ran("root", done)
 
 

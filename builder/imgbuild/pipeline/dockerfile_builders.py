@@ -137,7 +137,7 @@ def build(
         else:
             # Its base has one name in the storage of this user, whoever builds on it.
             with inputs.store.exclusive(podman.base_name(order)):
-                podman.build(order, scratch / "layout", choice.name)
+                podman.build(order, scratch / "layout", choice.name, reporter=console)
         found = layout.read(scratch / "layout")
         images = _images(found, arches)
         digest = layout.write(place, images, target, notes=notes, reporter=console)
