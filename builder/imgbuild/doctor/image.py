@@ -75,7 +75,7 @@ def in_image(
         with store.scratch() as scratch:
             image = scratch / "image.sif"
             with console.step(f"making a SIF of {layout.path.name}"):
-                convert.convert(layout, arch, image, convert.ConvertOptions())
+                convert.convert(layout, arch, image, convert.ConvertOptions(), reporter=console)
             return in_sif(lock, arch, image, asked)
     if through == "root":
         return _in_root(lock, layout, arch, asked, store)
