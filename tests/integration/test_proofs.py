@@ -36,7 +36,7 @@ def proven(project: Project, target: str) -> str:
 
 
 def test_a_run_is_recorded_by_smoke_and_known_to_prove(project: Project) -> None:
-    assert proven(project, TARGET) == "no proof of this digest"
+    assert proven(project, TARGET) == "no test record for this digest"
     done = project.run("smoke", TARGET, *SMOKE, "--record")
     (report,) = json.loads(done.stdout)
     sealed = project.read(f"{TARGET}/digests.json")["arch"]["x86_64"]
@@ -97,7 +97,7 @@ def test_a_tier_that_cannot_run_takes_no_report_along(project: Project, tmp_path
     tested, stopped = json.loads(done.stdout)
     assert [(case["name"], case["outcome"]) for case in tested["cases"]] == [("versions", "passed")]
     assert (stopped["target"], stopped["tier"]) == (TARGET, "gpu")
-    assert "has no libcuda.so.1" in stopped["cases"][0]["message"]
+    assert "libcuda.so.1 not found" in stopped["cases"][0]["message"]
     assert "hint: install the driver" in done.stderr
     assert junit.read_text().count("<testsuite ") == 2
 
@@ -112,7 +112,7 @@ def test_a_tier_that_cannot_run_has_a_report_though_it_is_the_only_one(
     done = project.run("smoke", TARGET, *words, "--json", "--junit", str(junit), status=1)
     (stopped,) = json.loads(done.stdout)
     assert [case["outcome"] for case in stopped["cases"]] == ["failed"]
-    assert "has no libcuda.so.1" in stopped["cases"][0]["message"]
+    assert "libcuda.so.1 not found" in stopped["cases"][0]["message"]
     assert junit.read_text().count("<testsuite ") == 1
     alone = project.run("smoke", TARGET, *words, status=1)
     assert (alone.stdout, alone.stderr.splitlines()[-2:]) == ("", done.stderr.splitlines()[-2:])

@@ -318,7 +318,7 @@ def test_the_gpu_tier_is_run_with_nv(sif, driver, monkeypatch):
     with ordinary.home() as work:
         binds = {"/smoke_tests": SMOKE}
         work.chmod(0o1777)
-        asked = running.Running(binds=binds, work=work, gpus=True, user=(54321, 54321))
+        asked = running.ApptainerOptions(binds=binds, work=work, gpus=True, user=(54321, 54321))
         look = ["python", "/smoke_tests/doctor.py", "--gpus", "1"]
         done = running.run(needs.apptainer(), sif, look, asked)
     assert "/.singularity.d/libs/libcuda.so.1 sees 0 GPUs (CUDA error 100), 1 were" in done.stdout

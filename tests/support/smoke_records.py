@@ -52,7 +52,7 @@ def left(
     folder = world.folder / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "machine.json").write_text(json.dumps(machine(world, **changes)))
-    report = run.Document(format=1, tier="gpu", python="3.11", cases=cases or (PASSED, SKIPPED))
+    report = run.RunnerReport(format=1, tier="gpu", python="3.11", cases=cases or (PASSED, SKIPPED))
     (folder / "report.json").write_bytes(msgspec.json.encode(document or report))
     return folder
 

@@ -171,10 +171,10 @@ def sif(
                 pushing.subject(client, repository, name, image)
             lock = each.lock(only)
             with console.step(f"making {out.name} of {name}"):
-                file = convert.convert(each.layout, only, out, how, lock=lock)
+                file = convert.convert(each.layout, only, out, how, lock=lock, reporter=console)
             if repository is not None:
                 with console.step(f"pushing {out.name} to {repository}"):
-                    sent = pushing.push(client, repository, file)
+                    sent = pushing.push(client, repository, file, reporter=console)
                 file = msgspec.structs.replace(file, pushed=sent)
             made.append(file)
     _options.answer(made, [_line(each) for each in made], json=json)
@@ -212,7 +212,7 @@ def _images(
         built = layout.read(each)
         one = Chosen(own=each.absolute(), name=str(each), layout=built)
         if images is not None:
-            lock = functools.partial(convert.lock_of_any, images, built)
+            lock = functools.partial(convert.lock_of_any, images, built, reporter=console)
             one = msgspec.structs.replace(one, lock=lock)
         found.append(one)
     targets = [name for name in wanted if not _is_layout(Path(name))]
@@ -226,7 +226,8 @@ def _images(
     same_image(selected, folder)
     for item in selected:
         built = pipeline.built_layout(session, item.name, folder)
-        lock = functools.partial(convert.lock_of, session.project.images, item.name, built)
+        images = session.project.images
+        lock = functools.partial(convert.lock_of, images, item.name, built, reporter=console)
         own = session.project.output(item.name)
         found.append(Chosen(own=own, name=item.name, layout=built, lock=lock))
     return found

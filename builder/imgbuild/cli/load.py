@@ -61,12 +61,13 @@ def load(
     session = targets.open_session(matrix, targets.Options())
     selected = session.select(_options.wanted(names, target), everything=everything, arches=[])
     same_image(selected, layout)
-    found = engines.require(engine.value if engine else None)
+    found = engines.require(engine.value if engine else None, reporter=console)
     done = []
     for item in selected:
         built = targets.built_layout(session, item.name, layout)
         with console.step(f"loading {item.name} into {found.kind}"):
-            loaded = engines.load(found, built, one_arch(built, arch), item.name)
+            only = one_arch(built, arch)
+            loaded = engines.load(found, built, only, item.name, reporter=console)
         done.append(
             LoadedImage(
                 target=item.name, engine=found.kind, reference=loaded.reference, id=loaded.id

@@ -10,6 +10,7 @@ import typer
 
 from imgbuild.cli import _options
 from imgbuild.cli._selection import one_arch, single
+from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
@@ -81,13 +82,13 @@ def run(
         words[1:] if words[:1] == ["--"] else words,
         through=through.value if through else None,
         store=Store.open(),
-        settings=engines.Running(
+        reporter=console,
+        settings=engines.ContainerOptions(
             network=network,
             gpus=gpus,
             stdin=not json,
             tty=not json and sys.stdin.isatty() and sys.stdout.isatty(),
         ),
-        stream=not json,
         unpacked=run_in_image.unpacked_size(session.project.images, name, built, chosen),
     )
     if json:

@@ -29,7 +29,7 @@ from imgbuild.oci.layout import (
     read,
 )
 from imgbuild.oci.tar import END, Kind, Member, header, padding
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Bytes, Digest
 
 Format = Literal["oci-archive", "docker-archive"]
@@ -66,7 +66,15 @@ def size(layout: Layout, arch: Arch | None, form: Format) -> Bytes:
     return sum(_contents(layout, arch, form, layout.name)[1].values())
 
 
-def write(folder: Path, out: Path, form: str, tag: str, *, arch: Arch | None = None) -> None:
+def write(
+    folder: Path,
+    out: Path,
+    form: str,
+    tag: str,
+    *,
+    arch: Arch | None = None,
+    reporter: Reporter = SILENT,
+) -> None:
     """Write the archive of the layout `folder` to the file `out`, by an atomic rename.
 
     InputError if `form` is unknown or `out` cannot be written.
@@ -81,7 +89,7 @@ def write(folder: Path, out: Path, form: str, tag: str, *, arch: Arch | None = N
         out.parent.mkdir(parents=True, exist_ok=True)
         with (
             temporary.open("wb") as file,
-            console.progress(f"writing {out.name}", size(layout, arch, kind)) as bar,
+            reporter.progress(f"writing {out.name}", size(layout, arch, kind)) as bar,
         ):
             for chunk in chunks(layout, arch, kind, tag=tag):
                 file.write(chunk)

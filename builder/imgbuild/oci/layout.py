@@ -23,7 +23,7 @@ from imgbuild import codec
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Configuration, Descriptor, Index, Manifest
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest, digest_of
 
 MARKER = "oci-layout"
@@ -96,6 +96,7 @@ def write(
     name: str,
     *,
     notes: Mapping[str, str] | None = None,
+    reporter: Reporter = SILENT,
 ) -> Digest:
     """Write the layout `out` of `images`, with the tag `name`; returns the digest of the image.
 
@@ -121,7 +122,8 @@ def write(
         for manifest in manifests.values()
         for layer in _decode(manifest, Manifest, str(out)).layers
     ]
-    keep(out, top, texts, [(layer, layers[layer.digest]) for layer in named], name, notes=notes)
+    placed = [(layer, layers[layer.digest]) for layer in named]
+    keep(out, top, texts, placed, name, notes=notes, reporter=reporter)
     return str(top["digest"])
 
 
@@ -133,11 +135,12 @@ def keep(
     name: str,
     *,
     notes: Mapping[str, str] | None = None,
+    reporter: Reporter = SILENT,
 ) -> None:
     """Write the layout `out` of the image `top`, like `write`, from its existing documents."""
     with _exclusive(out):
         for layer, path in layers:
-            _place_file(out, layer, path)
+            _place_file(out, layer, path, reporter)
         for data in texts:
             _place_bytes(out, data)
         annotations = {**(notes or {}), REF_NAME: name}
@@ -218,15 +221,12 @@ def verify(out: Path) -> Layout:
     """Read the layout and hash every blob; IntegrityError names the first damaged one."""
     found = read(out)
     layers = {layer.digest: layer for stored in found.images.values() for layer in stored.layers}
-    total = sum(layer.size for layer in layers.values())
-    with console.progress(f"checking {out}", total) as bar:
-        for layer in layers.values():
-            hashed = hashlib.sha256()
-            with _opened(found.blob(layer.digest)) as file:
-                while chunk := os.read(file, CHUNK):
-                    hashed.update(chunk)
-                    bar.advance(len(chunk))
-            _expect(out, layer.digest, f"sha256:{hashed.hexdigest()}")
+    for layer in layers.values():
+        hashed = hashlib.sha256()
+        with _opened(found.blob(layer.digest)) as file:
+            while chunk := os.read(file, CHUNK):
+                hashed.update(chunk)
+        _expect(out, layer.digest, f"sha256:{hashed.hexdigest()}")
     return found
 
 
@@ -256,7 +256,7 @@ def _place_bytes(out: Path, data: bytes) -> None:
     codec.write_bytes(blob(out, digest_of(data)), data)
 
 
-def _place_file(out: Path, layer: Descriptor, source: Path) -> None:
+def _place_file(out: Path, layer: Descriptor, source: Path, reporter: Reporter) -> None:
     place = blob(out, layer.digest)
     present = has(out, layer.digest, layer.size)
     if present and place.samefile(source):
@@ -272,7 +272,7 @@ def _place_file(out: Path, layer: Descriptor, source: Path) -> None:
     except OSError as error:  # another file system, no support for links, or too many links
         if present:
             return
-        console.detail(f"copying {source} to {place}: {error.strerror}")
+        reporter.detail(f"copying {source} to {place}: {error.strerror}")
         shutil.copyfile(source, temporary)
     temporary.replace(place)
 

@@ -23,7 +23,7 @@ from isal import igzip_threaded, isal_zlib
 from imgbuild.errors import InputError, IntegrityError, WorkFailed
 from imgbuild.oci.tar import BLOCK, padding
 from imgbuild.oci.tree import RootFolder
-from imgbuild.system.console import Bar, console
+from imgbuild.system.reporter import SILENT, ProgressBar, Reporter
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -41,6 +41,8 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 DAMAGED = (EOFError, zlib.error, cast("type[Exception]", isal_zlib.error))
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 
+Folders = dict[tuple[str, ...], tuple[int, int]]  # parts of a path → mode and time
+
 
 class Entry(msgspec.Struct, frozen=True):
     """One member of a layer, its extended headers applied. `mtime` is in whole seconds."""
@@ -57,7 +59,9 @@ class Entry(msgspec.Struct, frozen=True):
     xattrs: dict[str, str]
 
 
-def unpack(blobs: Sequence[Path], root: Path, *, unpacked: int | None = None) -> None:
+def unpack(
+    blobs: Sequence[Path], root: Path, *, unpacked: int | None = None, reporter: Reporter = SILENT
+) -> None:
     """Unpack `blobs`, bottom first, into the folder `root`, which is new or empty.
 
     `unpacked` is their size in bytes once inflated, for the progress bar. IntegrityError if a layer
@@ -69,11 +73,11 @@ def unpack(blobs: Sequence[Path], root: Path, *, unpacked: int | None = None) ->
             message = f"{root} is not empty"
             raise InputError(message, hint="name another folder, or empty this one")
         root.chmod(0o755)
-        with RootFolder(root) as tree, console.progress(f"unpacking {root.name}", unpacked) as bar:
-            folders: dict[tuple[str, ...], tuple[int, int]] = {}
+        with RootFolder(root) as tree, reporter.progress(f"unpacking {root.name}", unpacked) as bar:
+            folders: Folders = {}
             for blob in blobs:
                 with inflated(blob) as stream:
-                    _Writer(tree, folders, bar).write(Reader(stream, str(blob)))
+                    _Writer(tree, folders, bar, reporter).write(Reader(stream, str(blob)))
             _settle(tree, folders)
     except OSError as error:
         message = f"cannot unpack to {root}: {error.filename or ''}: {error.strerror or error}"
@@ -248,11 +252,12 @@ class _Writer:
     """Writes the members of one layer. `folders` gathers what is set when all layers are there."""
 
     def __init__(
-        self, tree: RootFolder, folders: dict[tuple[str, ...], tuple[int, int]], bar: Bar
+        self, tree: RootFolder, folders: Folders, bar: ProgressBar, reporter: Reporter
     ) -> None:
         self._tree = tree
         self._folders = folders
         self._bar = bar
+        self._reporter = reporter
         self._own: set[tuple[str, ...]] = set()  # what this layer wrote: whiteouts spare it
         self._root = os.geteuid() == 0
 
@@ -335,7 +340,7 @@ class _Writer:
             os.mkfifo(name, entry.mode, dir_fd=parent)
         elif entry.type in (tarfile.CHRTYPE, tarfile.BLKTYPE):
             if not self._root:
-                console.detail(f"{entry.path}: only root can make a device, left out")
+                self._reporter.detail(f"{entry.path}: only root can make a device, left out")
                 return
             kind = stat.S_IFCHR if entry.type == tarfile.CHRTYPE else stat.S_IFBLK
             os.mknod(name, kind | entry.mode, os.makedev(*entry.device), dir_fd=parent)
@@ -369,7 +374,7 @@ class _Writer:
         try:
             os.setxattr(file, key, os.fsencode(value))
         except OSError as error:  # not root, or a file system that has none
-            console.detail(f"attribute {key} left out: {error.strerror}")
+            self._reporter.detail(f"attribute {key} left out: {error.strerror}")
 
     def _hard(self, name: str, parent: int, entry: Entry) -> None:
         *above, last = self._tree.parts(entry.target) or ("",)
@@ -385,7 +390,7 @@ class _Writer:
             os.chown(name, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
 
 
-def _settle(tree: RootFolder, folders: dict[tuple[str, ...], tuple[int, int]]) -> None:
+def _settle(tree: RootFolder, folders: Folders) -> None:
     """Give folders their mode and time, deepest first; passes over those that are gone by now."""
     for parts, (mode, mtime) in sorted(folders.items(), reverse=True):
         with contextlib.suppress(FileNotFoundError, IntegrityError):

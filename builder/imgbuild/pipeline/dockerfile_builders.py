@@ -97,7 +97,7 @@ def build_all(
         place = targets.placed(own, item.name, output, several=len(selected) > 1, form=form)
         built = build(session, item.name, item.arches, place if form == "oci" else own, choice)
         if form != "oci":
-            archive.write(own, place, form, item.name)
+            archive.write(own, place, form, item.name, reporter=console)
             built = msgspec.structs.replace(built, output=place)
         made.append(built)
     return made
@@ -136,9 +136,10 @@ def build(
         else:
             # Its base has one name in the storage of this user, whoever builds on it.
             with inputs.store.exclusive(podman.base_name(order)):
-                podman.build(order, scratch / "layout", choice.name)
+                podman.build(order, scratch / "layout", choice.name, reporter=console)
         found = layout.read(scratch / "layout")
-        digest = layout.write(place, _images(found, arches), target, notes=notes)
+        images = _images(found, arches)
+        digest = layout.write(place, images, target, notes=notes, reporter=console)
     prune.trim(inputs.store)
     built = _built(layout.read(place), digest)
     console.info(

@@ -94,7 +94,7 @@ def build(
             verify=options.verify,
         )
     if form != "oci":
-        archive.write(folder, place, form, name)
+        archive.write(folder, place, form, name, reporter=console)
         built = msgspec.structs.replace(built, output=place)
     targets.tell(built)
     prune.trim(inputs.store)

@@ -212,7 +212,7 @@ def build_all(
                 only_base=only_base,
             )
         if form != "oci":
-            archive.write(folder, place, form, item.name)
+            archive.write(folder, place, form, item.name, reporter=console)
             built = msgspec.structs.replace(built, output=place)
         tell(built)
         made.append(built)

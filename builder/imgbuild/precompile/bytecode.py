@@ -115,7 +115,8 @@ def compile_twice(
     cannot be imported or the image's Python does not run.
     """
     require_arch(lock, arch)
-    with run_in_image.root_folder(layout, arch, store) as root, store.scratch() as scratch:
+    unpacked = run_in_image.root_folder(layout, arch, store, reporter=console)
+    with unpacked as root, store.scratch() as scratch:
         inside = Inside(lock=lock, root=root, settings=run_in_image.running(layout, arch))
         hint = _hint(lock, arch)
         with console.step(f"{lock.target}: looking for modules"):

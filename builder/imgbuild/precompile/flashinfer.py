@@ -112,7 +112,8 @@ def compile_twice(
     InputError if the target compiles nothing, WorkFailed with the compiler's words if it fails.
     """
     _flashinfer(lock, arch)
-    with run_in_image.root_folder(layout, arch, store) as root, store.scratch() as scratch:
+    unpacked = run_in_image.root_folder(layout, arch, store, reporter=console)
+    with unpacked as root, store.scratch() as scratch:
         settings = run_in_image.running(layout, arch)
         inside = Inside(lock=lock, root=root, settings=settings)
         runs = []

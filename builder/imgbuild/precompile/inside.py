@@ -19,7 +19,7 @@ class Inside(msgspec.Struct, frozen=True, kw_only=True):
 
     lock: Lock
     root: Path
-    settings: run_in_image.Running
+    settings: run_in_image.CommandConfig
 
     def python(
         self,

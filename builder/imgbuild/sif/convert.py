@@ -25,7 +25,7 @@ from imgbuild.sif import container, enroot, files, squashfs
 from imgbuild.sif.flat import Flat, LayerSource
 from imgbuild.sif.image import archive, read
 from imgbuild.system import files as disk
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Bytes, Digest, digest_of_file
 
 Format = Literal["sif", "squashfs"]
@@ -72,6 +72,7 @@ def convert(
     *,
     lock: bytes = b"",
     layers: Sequence[LayerSource] | None = None,
+    reporter: Reporter = SILENT,
 ) -> ConvertedImage:
     """Write the image of `layout` on `arch` to `out`; `lock` is its lock.json, or empty.
 
@@ -88,10 +89,14 @@ def convert(
             LayerSource(path=layout.blob(layer.digest), digest=layer.digest, size=layer.size)
             for layer in layout.image(arch).layers
         ]
-    flat.add(layers)
+    flat.add(layers, reporter=reporter)
     for attribute, path in flat.lost.items():
-        console.warn(f"{image.name}: a squashfs cannot store the attribute {attribute!r};"
-                     f" {shown(path)} and others lose it")  # fmt: skip
+        reporter.warn(
+            f"{image.name}: a squashfs cannot store the attribute {attribute!r};"
+            f" {shown(path)} and others lose it"
+        )
+    for name in files.left_out(image) if options.format == "sif" else ():
+        reporter.warn(f"{image.name}: a shell cannot set the variable {name!r}; it is left out")
     own = files if options.format == "sif" else enroot
     flat.add([LayerSource(path=out, data=archive(own.members(image, flat.tree)))])
     objects = files.objects(image) if options.format == "sif" else []
@@ -102,7 +107,7 @@ def convert(
         processors=options.processors,
     )
     with _written(out) as temporary:
-        with console.progress(f"writing {out.name}", flat.size) as bar:
+        with reporter.progress(f"writing {out.name}", flat.size) as bar:
             chunks = flat.chunks(bar.advance)
             squashfs.write(tool, chunks, flat.tree.root, temporary, form, offset=offset)
         if options.format == "sif":
@@ -115,30 +120,34 @@ def convert(
     )  # fmt: skip
 
 
-def lock_of(images: Path, target: str, layout: Layout, arch: Arch) -> bytes:
+def lock_of(
+    images: Path, target: str, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT
+) -> bytes:
     """The lock.json of `target` if the image of `layout` follows from it, otherwise b""."""
     built = layout.image(arch).manifest.digest
     try:
         sealed = read_seal(images, read_lock(images, target)).arch.get(arch)
     except ImgbuildError as error:
-        console.warn(f"{target}: the file will contain no lock: {error}")
+        reporter.warn(f"{target}: the file will contain no lock: {error}")
         return b""
     if sealed is None or sealed.manifest != built:
-        console.warn(f"{layout.path} has {built}, which does not follow from the lock of {target};"
-                     f" the file will contain no lock (imgbuild build {target})")  # fmt: skip
+        reporter.warn(
+            f"{layout.path} has {built}, which does not follow from the lock of {target};"
+            f" the file will contain no lock (imgbuild build {target})"
+        )
         return b""
     return lock_path(images, target).read_bytes()
 
 
-def lock_of_any(images: Path, layout: Layout, arch: Arch) -> bytes:
+def lock_of_any(images: Path, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT) -> bytes:
     """The lock.json below `images` of the image of `layout`, b"" if there is none.
 
     Only the lock of the target that has the layout's name is read.
     """
     target = Path(layout.name).name
     if target and lock_path(images, target).exists():
-        return lock_of(images, target, layout, arch)
-    console.warn(f"{layout.path}: no lock of its image found; the file will contain none")
+        return lock_of(images, target, layout, arch, reporter=reporter)
+    reporter.warn(f"{layout.path}: no lock of its image found; the file will contain none")
     return b""
 
 

@@ -16,7 +16,6 @@ from imgbuild.oci.merged import Merged
 from imgbuild.oci.tar import Kind, Member
 from imgbuild.sif import container
 from imgbuild.sif.image import Image, file, folder, link, words
-from imgbuild.system.console import console
 from imgbuild.values import Digest, digest_of
 
 HOME = ".singularity.d"
@@ -133,17 +132,24 @@ def definition(image: Image) -> str:
 def environment(image: Image) -> str:
     """The image's environment as a shell script, with values quoted.
 
-    HOME is left out: Apptainer uses the caller's, which it mounts, or that of --home.
+    HOME is left out: Apptainer uses the caller's, which it mounts, or that of --home. So are the
+    variables of `left_out`.
     """
     lines = ["#!/bin/sh"]
     for name, value in image.environment.items():
-        if name == "HOME":
-            continue
-        if not name.isascii() or not name.isidentifier() or name in READ_ONLY:
-            console.warn(f"{image.name}: a shell cannot set the variable {name!r}; it is left out")
+        if name == "HOME" or not _settable(name):
             continue
         lines.append(f"export {name}={words([value])}")
     return "\n".join(lines) + "\n"
+
+
+def left_out(image: Image) -> list[str]:
+    """The variables of the image that a shell cannot set."""
+    return [name for name in image.environment if not _settable(name)]
+
+
+def _settable(name: str) -> bool:
+    return name.isascii() and name.isidentifier() and name not in READ_ONLY
 
 
 def kept_out(image: Image) -> str:

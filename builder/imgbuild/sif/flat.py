@@ -27,7 +27,7 @@ from imgbuild.oci.tar import END, padding
 from imgbuild.oci.unpack import XATTR, Entry, Reader, inflated
 from imgbuild.sif import skim
 from imgbuild.sif.skim import MembersHash
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Bytes, Digest, digest_of_file
 
 TYPES = {
@@ -61,11 +61,11 @@ class Flat:
         self._layers: list[LayerSource] = []
         self._seen: list[int] = []  # the hash of the members of each layer
 
-    def add(self, layers: Sequence[LayerSource]) -> None:
+    def add(self, layers: Sequence[LayerSource], *, reporter: Reporter = SILENT) -> None:
         """Add `layers`, bottom first, on top of the others; IntegrityError if one is damaged."""
         total = sum(layer.size for layer in layers)
         with (
-            console.progress("reading the names of all files", total) as bar,
+            reporter.progress("reading the names of all files", total) as bar,
             ThreadPoolExecutor(READERS) as pool,
         ):
             for layer, entries in zip(layers, pool.map(_entries, layers), strict=True):

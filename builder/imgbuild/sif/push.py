@@ -12,7 +12,7 @@ from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.registry.client import Client, Outcome, bytes_source, file_source
 from imgbuild.registry.reference import TAG, Reference, Repository
 from imgbuild.sif.convert import ConvertedImage, PushedSif
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
 
 CONFIG_TYPE = "application/vnd.sylabs.sif.config.v1+json"
@@ -30,7 +30,9 @@ def subject(client: Client, repository: Repository, name: str, image: Digest) ->
     return found
 
 
-def push(client: Client, repository: Repository, made: ConvertedImage) -> PushedSif:
+def push(
+    client: Client, repository: Repository, made: ConvertedImage, *, reporter: Reporter = SILENT
+) -> PushedSif:
     """Push the SIF `made` to `repository`, with the tag NAME-ARCH-sif.
 
     InputError if its image is not in the repository.
@@ -44,7 +46,7 @@ def push(client: Client, repository: Repository, made: ConvertedImage) -> Pushed
     document = manifest(made, config.digest, below)
     client.upload(repository, config)
     sif = file_source(made.output, made.digest, made.size)
-    with console.progress(f"pushing {made.output.name}", made.size) as bar:
+    with reporter.progress(f"pushing {made.output.name}", made.size) as bar:
         outcome = client.upload(repository, sif, advance=bar.advance)
     digest = client.put_manifest(repository, document, MANIFEST, tag=named.target)
     moved = made.size if outcome is Outcome.UPLOADED else 0

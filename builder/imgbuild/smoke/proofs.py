@@ -22,7 +22,7 @@ from imgbuild.plan.seal import SealedImage
 from imgbuild.project import Project
 from imgbuild.report import OUTCOMES, Tier, count, passed
 from imgbuild.smoke import records, run
-from imgbuild.smoke.records import Content, Result, Run, Stop
+from imgbuild.smoke.records import Content, FirstFailure, Result, Run
 from imgbuild.smoke.reports import Claim, pairs, refuse
 from imgbuild.values import Arch, Digest
 
@@ -162,7 +162,7 @@ def _run(claim: Claim, lock: Lock) -> Run:
         versions=_versions(lock, claim.arch),
         seconds=claim.seconds,
         **counts,
-        first=Stop(case=first.name, message=_cut(first.message)) if first else None,
+        first=FirstFailure(case=first.name, message=_cut(first.message)) if first else None,
         through=claim.through,
         sif=claim.sif,
         stranger=claim.stranger,

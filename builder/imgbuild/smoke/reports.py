@@ -147,7 +147,7 @@ def _of_folder(folder: Path, project: Project) -> Claim:
     _require_whole(place, machine.only, machine.model)
     if machine.status is None:
         refuse(place, "the run did not end", hint="run it again")
-    document = codec.read(folder / REPORT, run.Document, what="report", hint=AGAIN)
+    document = codec.read(folder / REPORT, run.RunnerReport, what="report", hint=AGAIN)
     if (document.format, document.tier) != (run.FORMAT, machine.tier):
         refuse(
             place,

@@ -283,7 +283,7 @@ def test_a_wrong_command_line(imgbuild: Command, arguments: list[str], told: str
 @pytest.mark.usefixtures("world")
 def test_no_engine_answers(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    error(imgbuild, ["load", TARGET], 6, "no container engine answers", "start Docker or podman")
+    error(imgbuild, ["load", TARGET], 6, "no container engine found", "start Docker or podman")
     error(imgbuild, ["load", TARGET, "--engine", "podman"], 6, "podman does not answer")
 
 

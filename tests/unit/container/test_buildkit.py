@@ -261,11 +261,11 @@ def test_without_buildx_another_builder_is_named(monkeypatch):
     ("change", "told"),
     [
         ({"platforms": ("linux/amd64", "linux/arm64")}, "one architecture at a time"),
-        ({"builder": "farm"}, "are Docker's"),
-        ({"cache_to": ("x",)}, "are Docker's"),
+        ({"builder": "farm"}, "does not support --buildx-builder"),
+        ({"cache_to": ("x",)}, "does not support --buildx-builder"),
     ],
 )
-def test_what_podman_cannot_do_is_refused(monkeypatch, change, told):
+def test_options_that_podman_does_not_support_are_an_error(monkeypatch, change, told):
     monkeypatch.setattr(processes, "find", lambda name, remedy: name)
     with pytest.raises(InputError, match=told):
         podman.build(order(**change), Path("/out"), "podman")

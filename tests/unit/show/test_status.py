@@ -100,8 +100,10 @@ def test_the_states_of_a_project(world: World, imgbuild: Command) -> None:
     ends = [[cell.strip() for cell in line.split("  ") if cell][-2:] for line in lines]
     digest = world.seal.digest.removeprefix("sha256:")[:12]
     assert ends == [
-        ["state", "proven"], ["locked", f"{digest}: no proof of this digest"], ["not locked", "-"]
-    ]  # fmt: skip
+        ["state", "proven"],
+        ["locked", f"{digest}: no test record for this digest"],
+        ["not locked", "-"],
+    ]
     world.edit('value: "1", reason: the newer engine', 'value: "0", reason: the newer engine')
     (row,) = inprocess_project.json_of(imgbuild("list", "--state", "stale", "--json"))
     assert row["target"] == TARGET

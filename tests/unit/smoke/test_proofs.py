@@ -87,7 +87,7 @@ def test_a_failed_run_is_recorded_with_its_cause(world: World, imgbuild: Command
     assert [each["result"] for each in answer] == ["fail", "pass"]
     good, bad = recorded(world)
     assert (good.good, bad.good, bad.report) == (True, False, "")
-    assert bad.first == records.Stop(case="nccl", message="RuntimeError: no peers")
+    assert bad.first == records.FirstFailure(case="nccl", message="RuntimeError: no peers")
     (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
     assert row["images"][0]["proven"] == (
         "gpu failed on NVIDIA H200, driver 580.159.04, 2026-11-22"
@@ -275,7 +275,7 @@ def test_a_change_of_annotations_keeps_a_proof_and_other_layers_do_not(
     known[layer.id] = msgspec.structs.replace(known[layer.id], diff_id=OTHER)
     current.write_locked(own, world.lock, seals.seal(world.lock, known))
     (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
-    assert row["images"][0]["proven"] == "no proof of this digest"
+    assert row["images"][0]["proven"] == "no test record for this digest"
     assert len(recorded(world)) == 1
 
 

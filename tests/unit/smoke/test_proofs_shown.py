@@ -70,7 +70,9 @@ def test_the_reports_that_are_kept_give_the_runs_that_are_committed(
         (own.images / target).mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "images" / target / name, own.images / target)
     shutil.copytree(folder, tmp_path / "docs/test-records" / folder.name)
-    proofs.prove(own, reports.claims(tmp_path / "docs/test-records" / folder.name, own), Store.open())
+    proofs.prove(
+        own, reports.claims(tmp_path / "docs/test-records" / folder.name, own), Store.open()
+    )
     (run,) = records.read_ledger(own.images, target).runs
     assert run in committed.runs
 
