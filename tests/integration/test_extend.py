@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from imgbuild.oci import layout
-from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.oci.reader import Reader, inflated
 from imgbuild.values import Arch
 from tests.support import needs, sample_project
 from tests.support.sample_project import TARGET, Project

@@ -24,7 +24,7 @@ from imgbuild.assemble import layers, sources
 from imgbuild.lock import lock as locks
 from imgbuild.lock.resolution import Wheel
 from imgbuild.oci import layout
-from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.oci.reader import Reader, inflated
 from imgbuild.pipeline import targets
 from imgbuild.plan import current
 from imgbuild.plan import seal as seals

@@ -24,11 +24,11 @@ from imgbuild.publish.push_plan import PushPlan
 from imgbuild.registry import artifacts as attach
 from imgbuild.registry.artifacts import Part
 from imgbuild.registry.client import Client
+from imgbuild.registry.image import InRegistry
 from imgbuild.values import Arch
 from imgbuild.verify import expected_lock
 from imgbuild.verify.checks import Outcome
 from imgbuild.verify.expected_lock import Known
-from imgbuild.verify.places import InRegistry
 from imgbuild.verify.verify import Wanted, verify
 from tests.support import memory_registry, registry_project
 from tests.support.memory_registry import named

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.merged import Merged
-from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.oci.reader import Reader, inflated
 from imgbuild.sif import container
 from imgbuild.values import Arch
 from tests.support import needs

@@ -13,8 +13,8 @@ from imgbuild.errors import InputError, IntegrityError
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
+    from imgbuild.oci.image import Source
     from imgbuild.verify.checks import Verified
-    from imgbuild.verify.places import Place
 
 HEAD = ("check", "arch", "outcome", "what was found")
 
@@ -141,11 +141,12 @@ def verify(
         raise typer.Exit(IntegrityError.exit_code)
 
 
-def _place(image: str, plain_http: list[str] | None, *, offline: bool) -> Place:
-    from imgbuild.verify.places import InLayout, InRegistry
+def _place(image: str, plain_http: list[str] | None, *, offline: bool) -> Source:
+    from imgbuild.oci.image import in_layout
+    from imgbuild.registry.image import InRegistry
 
     if Path(image).is_dir():
-        return InLayout(Path(image))
+        return in_layout(Path(image))
     return InRegistry(*_published.client(image, plain_http, offline=offline))
 
 

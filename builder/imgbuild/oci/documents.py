@@ -51,12 +51,22 @@ class RootFs(msgspec.Struct, frozen=True):
     diff_ids: tuple[Digest, ...]
 
 
+class History(msgspec.Struct, frozen=True):
+    """What made a layer, in words; an `empty_layer` has no entry among the layers."""
+
+    created_by: str = ""
+    empty_layer: bool = False
+
+
 class Configuration(msgspec.Struct, frozen=True):
     """An image configuration, as far as imgbuild reads it."""
 
     architecture: str
-    rootfs: RootFs
-    config: dict[str, object] = {}
+    rootfs: RootFs = RootFs(())
+    os: str = ""
+    variant: str = ""
+    config: dict[str, object] | None = None
+    history: tuple[History, ...] = ()
 
 
 def manifest(

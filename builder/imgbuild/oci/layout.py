@@ -186,7 +186,7 @@ def read(out: Path) -> Layout:
             config=manifest.config,
             layers=manifest.layers,
             diff_ids=config.rootfs.diff_ids,
-            settings=config.config,
+            settings=config.config or {},
         )
     notes = {key: text for key, text in top.annotations.items() if key != REF_NAME}
     name = top.annotations.get(REF_NAME, "")

@@ -23,8 +23,8 @@ import msgspec
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.merged import Merged, Node
+from imgbuild.oci.reader import XATTR, Entry, Reader, inflated
 from imgbuild.oci.tar import END, padding
-from imgbuild.oci.unpack import XATTR, Entry, Reader, inflated
 from imgbuild.sif import skim
 from imgbuild.sif.skim import MembersHash
 from imgbuild.system.reporter import SILENT, Reporter

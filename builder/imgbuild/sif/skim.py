@@ -19,7 +19,7 @@ from isal import isal_zlib
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import GZIP_HEADER
-from imgbuild.oci.unpack import DAMAGED, GZIP, Entry, Reader, inflated
+from imgbuild.oci.reader import DAMAGED, GZIP, Entry, Reader, inflated
 
 LEAST = 1 << 16  # bytes: inflating a smaller content is as fast as searching for its end
 FIRST, MOST = 1 << 10, 1 << 20  # bytes of a gzip member that are inflated at once

@@ -20,8 +20,8 @@ from imgbuild.lock.published import Extended
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.oci.layer import write_layer
 from imgbuild.oci.merged import Merged
+from imgbuild.oci.reader import Reader, inflated
 from imgbuild.oci.tar import Kind, Member
-from imgbuild.oci.unpack import Reader, inflated
 from imgbuild.plan.plan import AddedFilesRecipe, plan
 from imgbuild.values import Arch, sha256
 from tests.support import extended, images

@@ -69,7 +69,7 @@ def test_tags_of_what_is_attached_are_left_out_and_others_said(place):
     place.registry.tags[NAME, "artifact"] = named(data)
     entries = listing.listing(CLIENT, [place.repository]).entries
     assert [entry.tags for entry in entries] == [("artifact",), TAGS]
-    assert "is no image" in entries[0].other
+    assert "is not an image" in entries[0].other
 
 
 def test_an_image_that_is_damaged_hides_no_other(place):

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.merged import Merged, Node
+from imgbuild.oci.reader import Reader
 from imgbuild.oci.tar import END, Kind, Member, header
-from imgbuild.oci.unpack import Reader
 from imgbuild.sif.flat import Flat, LayerSource
 from imgbuild.values import sha256
 from tests.unit.oci import test_merged as merging

@@ -14,7 +14,7 @@ from imgbuild.errors import InputError, IntegrityError, ToolMissing
 from imgbuild.oci import layout
 from imgbuild.oci.documents import Descriptor
 from imgbuild.oci.merged import Merged
-from imgbuild.oci.unpack import Reader
+from imgbuild.oci.reader import Reader
 from imgbuild.sif import container, enroot, files, image, squashfs
 from imgbuild.system import process
 from imgbuild.values import Arch, digest_of, sha256

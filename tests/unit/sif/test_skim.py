@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import GZIP_HEADER, write_layer
+from imgbuild.oci.reader import Entry, Reader, inflated
 from imgbuild.oci.tar import END, Kind, Member, header
-from imgbuild.oci.unpack import Entry, Reader, inflated
 from imgbuild.sif import skim
 from imgbuild.sif.flat import Flat, LayerSource
 from imgbuild.values import sha256

@@ -15,12 +15,13 @@ import pytest
 
 from imgbuild.assemble import layout
 from imgbuild.oci.documents import INDEX, MANIFEST
+from imgbuild.oci.image import in_layout
 from imgbuild.registry.client import Client
+from imgbuild.registry.image import InRegistry
 from imgbuild.values import Arch
 from imgbuild.verify import image
 from imgbuild.verify.checks import Checklist, Outcome
 from imgbuild.verify.image import Expected
-from imgbuild.verify.places import InLayout, InRegistry
 from tests.support import registry_project, signed_image
 from tests.support.memory_registry import named
 from tests.support.registry_project import BOTH, NAME, Place
@@ -208,7 +209,7 @@ def test_a_layout_is_checked_alike(world, place, due, tmp_path):
 
     def _found(*, whole):
         checklist = Checklist()
-        image.check(InLayout(out), due, checklist, whole=whole)
+        image.check(in_layout(out), due, checklist, whole=whole)
         return [one.name for one in checklist.checks if one.outcome is Outcome.FAILED]
 
     assert _found(whole=True) == []

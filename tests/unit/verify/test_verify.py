@@ -26,9 +26,9 @@ from imgbuild.plan.seal import Seal
 from imgbuild.registry import artifacts
 from imgbuild.registry.artifacts import Part
 from imgbuild.registry.client import Client
+from imgbuild.registry.image import InRegistry
 from imgbuild.values import Arch, sha256
 from imgbuild.verify.checks import Outcome
-from imgbuild.verify.places import InRegistry
 from imgbuild.verify.verify import Wanted, verify
 from tests.support import signed_image
 from tests.support.memory_registry import named
