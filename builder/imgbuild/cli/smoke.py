@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from imgbuild.cli import options, prove
+from imgbuild.cli import options, prove, smoke_report
 from imgbuild.cli.image import LayoutFolder, one_arch, same_image
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
 from imgbuild.smoke.result import How, stopped
@@ -310,7 +310,6 @@ def _smoke(
     """
     from imgbuild.cache.store import Store
     from imgbuild.pipeline import targets
-    from imgbuild.smoke import run as tests
 
     session = targets.open_session(matrix, targets.Options())
     store = Store.open()
@@ -322,7 +321,7 @@ def _smoke(
         left: list[str] = list(asked.tiers)
         try:
             for report in _tested(session, item.name, layout, arch, asked, store):
-                tests.show(report)
+                smoke_report.print_report(report)
                 reports.append(report)
                 left.remove(report.tier)
                 if asked.record and (wrong := _record(session, report, store)):
@@ -357,13 +356,13 @@ def _tested(
     from imgbuild.smoke import proofs, sif
     from imgbuild.smoke import run as tests
 
-    images = session.project.images
+    images, how, tiers = session.project.images, asked.how, asked.tiers
     if asked.through is Place.HERE:
         locked = lock.read_lock(images, name)
-        return tests.smoke_here(locked, _here(arch), asked.tiers, store=store, how=asked.how)
+        return tests.smoke_here(locked, _here(arch), tiers, store=store, how=how, reporter=console)
     if asked.sif is not None:
         locked, own = lock.read_lock(images, name), container.arch_of(asked.sif)
-        return sif.smoke_file(locked, asked.sif, own, asked.tiers, store=store, how=asked.how)
+        return sif.smoke_file(locked, asked.sif, own, tiers, store=store, how=how, reporter=console)
     built = targets.built_layout(session, name, layout)
     locked = lock.read_lock(images, name)
     only = one_arch(built, arch)
@@ -371,10 +370,10 @@ def _tested(
         config = built.image(only).config.digest
         proofs.require_sealed(session.project, locked, only, config, str(built.path))
     if asked.through is Place.APPTAINER:
-        return sif.smoke_sif(locked, built, only, asked.tiers, store=store, how=asked.how)
+        return sif.smoke_sif(locked, built, only, tiers, store=store, how=how, reporter=console)
     return tests.smoke(
-        locked, built, only, asked.tiers, through=asked.through and asked.through.value,
-        store=store, how=asked.how, stranger=asked.stranger,
+        locked, built, only, tiers, through=asked.through and asked.through.value, store=store,
+        how=how, stranger=asked.stranger, reporter=console,
     )  # fmt: skip
 
 
