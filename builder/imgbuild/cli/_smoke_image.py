@@ -13,6 +13,7 @@ import msgspec
 
 from imgbuild.cli._selection import one_arch, same_image
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
@@ -128,22 +129,23 @@ def reports(
     from imgbuild.smoke import proofs, sif
     from imgbuild.smoke import run as tests
 
+    tiers, how = asked.tiers, asked.how
     if asked.through is Place.HERE:
         locked, own = image.lock(), _here(arch)
-        return tests.smoke_here(locked, own, asked.tiers, store=store, how=asked.how)
+        return tests.smoke_here(locked, own, tiers, store=store, how=how, reporter=console)
     if asked.sif is not None:
         locked, own = image.lock(), container.arch_of(asked.sif)
-        return sif.smoke_file(locked, asked.sif, own, asked.tiers, store=store, how=asked.how)
+        return sif.smoke_file(locked, asked.sif, own, tiers, store=store, how=how, reporter=console)
     built = image.layout()
     locked, only = image.lock(), one_arch(built, arch)
     if asked.record and image.project is not None:
         config = built.image(only).config.digest
         proofs.require_sealed(image.project, locked, only, config, str(built.path))
     if asked.through is Place.APPTAINER:
-        return sif.smoke_sif(locked, built, only, asked.tiers, store=store, how=asked.how)
+        return sif.smoke_sif(locked, built, only, tiers, store=store, how=how, reporter=console)
     return tests.smoke(
-        locked, built, only, asked.tiers, through=asked.through and asked.through.value,
-        store=store, how=asked.how, stranger=asked.arbitrary,
+        locked, built, only, tiers, through=asked.through and asked.through.value,
+        store=store, how=how, stranger=asked.arbitrary, reporter=console,
     )  # fmt: skip
 
 

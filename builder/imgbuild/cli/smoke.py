@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli import _options, _smoke_image, _smoke_import
+from imgbuild.cli import _options, _smoke_image, _smoke_import, _smoke_report
 from imgbuild.cli._options import LayoutFolder
 from imgbuild.cli._smoke_image import Asked, Place, Subject
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
@@ -326,7 +326,6 @@ def _smoke(
     record of one. If nothing at all was tested and no JUnit is asked for, that is raised.
     """
     from imgbuild.cache.store import Store
-    from imgbuild.smoke import run as tests
 
     store = Store.open()
     failed: dict[str, ImgbuildError] = {}
@@ -335,7 +334,7 @@ def _smoke(
         left: list[str] = list(asked.tiers)
         try:
             for report in _smoke_image.reports(image, arch, asked, store):
-                tests.show(report)
+                _smoke_report.print_report(report)
                 reports.append(report)
                 left.remove(report.tier)
                 if asked.record and image.project is not None:

@@ -11,7 +11,6 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from textwrap import indent
 
 import msgspec
 
@@ -27,9 +26,9 @@ from imgbuild.plan.plan import installed_wheels
 from imgbuild.report import Case, Report, counts, passed
 from imgbuild.smoke.result import How, Tested, ran
 from imgbuild.system import process as processes
-from imgbuild.system.console import console
 from imgbuild.system.files import data as data_folder
 from imgbuild.system.process import Result
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
 # In a checkout this is a link to smoke_tests/ beside builder/; a wheel holds the files themselves.
@@ -43,9 +42,6 @@ Tier = reports.Tier
 STRANGER = (54321, 54321)
 USUAL = How()
 GPU_TIERS: dict[Tier, int] = {"gpu": 1, "multi-gpu": 2}  # and the number of GPUs they need
-QUICK = 1.0  # seconds
-TAIL = 30  # lines of a failed case's log
-COLUMNS = ("case", "outcome", "seconds")
 
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +102,7 @@ def smoke(
     store: Store,
     how: How = USUAL,
     stranger: bool = False,
+    reporter: Reporter = SILENT,
 ) -> Iterator[Tested]:
     """Run `tiers` in the image of `layout` on `arch`, and yield a report for each.
 
@@ -116,24 +113,32 @@ def smoke(
     """
     expected = expectation(lock, arch)
     image = layout.image(arch)
-    found = None if through == "root" else engine.find(through)
+    found = None if through == "root" else engine.find(through, reporter=reporter)
     if found is None and through in ("docker", "podman"):
         engine.require(through)
     if found is not None:
-        reference = engine.load(found, layout, arch, lock.target).reference
+        loaded = engine.load(found, layout, arch, lock.target, reporter=reporter)
         for tier in tiers:
             command = command_line(lock.settings.prefix, tier, how)
-            with console.step(f"{lock.target}: smoke tests, tier {tier}, in {found.kind}"):
+            with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in {found.kind}"):
                 settings = _container(tier, how.model, stranger=stranger)
-                result = _in_container(found, reference, command, expected, settings)
-            report = read_report(result, expected, tier)
+                result = _in_container(found, loaded.reference, command, expected, settings)
+            report = read_report(result, expected, tier, reporter=reporter)
             yield of_image(image, ran(report, result, found.kind, how, stranger=stranger))
         return
-    with run_in_image.root_folder(layout, arch, store) as root:
+    with run_in_image.root_folder(layout, arch, store, reporter=reporter) as root:
         settings_ = run_in_image.running(layout, arch)
         for tier in tiers:
             made = smoke_root(
-                lock, root, arch, tier, settings=settings_, store=store, how=how, stranger=stranger
+                lock,
+                root,
+                arch,
+                tier,
+                settings=settings_,
+                store=store,
+                how=how,
+                stranger=stranger,
+                reporter=reporter,
             )
             yield of_image(image, made)
 
@@ -154,6 +159,7 @@ def smoke_root(
     store: Store,
     how: How = USUAL,
     stranger: bool = False,
+    reporter: Reporter = SILENT,
 ) -> Tested:
     """Run `tier` in the folder `root` with the unpacked image; `settings` is its configuration."""
     expected = expectation(lock, arch)
@@ -168,7 +174,7 @@ def smoke_root(
             brought = driver.driver_files(scratch)
             binds += brought.binds
             env |= {**brought.env, **driver.chosen()}
-        with console.step(f"{lock.target}: smoke tests, tier {tier}, in a root folder"):
+        with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in a root folder"):
             result = sandbox.run(
                 root,
                 [*settings.entrypoint, *command],
@@ -179,7 +185,8 @@ def smoke_root(
                 network=False,
                 readonly=stranger,
             )
-    return ran(read_report(result, expected, tier), result, "root", how, stranger=stranger)
+    report = read_report(result, expected, tier, reporter=reporter)
+    return ran(report, result, "root", how, stranger=stranger)
 
 
 def smoke_here(
@@ -189,6 +196,7 @@ def smoke_here(
     *,
     store: Store,
     how: How = USUAL,
+    reporter: Reporter = SILENT,
 ) -> Iterator[Tested]:
     """Run `tiers` in the active environment: that of VIRTUAL_ENV, or of the python3 on PATH.
 
@@ -210,9 +218,10 @@ def smoke_here(
             )
             folder = write(expected, scratch)
             words = command_line("", tier, how, str(folder), str(how.model))
-            with console.step(f"{lock.target}: smoke tests, tier {tier}, in {expected.prefix}"):
+            with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in {expected.prefix}"):
                 result = processes.run([python, *words[1:]], check=False)
-        yield ran(read_report(result, expected, tier), result, "here", how)
+        report = read_report(result, expected, tier, reporter=reporter)
+        yield ran(report, result, "here", how)
 
 
 def command_line(
@@ -275,13 +284,15 @@ def tar(expected: Expectation) -> Iterator[bytes]:
     yield bytes(1024)
 
 
-def read_report(result: Result, expected: Expectation, tier: Tier) -> Report:
+def read_report(
+    result: Result, expected: Expectation, tier: Tier, *, reporter: Reporter = SILENT
+) -> Report:
     """The report of smoke_tests/run.py from its output.
 
     WorkFailed if it is missing or invalid, or its cases do not agree with the exit status.
     """
     for line in result.stderr.splitlines():
-        console.detail(line)
+        reporter.detail(line)
     try:
         document = msgspec.json.decode(result.stdout, type=RunnerReport)
     except msgspec.DecodeError as error:
@@ -315,40 +326,6 @@ def succeeded(report: Report) -> bool:
 def verdict(report: Report) -> str:
     """The outcome and the number of cases, such as "passed (3 passed, 0 failed, 0 skipped)"."""
     return f"{'passed' if succeeded(report) else 'failed'} ({counts(report.cases)})"
-
-
-def show(report: Report) -> None:
-    """Print a table of the cases, then the skipped ones with the reason, then the failed ones.
-
-    Without `-v`, quick passed cases share one row, and failed ones show only the end of their log.
-    """
-    title = f"{report.target} {report.arch}, tier {report.tier}"
-    whole = console.verbosity > 0
-    quick = [
-        case.seconds
-        for case in report.cases
-        if not whole and case.outcome == "passed" and case.seconds < QUICK
-    ]
-    rows = [
-        (case.name, case.outcome, f"{case.seconds:.1f}")
-        for case in report.cases
-        if whole or case.outcome != "passed" or case.seconds >= QUICK
-    ]
-    if quick:
-        rows.append((f"{len(quick)} more, under {QUICK:.0f} s each", "passed", f"{sum(quick):.1f}"))
-    console.table(title, COLUMNS, rows)
-    console.info(f"{title}: {counts(report.cases)}")
-    for case in report.cases:
-        if case.outcome == "skipped":
-            console.info(f"skipped: {case.name}: {case.message}")
-    for case in report.cases:
-        if case.outcome == "failed":
-            console.error(f"{case.name}: {case.message}")
-            lines = case.log.splitlines()
-            if len(lines) > TAIL and not whole:
-                console.info(f"the last {TAIL} of {len(lines)} lines of its log (all with -v):")
-                lines = lines[-TAIL:]
-            console.info(indent("\n".join(lines), "  "))
 
 
 def _in_container(

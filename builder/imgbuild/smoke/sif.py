@@ -12,7 +12,7 @@ from imgbuild.oci.layout import Layout
 from imgbuild.sif import convert
 from imgbuild.smoke import run
 from imgbuild.smoke.result import How, Tested, ran
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
 
@@ -24,6 +24,7 @@ def smoke_sif(
     *,
     store: Store,
     how: How = run.USUAL,
+    reporter: Reporter = SILENT,
 ) -> Iterator[Tested]:
     """Run `tiers` in a SIF of the image of `layout` on `arch`, and yield a report for each.
 
@@ -32,9 +33,9 @@ def smoke_sif(
     apptainer.require()
     with store.scratch() as scratch:
         image = scratch / "image.sif"
-        with console.step(f"making a SIF of {layout.path.name}"):
-            convert.convert(layout, arch, image, convert.ConvertOptions())
-        for made in smoke_file(lock, image, arch, tiers, store=store, how=how):
+        with reporter.step(f"making a SIF of {layout.path.name}"):
+            convert.convert(layout, arch, image, convert.ConvertOptions(), reporter=reporter)
+        for made in smoke_file(lock, image, arch, tiers, store=store, how=how, reporter=reporter):
             yield run.of_image(layout.image(arch), made)
 
 
@@ -46,6 +47,7 @@ def smoke_file(
     *,
     store: Store,
     how: How = run.USUAL,
+    reporter: Reporter = SILENT,
 ) -> Iterator[Tested]:
     """Run `tiers` in the SIF `image` of the target of `lock`, and yield a report for each.
 
@@ -70,7 +72,7 @@ def smoke_file(
                 env=driver.chosen() if tier in run.GPU_TIERS else {},
             )
             command = run.command_line(lock.settings.prefix, tier, how)
-            with console.step(f"{lock.target}: smoke tests, tier {tier}, in apptainer"):
+            with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in apptainer"):
                 result = apptainer.run(program, image, command, settings)
-            report = run.read_report(result, expected, tier)
+            report = run.read_report(result, expected, tier, reporter=reporter)
             yield ran(report, result, "apptainer", how, stranger=True)
