@@ -221,7 +221,7 @@ def test_another_published_lock_makes_it_stale(user: Project, tmp_path: Path) ->
     path.write_bytes(path.read_bytes().replace(b"small world", b"small  world"))
     path.write_bytes(path.read_bytes() + b"\n")
     told = other.run("build", OWN, status=5).stderr
-    assert "it stands on small sha256:" in told
+    assert "it extends small sha256:" in told
     told = other.run("init", "--refresh").stdout
     assert told.startswith("small sha256:")
     assert other.run("lock", "--check", OWN).returncode == 0

@@ -35,7 +35,7 @@ def records(matrix: Matrix, name: str) -> dict[Digest, LayerRecord]:
     found = extend.below(matrix, name)
     if found is None:
         return {}
-    hint = "copy both files anew, or use the imgbuild by which they were published"
+    hint = "copy both files again, or use the imgbuild that published them"
     return seals.sealed_records(seals.read_seal_at(found.folder / SEAL, found.lock, hint=hint))
 
 
@@ -92,6 +92,6 @@ def _copy(path: Path, digest: Digest, store: Store) -> None:
         found = digest_of_file(file)
     if found != digest:
         message = f"{path} has the digest {found}"
-        raise IntegrityError(message, hint="the layout is damaged: copy the image anew")
+        raise IntegrityError(message, hint="the layout is damaged: copy the image again")
     with store.scratch() as scratch:
         store.add_blob(Path(shutil.copyfile(path, scratch / "blob")), digest)

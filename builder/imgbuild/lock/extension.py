@@ -93,7 +93,7 @@ def _locked(matrix: Extended, file: AddedRow) -> AddedFile:
 
 
 def read_file(folder: Path, source: str) -> bytes:
-    """The bytes of a file of the user's repository; InputError if there is none."""
+    """The bytes of a file of the user's repository; InputError if it does not exist."""
     try:
         return (folder / source).read_bytes()
     except OSError as error:
@@ -159,7 +159,7 @@ def _other_published(locked: Extends, found: PublishedTarget) -> list[str]:
     if (locked.target, locked.lock, locked.digest) == (found.name, found.hash, found.digest):
         return []
     own, due = f"{locked.target} {locked.digest}", f"{found.name} {found.digest}"
-    return [f"it stands on {own}, the matrix says {due} ({found.folder / LOCK})"]
+    return [f"it extends {own}, the matrix says {due} ({found.folder / LOCK})"]
 
 
 def _other_files(locked: Extends, due: Extends | None) -> list[str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 HEAD = """\
 # What the audit learned: `package` in `versions` works only with what it `needs`. Written by
 # `imgbuild lock`, used by all targets; one entry a line, sorted. `file`, `line` and `name` are the
-# evidence, as they stand in version `read_in` of the package, tried against `against`. `came` and
+# evidence, as in version `read_in` of the package, tried against `against`. `came` and
 # `went` are the versions of the other package where the name appeared and where it was gone.
 # `missing: true`: needed though undeclared, so always added. Otherwise an entry only narrows:
 # it brings no package into a world. An entry may be removed; it is learned again if it is true.
@@ -172,7 +172,7 @@ def _span(text: str) -> _Span | None:
 
 
 def within(inner: str, outer: str) -> bool:
-    """Whether all that `inner` allows is allowed by `outer`, as far as it can be told."""
+    """Whether all that `inner` allows is allowed by `outer`, as far as it can be determined."""
     if SpecifierSet(inner) == SpecifierSet(outer):
         return True
     excluded = [part for part in SpecifierSet(outer) if part.operator == "!="]
@@ -236,7 +236,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def constraints_path(images: Path) -> Path:
-    """Where the entries stand in the folder `images`."""
+    """The file of the entries in the folder `images`."""
     return images / "constraints.yaml"
 
 
@@ -303,7 +303,7 @@ def _faults(entry: Constraint) -> list[tuple[str, str]]:
         if not SpecifierSet(entry.versions):
             faults.append(("versions", "says no version"))
     except InvalidSpecifier:
-        faults.append(("versions", "is no version specifier"))
+        faults.append(("versions", "not a version specifier"))
     try:
         needed = Requirement(entry.needs)
         if needed.extras or needed.marker or needed.url:
@@ -311,7 +311,7 @@ def _faults(entry: Constraint) -> list[tuple[str, str]]:
         elif not needed.specifier and not entry.missing:
             faults.append(("needs", "asks nothing of a package that is not missing"))
     except InvalidRequirement:
-        faults.append(("needs", "is no requirement"))
+        faults.append(("needs", "not a requirement"))
     return faults
 
 

@@ -136,14 +136,14 @@ def _lock(session: Session, name: str, inputs: Inputs, *, drop: bool) -> Seal:
             session.project, session.matrix, name, inputs, processes=jobs, drop=drop
         )[1]
     except WorldImpossible as error:
-        with console.step(f"looking for the cause, and for worlds near {name}"):
+        with console.step(f"looking for the cause, and for suggestions near {name}"):
             raise _explained(error, session, name, inputs) from error
 
 
 def _explained(
     error: WorldImpossible, session: Session, name: str, inputs: Inputs
 ) -> WorldImpossible:
-    """`error` as a short chain with the nearest worlds, where one is found; else itself."""
+    """`error` as a short conflict with suggestions, if there is one; else itself."""
     from imgbuild.resolve import explain
 
     known = constraints.read(session.project.images)
@@ -216,7 +216,7 @@ def build_all(
         if form != "oci":
             archive.write(folder, place, form, item.name)
             built = msgspec.structs.replace(built, output=place)
-        tell(built)
+        report_built(built)
         made.append(built)
     prune.trim(inputs.store)
     return made
@@ -246,7 +246,7 @@ def placed(own: Path, name: str, output: Path | None, *, several: bool, form: st
     return output / f"{name}{suffix}" if several else output
 
 
-def tell(built: BuiltImage) -> None:
-    """Say to people what a build came to."""
+def report_built(built: BuiltImage) -> None:
+    """Report the result of a build."""
     work = "nothing to do" if built.unchanged else f"{built.made} layers assembled"
     console.info(f"{built.target}: {built.size / 1e9:.2f} GB in {built.output}, {work}")

@@ -196,7 +196,7 @@ def test_another_published_target_is_told(path: Path) -> None:
     lock = made(path)
     extended.publish(path.parent / "published/small", extended.published(samples.wheel("new")))
     (told,) = extension.stale(lock, extended.read(path))
-    assert told.startswith("it stands on small sha256:")
+    assert told.startswith("it extends small sha256:")
     assert str(path.parent / "published/small/lock.json") in told
 
 

@@ -139,7 +139,7 @@ def test_a_published_target_is_found_and_copied(place: str, tmp_path: Path) -> N
 
 
 def test_a_place_without_it_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"there is no lock\.json and digests\.json of small"):
+    with pytest.raises(InputError, match=r"has no lock\.json and digests\.json of small"):
         init.copied(str(tmp_path), "small", tmp_path / "copy", Http())
 
 
