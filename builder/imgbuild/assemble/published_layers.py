@@ -32,7 +32,7 @@ def records(matrix: Matrix, name: str) -> dict[Digest, LayerRecord]:
 
     LockStale if the seal is not of the lock, or other layers would follow from it here.
     """
-    found = extend.below(matrix, name)
+    found = extend.extended_target(matrix, name)
     if found is None:
         return {}
     hint = "copy both files again, or use the imgbuild that published them"
@@ -47,7 +47,7 @@ def take(
     A mirror is asked first; if no other place may be asked, they are left to be made of their
     inputs. FetchFailed if that place does not have one, IntegrityError if it has something else.
     """
-    found = extend.below(inputs.matrix, name)
+    found = extend.extended_target(inputs.matrix, name)
     published = records(inputs.matrix, name)
     wanted = [known[layer.id] for layer in due if layer.id in published]
     if found is None or not found.image or not wanted:

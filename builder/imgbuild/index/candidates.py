@@ -57,7 +57,7 @@ def unwanted(file: IndexFile, package: str, rules: Rules) -> str | None:
     except InvalidSpecifier:
         return None  # uv reads such old texts its own way
     if not wanted.contains(rules.tags.markers["python_full_version"], prereleases=True):
-        return f"wants Python {file.requires_python}"
+        return f"requires Python {file.requires_python}"
     return None
 
 

@@ -14,7 +14,7 @@ import msgspec
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import AddedFile, AddedInputs, Extends, Lock
-from imgbuild.lock.published import LOCK, VERSION_LABEL, Extended, PublishedTarget, below
+from imgbuild.lock.published import LOCK, VERSION_LABEL, Extended, PublishedTarget, extended_target
 from imgbuild.lock.resolution import BuiltWheel, Deb, RegistryLayer, Resolution, Wheel
 from imgbuild.matrix.extension import Extension
 from imgbuild.matrix.extension import FileToAdd as AddedRow
@@ -26,7 +26,7 @@ BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 def make_lock(matrix: Matrix, name: str, resolutions: Mapping[Arch, Resolution]) -> Lock:
     """The lock of target `name`, whatever it is; InputError if an added file cannot be read."""
-    found = below(matrix, name)
+    found = extended_target(matrix, name)
     if found is None or not isinstance(matrix, Extended):
         return locks.make_lock(matrix, name, dict(resolutions))
     row, target, own = matrix.rows[name], matrix.targets[name], found.lock
@@ -120,7 +120,7 @@ def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
 
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     """Every way in which `lock` no longer follows from `matrix`, files and published locks."""
-    found = below(matrix, lock.target)
+    found = extended_target(matrix, lock.target)
     if found is None or not isinstance(matrix, Extended) or lock.extends is None:
         return locks.stale(lock, matrix)
     try:

@@ -47,7 +47,7 @@ def file(name="demo-1.0-py3-none-any.whl", **fields):
         (file("demo-1.0-cp311-cp311-manylinux_2_36_x86_64.whl"), None),
         (file("demo-1.0-cp39-abi3-manylinux2014_x86_64.whl"), None),
         (file("demo-1.0-cp311-cp311-linux_x86_64.whl"), None),
-        (file(requires_python=">=3.12"), "wants Python >=3.12"),
+        (file(requires_python=">=3.12"), "requires Python >=3.12"),
         (file(requires_python=">=3.11.1"), None),
         (file(requires_python="not a specifier"), None),
     ],

@@ -61,7 +61,7 @@ def test_an_ordinary_matrix_is_read_as_ever(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text(RIGHT, encoding="utf-8")
     found = published.load(tmp_path / "matrix.yaml")
     assert found == load(tmp_path / "matrix.yaml")
-    assert published.below(found, "cu124-vllm") is None
+    assert published.extended_target(found, "cu124-vllm") is None
     assert published.kept(found, "cu124-vllm", Arch.X86_64) is None
     assert published.added_packages(found, "cu124-vllm") == ()
     with pytest.raises(InputError, match="extends no published target"):
@@ -228,7 +228,7 @@ def test_an_image_that_is_not_the_published_one(image: str, message: str, tmp_pa
 @pytest.mark.parametrize("image", ["registry.example.org:5000/a/b", "oci:../image", "localhost/x"])
 def test_places_of_an_image(image: str, tmp_path: Path) -> None:
     text = extended.MATRIX.replace("    from: ../project", f"    image: {image}")
-    assert extended.read(extended.repository(tmp_path, text)).below["small"].image == image
+    assert extended.read(extended.repository(tmp_path, text)).published["small"].image == image
 
 
 def test_a_link_that_leads_out_of_the_repository(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_copy_is_renewed_from_where_it_came(tmp_path: Path) -> None:
     extended.publish(tmp_path / "project", extended.published(samples.wheel("new")))
     (other,) = init.refresh(path, Http())
     assert (other.target, other.before) == ("small", same.after)
-    assert other.after == extended.read(path).below["small"].digest != other.before
+    assert other.after == extended.read(path).published["small"].digest != other.before
     path.write_text(extended.MATRIX.replace("    from: ../project\n", ""), encoding="utf-8")
     with pytest.raises(InputError, match="does not say where it was copied from"):
         init.refresh(path, Http())
@@ -252,7 +252,7 @@ def test_a_seal_of_another_lock_is_refused(tmp_path: Path) -> None:
     codec.write(tmp_path / "published/small" / published.SEAL, sealed)
     with pytest.raises(LockStale, match="is not the seal of small's lock") as caught:
         published_layers.records(matrix, extended.OWN)
-    assert "by which they were published" in str(caught.value.hint)
+    assert "that published them" in str(caught.value.hint)
 
 
 def test_layers_are_copied_from_a_layout_and_checked(tmp_path: Path) -> None:
