@@ -43,7 +43,7 @@ OFF = "off"
 class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What `imgbuild mirror use` writes. With `only` no index is asked for what the mirror lacks.
 
-    `plain_http` lets a registry on another machine be spoken to without TLS.
+    `plain_http` allows a registry on another machine without TLS.
     """
 
     mirror: str

@@ -61,7 +61,7 @@ class Request(msgspec.Struct, frozen=True):
 
     `shown` replaces the address in messages: its path may be a secret too. For
     imgbuild.registry: `scopes` is what a registry is asked to allow, which other servers are never
-    told, `server` the endpoint whose certificates hold, wherever it redirects to, and `anonymous`
+    sent, `server` the endpoint whose certificates hold, wherever it redirects to, and `anonymous`
     that no login of the user's goes along, since a registry chose where to.
     """
 

@@ -106,7 +106,7 @@ def plain(patterns: Any) -> list[str]:
 
 
 def packages(matrix: Mapping[str, Any]) -> list[str]:
-    """Every package that the matrix speaks of, in its order."""
+    """Every package that the matrix names, in its order."""
     found = [*table(matrix.get("requires")), *table(matrix.get("sdists"))]
     for target in table(matrix.get("targets")).values():
         for field in ("pins", "requires", "indexes"):

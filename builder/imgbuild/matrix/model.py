@@ -290,7 +290,7 @@ class Waiver(Strict, frozen=True):
     reason: Reason
 
 
-# What a row of either kind of matrix says in the same words.
+# Fields that rows of both kinds of matrix have.
 Waivers = Annotated[
     tuple[Waiver, ...], msgspec.Meta(description="findings of the audit that are accepted")
 ]

@@ -54,7 +54,7 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
 
 
 def dotted(path: Path) -> str:
-    """A path as people write it: targets.cu124-vllm.arch[0]."""
+    """A path as text: targets.cu124-vllm.arch[0]."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part

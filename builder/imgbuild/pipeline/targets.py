@@ -44,7 +44,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How to work: processes, whether the network may be asked, whether to check it all again.
 
     `mirror` names one for this run, `mirror_only` asks no other server; both are else as set.
-    `plain_http` are registries that are spoken to without TLS.
+    `plain_http` are registries without TLS.
     """
 
     jobs: int = 1
@@ -93,7 +93,7 @@ def open_session(matrix: Path | None, options: Options) -> Session:
 
 
 class LockResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What locking several targets came to: the seals, and the error of each that failed."""
+    """The result of locking several targets: digests, and the error of each that failed."""
 
     sealed: tuple[Seal, ...]
     failed: dict[str, ImgbuildError]
@@ -123,7 +123,7 @@ def lock_all(
             console.error(f"{item.name}: {error.message}", hint=error.hint)
             failed[item.name] = error
         else:
-            console.info(f"{item.name}: sealed ({number} of {len(selected)})")
+            console.info(f"{item.name}: locked ({number} of {len(selected)})")
     write.keep_new(session.project, session.matrix, [one.target for one in sealed])
     prune.trim(inputs.store)
     return LockResult(sealed=tuple(sealed), failed=failed)
