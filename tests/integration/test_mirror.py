@@ -214,7 +214,7 @@ def test_a_damaged_file_of_the_mirror_is_never_used(world, tmp_path):
         done = world.fresh(tmp_path / "strict").run(*options, "--mirror-only", status=9)
         assert key in done.stderr
         done = world.fresh(tmp_path / "lenient").run(*options)
-        assert f"{wheel['file']} of {world.place} is passed over" in done.stderr
+        assert f"{wheel['file']} of {world.place} is skipped" in done.stderr
     finally:
         blob.write_bytes(kept)
     assert layout.verify(tmp_path / "image").digest in world.project.run("digest", TARGET).stdout
@@ -224,7 +224,7 @@ def test_a_mirror_that_does_not_answer_is_passed_over(world, tmp_path):
     nobody = "127.0.0.1:9/team/inputs"
     project = world.fresh(tmp_path / "cache", IMGBUILD_MIRROR=nobody)
     done = project.run("build", TARGET, "--output", str(tmp_path / "image"))
-    assert f"the mirror {nobody} is passed over" in done.stderr
+    assert f"the mirror {nobody} is skipped" in done.stderr
 
 
 def test_a_damaged_cache_is_not_published(world, tmp_path):

@@ -1,4 +1,4 @@
-"""Folders of the base that added files lie in: the layer that adds the files has them too.
+"""Folders of the base that added files are in: the layer that adds the files has them too.
 
 The lock records mode and owner of those that are not plain: without that the layer writer would
 make /root a folder that everyone can read.
@@ -31,7 +31,7 @@ SETGID = 0o2000
 
 
 class BasePath(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands at a path of the base: its type, and mode and owner as a folder has them."""
+    """A path of the base: its type, and mode and owner as a folder has them."""
 
     path: str
     kind: str
@@ -39,11 +39,10 @@ class BasePath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def known(lock: Lock, inputs: Inputs) -> Lock:
-    """`lock` with the folders of its base that added files and links lie in, where not plain.
+    """`lock` with the folders of its base that added files and links are in, if not plain.
 
-    What the base is made of is fetched if nobody has read it. InputError if a file or link would
-    stand for a folder, if above it there is something else than one, or one whose group a
-    container's programs would pass on.
+    The inputs of the base are fetched if they were never read. InputError if a file or link would
+    replace a folder, if something above it is not a folder, or one whose group files inherit.
     """
     if lock.extends is None or not (lock.extends.files or lock.extends.links):
         return lock
@@ -74,9 +73,9 @@ def _folders(lock: Lock, extends: Extends, arch: Arch, inputs: Inputs) -> dict[s
 
 
 def _met(every: Iterable[BasePath], above: Sequence[str], placed: set[str]) -> tuple[BasePath, ...]:
-    """What of a base is above the placed paths, and the folders that stand at one of them.
+    """What of a base is above the placed paths, and the folders at one of them.
 
-    A folder that no package names is known by what lies below it.
+    A folder that no package contains is known by the paths below it.
     """
     met: dict[str, BasePath] = {}
     for seen in every:
@@ -98,7 +97,7 @@ def _refuse(target: str, extends: Extends, seen: BasePath) -> None:
         message = f"{message} is a folder there"
         raise InputError(message, hint=f"write {place}/{posixpath.basename(added[path])}")
     if seen.kind != FOLDER:
-        message = f"{message} is no folder there: {seen.kind}"
+        message = f"{message} is not a folder there: {seen.kind}"
         raise InputError(message, hint="write the path of a folder, not of a link to one")
     if int(seen.folder.mode, 8) & SETGID:
         message = f"{message} hands its group on to what is in it (its mode is {seen.folder.mode})"

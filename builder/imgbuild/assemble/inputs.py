@@ -176,7 +176,7 @@ class Inputs:
 
 
 def batches(items: Iterable[T], size: Callable[[T], int], *, bounded: bool) -> Iterator[list[T]]:
-    """Items in runs of at most BATCH_BYTES (a single larger one stands alone), or all in one."""
+    """Items in batches of at most BATCH_BYTES (a larger one alone), or all in one batch."""
     batch: list[T] = []
     total = 0
     for item in items:

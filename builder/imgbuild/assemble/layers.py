@@ -90,7 +90,7 @@ def input_hashes(recipe: Recipe) -> tuple[Sha256, ...]:
 
 
 def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> MadeLayer:
-    """Make one layer in this process; `advance` is told of bytes read."""
+    """Make one layer in this process; `advance` gets the count of bytes read."""
     recipe = job.layer.recipe
     if isinstance(recipe, RegistryRecipe):
         layer = recipe.layer
@@ -110,7 +110,7 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> M
         ):
             message = (
                 f"layer {job.layer.name}: {record.digest} was made,"
-                f" {job.record.digest} stands in images/layers.json"
+                f" {job.record.digest} is in images/layers.json"
             )
             hint = (
                 "an input or imgbuild changed the bytes; a changed layer needs a new format number"

@@ -49,7 +49,7 @@ def build(
 ) -> BuiltImage:
     """Leave the image of `lock` on `arches` in the OCI layout `output`, digest as sealed.
 
-    With `only_base` the image has the base's layers alone; its digest is told, not sealed.
+    With `only_base` the image has the base's layers alone; its digest is not one of digests.json.
     """
     plans = {arch: plan(lock, arch) for arch in arches}
     if only_base:
@@ -122,7 +122,7 @@ def _images(documents: dict[Arch, ImageDocuments], store: Store) -> dict[Arch, l
 
 
 def made(store: Store, digest: Digest) -> Path:
-    """The blob of a layer that was just made; IntegrityError if somebody took it away."""
+    """The blob of a layer that was just made; IntegrityError if it was removed."""
     path = store.blob(digest)
     if path is None:
         message = f"layer {digest} left the cache {store.root} while it was in use"

@@ -43,7 +43,7 @@ OFF = "off"
 class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What `imgbuild registry mirror use` writes. With `only`, no index is asked for missing files.
 
-    `plain_http` lets a registry on another machine be spoken to without TLS.
+    `plain_http` allows a registry on another machine without TLS.
     """
 
     mirror: str
@@ -61,7 +61,7 @@ class MirrorOrigin(enum.StrEnum):
 
 
 class NamedMirror(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting and who made it; `place` is the file where it stands, if it is one's."""
+    """A setting and its origin; `place` is its file, if it is from one."""
 
     setting: MirrorSetting
     origin: MirrorOrigin
@@ -69,7 +69,7 @@ class NamedMirror(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def user_file() -> Path:
-    """Where a user's setting stands: $XDG_CONFIG_HOME/imgbuild, else ~/.config/imgbuild."""
+    """The file of a user's setting: $XDG_CONFIG_HOME/imgbuild, else ~/.config/imgbuild."""
     xdg = os.environ.get("XDG_CONFIG_HOME", "")
     # The XDG specification: a relative path there is to be ignored.
     folder = Path(xdg) if xdg.startswith("/") else Path.home() / ".config"
@@ -98,7 +98,7 @@ def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMir
 
 
 def repository(text: str, place: str) -> Repository:
-    """The mirror that `text` names; InputError, with the `place` where it stands, if it does not.
+    """The mirror that `text` names; InputError, with the `place` of the text, if it does not.
 
     It is HOST/REPOSITORY: a name without a host would be one of Docker's own registry.
     """
@@ -108,7 +108,7 @@ def repository(text: str, place: str) -> Repository:
         message = f"{place}: {error.message}"
         raise InputError(message, hint=error.hint) from error
     if text.partition("/")[0] != found.host:
-        message = f"{place}: {text!r} names no registry's host"
+        message = f"{place}: {text!r} has no registry host"
         raise InputError(message, hint="name it as HOST/REPOSITORY: registry.example/rl/inputs")
     return found
 
@@ -126,7 +126,7 @@ def _named(root: Path, text: str | None) -> NamedMirror | None:
                 path,
                 MirrorSetting,
                 what="setting of a mirror",
-                hint="write it anew: imgbuild registry mirror use",
+                hint="write it again: imgbuild registry mirror use",
             )
             return NamedMirror(setting=setting, origin=origin, place=path)
     return None
@@ -213,7 +213,7 @@ class Mirror:
         reporter.warn(f"the mirror {self.repository} is skipped: {error.message}")
 
     def _bring(self, item: Input, context: Context, bar: ProgressBar, stop: Stop) -> Digest | None:
-        """One file; None if the mirror has not got it."""
+        """One file; None if the mirror does not have it."""
 
         def _advance(amount: int) -> None:
             stop.check()

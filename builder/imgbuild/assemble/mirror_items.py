@@ -131,5 +131,5 @@ def tags(lock: Lock, arch: Arch, data: bytes) -> tuple[str, str]:
 
 
 def newest(target: str, arch: Arch) -> str:
-    """The tag of a target's newest inputs; TARGET-ARCH is an image's, which may lie beside them."""
+    """The tag of a target's newest inputs; TARGET-ARCH is the tag of an image."""
     return f"{target}-{arch}-inputs"

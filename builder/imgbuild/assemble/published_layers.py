@@ -32,10 +32,10 @@ def records(matrix: Matrix, name: str) -> dict[Digest, LayerRecord]:
 
     LockStale if the seal is not of the lock, or other layers would follow from it here.
     """
-    found = extend.below(matrix, name)
+    found = extend.extended_target(matrix, name)
     if found is None:
         return {}
-    hint = "copy both files anew, or use the imgbuild by which they were published"
+    hint = "copy both files again, or use the imgbuild that published them"
     return seals.sealed_records(seals.read_seal_at(found.folder / SEAL, found.lock, hint=hint))
 
 
@@ -47,7 +47,7 @@ def take(
     A mirror is asked first; if no other place may be asked, they are left to be made of their
     inputs. FetchFailed if that place does not have one, IntegrityError if it has something else.
     """
-    found = extend.below(inputs.matrix, name)
+    found = extend.extended_target(inputs.matrix, name)
     published = records(inputs.matrix, name)
     wanted = [known[layer.id] for layer in due if layer.id in published]
     if found is None or not found.image or not wanted:
@@ -92,6 +92,6 @@ def _copy(path: Path, digest: Digest, store: Store) -> None:
         found = digest_of_file(file)
     if found != digest:
         message = f"{path} has the digest {found}"
-        raise IntegrityError(message, hint="the layout is damaged: copy the image anew")
+        raise IntegrityError(message, hint="the layout is damaged: copy the image again")
     with store.scratch() as scratch:
         store.add_blob(Path(shutil.copyfile(path, scratch / "blob")), digest)

@@ -20,7 +20,7 @@ POLL_SECONDS = 0.1
 
 
 def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) -> list[MadeLayer]:
-    """Make every layer of `jobs`. What is finished stays in the store, come what may."""
+    """Make every layer of `jobs`. Finished layers stay in the store, also after an error."""
     total = sum(input_size(job.layer.recipe) for job in jobs)
     largest_first = sorted(jobs, key=lambda job: -input_size(job.layer.recipe))
     with context.reporter.progress(f"assembling {len(jobs)} layers", total) as bar:

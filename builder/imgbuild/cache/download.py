@@ -33,7 +33,7 @@ _PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new sta
 
 
 class Want(msgspec.Struct, frozen=True):
-    """A file to have, and where it may be. `urls` is asked only if the store has not got it."""
+    """A file to have, and where it may be. `urls` is called only if the store lacks it."""
 
     locked: LockedFile
     urls: Callable[[], Sequence[str]]
@@ -76,7 +76,7 @@ def _present(locked: LockedFile, context: Context) -> Path | None:
         message = (
             f"{locked.file}: the lock says {locked.size} bytes, the file has {path.stat().st_size}"
         )
-        raise IntegrityError(message, hint="the lock was edited by hand: make it anew")
+        raise IntegrityError(message, hint="the lock was edited by hand: make it again")
     context.reporter.warn(f"{path} is damaged; {locked.file} is downloaded again")
     context.store.drop_damaged(path)
     return None
@@ -184,7 +184,7 @@ class _Download:
             raise _Stopped
 
     def _read(self, file: IO[bytes]) -> None:
-        """Take up what an earlier run left; a file that is too long is none of ours."""
+        """Continue an earlier run's file; one that is too long is not a part of this file."""
         for chunk in iter(lambda: file.read(1 << 20), b""):
             self._count(chunk)
         if self._size > self._locked.size:
@@ -214,7 +214,7 @@ class _Download:
                 return
         if not failures:
             message = f"{self._locked.file}: no index has it any more"
-            raise FetchFailed(message, hint="make the lock anew, or name a mirror that keeps it")
+            raise FetchFailed(message, hint="make the lock again, or name a mirror that keeps it")
         worst = next((one for one in failures if isinstance(one, IntegrityError)), failures[0])
         if len(failures) == 1 or isinstance(worst, IntegrityError):
             raise worst
@@ -251,7 +251,7 @@ class _Download:
 
     def _append(self, url: str, file: IO[bytes]) -> int:
         """One request for what is missing; the byte from which on its answer was used."""
-        # The bytes as they lie on the server, whatever it says of their encoding: these are hashed.
+        # The bytes of the file on the server, without an encoding: these are hashed.
         headers = {"Accept-Encoding": "identity"}
         if self._size:
             headers["Range"] = f"bytes={self._size}-"

@@ -78,7 +78,7 @@ def _busy(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _claimed(path: Path) -> Iterator[bool]:
-    """Whether nobody else has the partial file at `path` locked; until the end, nobody will."""
+    """Whether no other process has the partial file at `path` locked; it stays so until the end."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -141,7 +141,7 @@ def trim(store: Store) -> Removal | None:
 def verify(store: Store, advance: Callable[[int], None]) -> list[CacheEntry]:
     """Hash every file and blob, and remove those that are not what their name says; these go out.
 
-    `advance` is told the bytes that were read.
+    `advance` gets the count of bytes read.
     """
     damaged = []
     for entry in entries(store):

@@ -39,18 +39,18 @@ _TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n"
     "# This file marks a cache that backups may leave out: https://bford.info/cachedir/\n"
 )
-LOCK_NAME = 80  # letters of a lock's name that its file tells; a hash has the rest
+LOCK_NAME = 80  # letters of a lock's name in its file name; a hash stands for the rest
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_size(text: str, place: str) -> int:
     """A size in bytes from "500M", "20G", "20GB" (powers of 1000) or "20Gi", "20GiB" (of 1024).
 
-    InputError if it is none of these; `place` is the option or variable where it stands.
+    InputError if it is none of these; `place` is the option or variable with the text.
     """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
     if found is None or (found[3] and not found[2]):
-        message = f"{place} {text!r} is no size"
+        message = f"{place}: invalid size {text!r}"
         raise InputError(message, hint="write bytes or a unit: 500M, 20G, 20GiB")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2]])
 
@@ -222,8 +222,8 @@ class Store:
     @contextlib.contextmanager
     def exclusive(self, name: str) -> Iterator[None]:
         """Hold the lock `name` among all processes and threads; waits. Do not nest it in itself."""
-        told = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:LOCK_NAME]  # for who looks into the folder
-        path = self._locks(f"user-{told}-{sha256(name.encode())[:16]}")
+        shown = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:LOCK_NAME]  # for readers of the folder
+        path = self._locks(f"user-{shown}-{sha256(name.encode())[:16]}")
         with files.plain_errors(self.root):
             descriptor = files.open_locked(path)
             if descriptor is None:

@@ -87,7 +87,7 @@ def control(path: Path) -> dict[str, str]:
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """Debian's copyright file of a package, or the name of the package whose file stands for it."""
+    """Debian's copyright file of a package, or the name of the package that has the file for it."""
 
     text: str = ""
     package: str = ""

@@ -33,7 +33,7 @@ Clause = tuple[DebRelation, ...]  # alternatives, in order of preference
 
 
 def paragraphs(text: str) -> Iterator[dict[str, str]]:
-    """Each paragraph of `text` as a mapping of its fields, in the order in which they stand."""
+    """Each paragraph of `text` as a mapping of its fields, in their order."""
     start = 0
     for match in GAP.finditer(text):  # one at a time: an index of Debian has 60,000
         block, start = text[start : match.start()], match.end()

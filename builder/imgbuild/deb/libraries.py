@@ -110,7 +110,7 @@ _order = functools.cmp_to_key(_compare_entries)
 
 
 def soname(data: bytes) -> str | None:
-    """The SONAME of the ELF file in `data`: "" if it has none, None if it is no shared object."""
+    """The SONAME of the ELF file in `data`: "" without one, None if it is not a shared object."""
     try:
         segments: Iterable[Any] = ELFFile(io.BytesIO(data)).iter_segments("PT_DYNAMIC")
         for segment in segments:

@@ -94,7 +94,7 @@ def _unpack(
                 f"{deb.file} holds {package.name} {package.control.get('Version')},"
                 f" but the lock says {deb.package} {deb.version}"
             )
-            raise IntegrityError(message, hint="make the lock anew")
+            raise IntegrityError(message, hint="make the lock again")
         return package
 
     spool.mkdir(parents=True, exist_ok=True)

@@ -135,7 +135,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     suite: str
     exclude: tuple[Exclude, ...]
     include: tuple[Exclude, ...]
-    triggers: dict[str, str]  # the triggers that packages may activate, and what stands for them
+    triggers: dict[
+        str, str
+    ]  # the triggers that packages may activate, and the effects in their place
     packages: dict[str, DebEntry]
 
 
@@ -168,7 +170,9 @@ def check_scripts(table: Table, packages: Iterable[DebContents]) -> None:
             if verb.startswith("activate") and trigger not in table.triggers:
                 unknown.append(f"{package.name}: activates the trigger {trigger}")
     if unknown:
-        message = "maintainer scripts that nobody has reviewed:\n  " + "\n  ".join(unknown)
+        message = "maintainer scripts that are not in the reviewed table:\n  " + "\n  ".join(
+            unknown
+        )
         hint = (
             "read each script (dpkg-deb --control PACKAGE.deb), then add its hash and its effects"
             f" to imgbuild/data/debian/{table.suite}.yaml; or leave the package out of the base"

@@ -19,7 +19,7 @@ LINKS = 16  # links followed before a path counts as a loop
 
 
 def merged(path: str) -> str:
-    """`path` as it lies under merged /usr: `bin/sh` is `usr/bin/sh`. Leading slashes go."""
+    """`path` under merged /usr: `bin/sh` is `usr/bin/sh`. Leading slashes are removed."""
     path = path.lstrip("/")
     return f"usr/{path}" if path.partition("/")[0] in ALIASES else path
 
@@ -51,7 +51,7 @@ class DebTree:
         self._owners.setdefault(path, owner)
 
     def put(self, member: Member) -> None:
-        """Add what an effect makes, or replace what stands at its path."""
+        """Add what an effect makes, or replace what is at its path."""
         path = merged(member.path)
         self._members[path] = msgspec.structs.replace(member, path=path)
         self._owners[path] = "an effect"
@@ -136,7 +136,7 @@ def _hard_links(members: Iterable[Member]) -> list[Member]:
     for target, links in groups.items():
         original = result.get(target)
         if original is None or original.kind is not Kind.FILE:
-            message = f"/{links[0]} is a hard link to /{target}, which is no file of the base"
+            message = f"/{links[0]} is a hard link to /{target}, which is not a file of the base"
             raise IntegrityError(message, hint="an exclude pattern took the file but not the link")
         first, *others = sorted([target, *links], key=str.encode)
         result[first] = msgspec.structs.replace(original, path=first)

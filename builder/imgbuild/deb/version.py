@@ -34,7 +34,7 @@ key = functools.cmp_to_key(compare)
 
 
 def satisfies(version: str, relation: str, bound: str) -> bool:
-    """Whether `version` stands in `relation` (`<<`, `<=`, `=`, `>=`, `>>`) to `bound`.
+    """Whether `version` has the `relation` (`<<`, `<=`, `=`, `>=`, `>>`) to `bound`.
 
     Raises ValueError for any other relation.
     """
@@ -46,7 +46,7 @@ def satisfies(version: str, relation: str, bound: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _parts(version: str) -> tuple[tuple[Piece, ...], ...]:
-    """Epoch, upstream version and revision; ValueError for an epoch that is no number."""
+    """Epoch, upstream version and revision; ValueError for an epoch that is not a number."""
     epoch, colon, rest = version.partition(":")
     if not colon:
         epoch, rest = "0", version

@@ -57,11 +57,11 @@ class Body(Protocol):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request. `body` is called anew for each time that it is sent.
+    """One request. `body` is called again each time that it is sent.
 
-    `shown` stands in messages instead of the address, whose path may be a secret too. For
+    `shown` replaces the address in messages: its path may be a secret too. For
     imgbuild.registry: `scopes` is what a registry is asked to allow, which other servers are never
-    told, `server` the endpoint whose certificates hold, wherever it redirects to, and `anonymous`
+    sent, `server` the endpoint whose certificates hold, wherever it redirects to, and `anonymous`
     that no login of the user's goes along, since a registry chose where to.
     """
 
@@ -144,7 +144,7 @@ class Http:
         return self._retrying(url, {"Accept": accept}, _read)
 
     def bytes(self, url: str) -> Octets:
-        """All bytes of the file at `url`, as they lie there."""
+        """All bytes of the file at `url`, without an encoding."""
         return self._retrying(url, _PLAIN, lambda response: b"".join(self.chunks(response)))
 
     def part(self, url: str, start: int, length: int) -> Octets:
@@ -346,7 +346,7 @@ class Http:
         found = self._login(following)
         place, shown = request.place, origin(target) if request.shown else redact(target)
         if urlsplit(target).scheme not in ("http", "https"):  # least of all a file of this machine
-            message = f"{place} redirects to {shown}, which is no web address"
+            message = f"{place} redirects to {shown}, which is not a web address"
             raise FetchFailed(message)
         if urlsplit(request.url).scheme == "https" and urlsplit(target).scheme != "https":
             message = f"{place} redirects to {shown}, which is not encrypted"
@@ -374,13 +374,13 @@ class Http:
         return Refused(message, status=status, hint=hint, total=content_range(response.headers)[1])
 
 
-# A body as it lies on the server: a compressed one would have other bytes and another length.
+# The body of the file on the server: a compressed one would have other bytes and another length.
 _PLAIN = {"Accept-Encoding": "identity"}
 
 
 def _length(response: Response) -> int:
     length = number(response.headers.get("Content-Length", ""))
     if length is None:
-        message = f"{redact(response.url)}: the server does not tell the size"
+        message = f"{redact(response.url)}: the server does not send the size"
         raise FetchFailed(message)
     return length

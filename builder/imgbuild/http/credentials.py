@@ -137,7 +137,7 @@ def _read_netrc() -> netrc.netrc | None:
 
 
 def _services(url: str) -> list[str]:
-    """The names under which people keep a login: the index's address (pip, uv), or its host."""
+    """The keyring services of a login: the index's address (as for pip and uv), or its host."""
     parts = urlsplit(bare(url))
     base = f"{parts.scheme}://{parts.netloc}"
     names = [parts.netloc, base, base + "/"]

@@ -129,7 +129,7 @@ class _Adapter(requests.adapters.HTTPAdapter):
 
 
 class _Session(requests.Session):
-    """One that leaves redirects to `Http`: requests would look into them even if told not to."""
+    """A session that leaves redirects to `Http`: requests would read them in any case."""
 
     def get_redirect_target(self, _: requests.Response) -> None:
         """None, ever."""

@@ -33,7 +33,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 def objection(file: IndexFile, package: str, rules: Rules, *, timed: bool) -> str | None:
     """Why `file` may not be used (a wheel only), or None. `timed`: the index gives upload times."""
     if not file.is_wheel:
-        return "is no wheel"
+        return "is not a wheel"
     if not rules.tags.fits(file.name):
         return f"is for {described(file.name)}"
     return late(file, rules, timed=timed) or unwanted(file, package, rules)
@@ -57,7 +57,7 @@ def unwanted(file: IndexFile, package: str, rules: Rules) -> str | None:
     except InvalidSpecifier:
         return None  # uv reads such old texts its own way
     if not wanted.contains(rules.tags.markers["python_full_version"], prereleases=True):
-        return f"wants Python {file.requires_python}"
+        return f"requires Python {file.requires_python}"
     return None
 
 
@@ -96,7 +96,7 @@ def described(name: str) -> str:
     try:
         tags = parse_wheel_filename(name)[3]
     except InvalidWheelFilename:
-        return "nothing that its name tells"
+        return "an unknown platform"
     pythons = sorted({tag.interpreter for tag in tags})
     return f"{system(name)}, Python {'/'.join(pythons)}"
 
@@ -106,7 +106,7 @@ def system(name: str) -> str:
     try:
         tags = parse_wheel_filename(name)[3]
     except InvalidWheelFilename:
-        return "nothing that its name tells"
+        return "an unknown platform"
     return "/".join(sorted({_system(tag.platform) for tag in tags}))
 
 

@@ -89,7 +89,7 @@ def agreeing(
     read: Callable[[Version], bytes],
     torch: Iterable[Requirement],
 ) -> tuple[CudaRelease | None, tuple[str, ...]]:
-    """The first release that torch's requirements allow, and why others were passed over.
+    """The first release that torch's requirements allow, and why others were skipped.
 
     Some torch (2.7.0) takes its components from several patches of one CUDA. Then it is the patch
     nearest to it, with torch's own version of each component that differs. None if there is none;

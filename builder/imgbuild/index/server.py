@@ -55,7 +55,7 @@ def nothing(package: str, version: Version) -> Sequence[str]:
 
 
 class OfferedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that the gateway offers: a wheel of an index, or one to be made from `sdist`."""
+    """A file that the local index offers: a wheel, or one to be made from `sdist`."""
 
     wheel: IndexFile
     sdist: IndexFile | None = None
@@ -195,7 +195,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 if data is not None:
                     more = self.amend(normalize(package), parse_wheel_filename(name)[1])
                     return 200, "application/octet-stream", amended(data, more)
-        return 404, "text/plain", b"the gateway has pages and metadata only"
+        return 404, "text/plain", b"only pages and metadata are served"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
         del format, args  # each request under -v would bury everything else

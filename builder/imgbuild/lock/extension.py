@@ -14,7 +14,7 @@ import msgspec
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import AddedFile, AddedInputs, Extends, Lock
-from imgbuild.lock.published import LOCK, VERSION_LABEL, Extended, PublishedTarget, below
+from imgbuild.lock.published import LOCK, VERSION_LABEL, Extended, PublishedTarget, extended_target
 from imgbuild.lock.resolution import BuiltWheel, Deb, RegistryLayer, Resolution, Wheel
 from imgbuild.matrix.extension import Extension
 from imgbuild.matrix.extension import FileToAdd as AddedRow
@@ -26,7 +26,7 @@ BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 def make_lock(matrix: Matrix, name: str, resolutions: Mapping[Arch, Resolution]) -> Lock:
     """The lock of target `name`, whatever it is; InputError if an added file cannot be read."""
-    found = below(matrix, name)
+    found = extended_target(matrix, name)
     if found is None or not isinstance(matrix, Extended):
         return locks.make_lock(matrix, name, dict(resolutions))
     row, target, own = matrix.rows[name], matrix.targets[name], found.lock
@@ -93,7 +93,7 @@ def _locked(matrix: Extended, file: AddedRow) -> AddedFile:
 
 
 def read_file(folder: Path, source: str) -> bytes:
-    """The bytes of a file of the user's repository; InputError if there is none."""
+    """The bytes of a file of the user's repository; InputError if it does not exist."""
     try:
         return (folder / source).read_bytes()
     except OSError as error:
@@ -120,7 +120,7 @@ def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
 
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     """Every way in which `lock` no longer follows from `matrix`, files and published locks."""
-    found = below(matrix, lock.target)
+    found = extended_target(matrix, lock.target)
     if found is None or not isinstance(matrix, Extended) or lock.extends is None:
         return locks.stale(lock, matrix)
     try:
@@ -159,7 +159,7 @@ def _other_published(locked: Extends, found: PublishedTarget) -> list[str]:
     if (locked.target, locked.lock, locked.digest) == (found.name, found.hash, found.digest):
         return []
     own, due = f"{locked.target} {locked.digest}", f"{found.name} {found.digest}"
-    return [f"it stands on {own}, the matrix says {due} ({found.folder / LOCK})"]
+    return [f"it extends {own}, the matrix says {due} ({found.folder / LOCK})"]
 
 
 def _other_files(locked: Extends, due: Extends | None) -> list[str]:

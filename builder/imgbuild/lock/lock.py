@@ -45,7 +45,7 @@ class Cutting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The base that the target stands on."""
+    """The base of the target."""
 
     name: str
     kind: Literal["debian", "registry"]
@@ -74,7 +74,7 @@ class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What of a resolution is added to the published image `manifest`: names of packages.
 
-    `folders` are those of the base, other than plain ones of root's, that added files lie in.
+    `folders` are those of the base, other than plain ones of root's, that added files are in.
     """
 
     manifest: Digest
@@ -84,7 +84,7 @@ class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Extends(msgspec.Struct, frozen=True, kw_only=True):
-    """The published target that a target stands on, and what is put on top.
+    """The published target that a target extends, and what is added.
 
     `lock` is the sha256 of its lock.json, `digest` its image; `packages` are Debian's.
     """
@@ -134,7 +134,7 @@ def published_part(lock: Lock, arch: Arch) -> Lock:
 
 
 def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) -> Lock:
-    """The lock of target `name`: what the matrix says of it and what was resolved."""
+    """The lock of target `name`, from the matrix and what was resolved."""
     target = matrix.targets[name]
     return Lock(
         format=LOCK_FORMAT,
@@ -180,7 +180,7 @@ def require_arch(lock: Lock, arch: Arch) -> Resolution:
 
 
 def lock_path(images: Path, target: str) -> Path:
-    """Where the lock of `target` stands in the folder `images`."""
+    """The path of the lock of `target` in the folder `images`."""
     return images / target / FILE
 
 
@@ -206,7 +206,7 @@ def read_lock(images: Path, target: str) -> Lock:
 
 
 def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
-    """The lock that stands in `data`; InputError, with `hint`, if it is none.
+    """The lock in `data`; InputError, with `hint`, if it is not one.
 
     LockStale, with `remedy`, if its format is another.
     """
@@ -219,7 +219,7 @@ def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
 
 def damaged(target: str) -> str:
     """What to do about a lock or seal of `target` that cannot be read."""
-    return f"restore it from git, or make it anew with: imgbuild lock --target {target}"
+    return f"restore it from git, or make it again with: imgbuild lock --target {target}"
 
 
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:

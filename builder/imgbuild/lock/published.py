@@ -66,7 +66,7 @@ class Extended(Matrix, frozen=True, kw_only=True):
 
     folder: Path
     rows: dict[str, Extension]
-    below: dict[str, PublishedTarget]
+    published: dict[str, PublishedTarget]
 
 
 class _Manifest(msgspec.Struct, frozen=True):
@@ -98,16 +98,16 @@ def published(path: Path) -> Mapping[str, PublishedSource]:
     return _read(document, str(path))[0].published
 
 
-def below(matrix: Matrix, name: str) -> PublishedTarget | None:
+def extended_target(matrix: Matrix, name: str) -> PublishedTarget | None:
     """The published target that target `name` extends; None if it extends none."""
     if not isinstance(matrix, Extended) or name not in matrix.rows:
         return None
-    return matrix.below[matrix.rows[name].extends]
+    return matrix.published[matrix.rows[name].extends]
 
 
 def kept(matrix: Matrix, name: str, arch: Arch) -> Resolution | None:
     """The published resolution that target `name` on `arch` extends; None if it extends none."""
-    found = below(matrix, name)
+    found = extended_target(matrix, name)
     return found.lock.arch[arch] if found is not None else None
 
 
@@ -125,7 +125,7 @@ def shown(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
 
 
 def _named(matrix: Matrix, name: str, target: Target) -> Target:
-    found = below(matrix, name)
+    found = extended_target(matrix, name)
     if found is None or not isinstance(matrix, Extended):
         return target
     labels = found.lock.settings.labels
@@ -317,7 +317,7 @@ def _matrix(value: Extensions, found: Mapping[str, PublishedTarget], folder: Pat
         registry=value.registry,
         folder=folder,
         rows=value.targets,
-        below=dict(found),
+        published=dict(found),
     )
 
 

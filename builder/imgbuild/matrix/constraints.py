@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 HEAD = """\
 # What the audit learned: `package` in `versions` works only with what it `needs`. Written by
 # `imgbuild lock`, used by all targets; one entry a line, sorted. `file`, `line` and `name` are the
-# evidence, as they stand in version `read_in` of the package, tried against `against`. `came` and
+# evidence, as in version `read_in` of the package, tried against `against`. `came` and
 # `went` are the versions of the other package where the name appeared and where it was gone.
 # `missing: true`: needed though undeclared, so always added. Otherwise an entry only narrows:
-# it brings no package into a world. An entry may be removed; it is learned again if it is true.
+# it adds no package to a package set. An entry may be removed; it is learned again if it is true.
 """
 _BARE = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 _WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
@@ -64,11 +64,11 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return Requirement(self.needs).specifier
 
     def covers(self, version: str) -> bool:
-        """Whether the entry speaks of this version of `package`."""
+        """Whether the entry applies to this version of `package`."""
         return SpecifierSet(self.versions).contains(version, prereleases=True)
 
     def concerns(self, versions: Mapping[str, str]) -> bool:
-        """Whether the entry speaks of a set of packages (normalized name → version)."""
+        """Whether the entry applies to a set of packages (normalized name → version)."""
         own = versions.get(self.package)
         there = self.missing or self.other in versions
         return own is not None and there and self.covers(own)
@@ -101,7 +101,7 @@ def required(
 ) -> tuple[str, ...]:
     """The requirements to add to `package` at `version`, where `present` packages are narrowed.
 
-    What is merely optional is not: a constraint must bring no package into a world.
+    What is merely optional is not: a constraint must not add a package.
     """
     return tuple(
         dict.fromkeys(
@@ -144,7 +144,7 @@ def _add(entries: list[Constraint], new: Constraint) -> None:
 
 
 def _says(one: Constraint, other: Constraint) -> bool:
-    """Whether `one` holds for all versions that `other` speaks of, and asks no less of them."""
+    """Whether `one` holds for all versions of `other`, and requires at least as much."""
     return within(other.versions, one.versions) and within(str(one.spec), str(other.spec))
 
 
@@ -172,7 +172,7 @@ def _span(text: str) -> _Span | None:
 
 
 def within(inner: str, outer: str) -> bool:
-    """Whether all that `inner` allows is allowed by `outer`, as far as it can be told."""
+    """Whether all that `inner` allows is allowed by `outer`, as far as it can be determined."""
     if SpecifierSet(inner) == SpecifierSet(outer):
         return True
     excluded = [part for part in SpecifierSet(outer) if part.operator == "!="]
@@ -236,7 +236,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def constraints_path(images: Path) -> Path:
-    """Where the entries stand in the folder `images`."""
+    """The file of the entries in the folder `images`."""
     return images / "constraints.yaml"
 
 
@@ -303,7 +303,7 @@ def _faults(entry: Constraint) -> list[tuple[str, str]]:
         if not SpecifierSet(entry.versions):
             faults.append(("versions", "says no version"))
     except InvalidSpecifier:
-        faults.append(("versions", "is no version specifier"))
+        faults.append(("versions", "not a version specifier"))
     try:
         needed = Requirement(entry.needs)
         if needed.extras or needed.marker or needed.url:
@@ -311,7 +311,7 @@ def _faults(entry: Constraint) -> list[tuple[str, str]]:
         elif not needed.specifier and not entry.missing:
             faults.append(("needs", "asks nothing of a package that is not missing"))
     except InvalidRequirement:
-        faults.append(("needs", "is no requirement"))
+        faults.append(("needs", "not a requirement"))
     return faults
 
 

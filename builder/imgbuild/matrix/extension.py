@@ -61,7 +61,7 @@ class PublishedSource(_Strict, frozen=True, rename={"origin": "from"}):
         str,
         msgspec.Meta(
             description="where that folder was copied from: an address or a path;"
-            " `imgbuild init --refresh` copies it anew"
+            " `imgbuild init --refresh` copies it again"
         ),
     ] = ""
     image: Annotated[
@@ -157,10 +157,10 @@ class Extensions(_Strict, frozen=True):
 
 
 def check_extensions(notes: Notes) -> None:
-    """Check what can be told without the published targets' locks."""
+    """Check what needs no lock of a published target."""
     matrix = table(notes.walked.value)
     if "published" in matrix and matrix["published"] == {}:
-        message = "there is no published target"
+        message = "no published target is named"
         notes.note(("published",), message, expected="at least one published target")
     for name, published in table(matrix.get("published")).items():
         _image(notes, ("published", name, "image"), table(published).get("image"))
@@ -206,15 +206,15 @@ def _places(notes: Notes, path: Path, files: Mapping[str, Any], links: Mapping[s
         for other in (*files, *links):
             if place.startswith(f"{other}/"):
                 what = "link" if other in links else "file"
-                message = f"{other} is an added {what}, and nothing can lie below it"
+                message = f"{other} is an added {what}, which cannot have files below it"
                 notes.note(here, message, key=True, value=place, expected="another path")
     for place, file in files.items():
         if place in links:
-            message = "a link stands at this path too"
+            message = "a link has the same path"
             notes.note((*path, "files", place), message, key=True, expected="one of the two")
         source = table(file).get("from")
         if isinstance(source, str) and leads_out(source):
-            message = "the file lies outside the repository, where nobody reviews it"
+            message = "the file is outside the repository"
             if source.startswith("/"):
                 message = "the path is absolute, and on another machine it leads elsewhere"
             expected = "a path below the folder of this file: copy the file there"
@@ -233,7 +233,7 @@ def _place(notes: Notes, path: Path, place: str) -> None:
     for taken in TAKEN:
         if place == taken or place.startswith(f"{taken}/"):
             near = f"/usr{place}" if taken.startswith(("/bin", "/sbin", "/lib")) else None
-            message = f"{taken} is no plain folder of the image"
+            message = f"{taken} is not a plain folder of the image"
             expected = "a path such as /opt/team/train.sh"
             notes.note(path, message, key=True, value=place, expected=expected, near=near)
 

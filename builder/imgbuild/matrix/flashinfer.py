@@ -49,7 +49,7 @@ def requires(target: Target) -> dict[str, Wanted]:
 
 
 def contradicted(mode: str, packages: Collection[str]) -> bool:
-    """Whether `mode` speaks of kernels, and a world of `packages` has nobody who would run them."""
+    """Whether `mode` implies kernels but none of `packages` would use them."""
     return mode != "off" and PACKAGE not in packages
 
 

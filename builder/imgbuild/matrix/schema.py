@@ -51,7 +51,7 @@ def _bytes(found: dict[str, Any]) -> bytes:
 def _of(kind: type[msgspec.Struct], name: str, title: str) -> dict[str, Any]:
     (root,), definitions = msgspec.json.schema_components((kind,), ref_template="#/$defs/{name}")
     named = {key: _tidy(definitions[key]) for key in sorted(definitions)}
-    # The root is a definition like any other; editors show best what stands at the top.
+    # The root is a definition like any other; editors show the top level best.
     top = named.pop(root["$ref"].rsplit("/", 1)[1])
     return {"$schema": DIALECT, "$id": name, **top, "title": title, "$defs": named}
 

@@ -115,7 +115,7 @@ class _Loader(yaml.SafeLoader):
         self._depth += 1
         node = super().compose_node(parent, index)
         if node is None:
-            message = "a value is due here"
+            message = "the value is missing"
             raise yaml.composer.ComposerError(None, None, message, event.start_mark)
         self._depth -= 1
         tag = getattr(event, "tag", None)
@@ -142,7 +142,7 @@ class _Loader(yaml.SafeLoader):
                 message = f"a key must be text, and YAML takes this for {KINDS[kind(key)]}"
                 self._note(key.start_mark, message, shown(key), f'text, in quotes: "{key.value}"')
             elif key.value in seen:
-                message = f"key {key.value} stands here twice: first in line {seen[key.value]}"
+                message = f"key {key.value} is given twice: first in line {seen[key.value]}"
                 self._note(key.start_mark, message, None, "each key once")
             else:
                 seen[key.value] = key.start_mark.line + 1

@@ -76,7 +76,7 @@ def audit_lock(
     checks: Sequence[str] = CHECKS,
     drop: bool = False,
 ) -> Report:
-    """The audit of what `lock` holds for `arch`; FetchFailed if something of it cannot be had.
+    """The audit of what `lock` holds for `arch`; FetchFailed if a file of it is not available.
 
     LockStale if it holds nothing for `arch`.
     """
@@ -157,25 +157,25 @@ class _Audit:
     def _past(
         self, world: World, elsewhere: LockedRanges, library: Library
     ) -> Callable[[MainPath], list[Finding]]:
-        """As `past_of`; what cannot be had is said to be of this target."""
+        """As `past_of`; an error of fetching names this target."""
         http, pins = self._inputs.context.http, self._resolution.versions
-        told = past_of(world, elsewhere.indexes, library, http, pins)
+        check = past_of(world, elsewhere.indexes, library, http, pins)
 
-        def _told(path: MainPath) -> list[Finding]:
+        def _past(path: MainPath) -> list[Finding]:
             try:
-                return told(path)
+                return check(path)
             except FetchFailed as error:
                 message = f"older releases of packages of {self._lock.target}: {error.message}"
                 raise FetchFailed(message, hint=error.hint) from error
 
-        return _told
+        return _past
 
     def _place(self, wheel: Wheel) -> Path | str:
-        """Where a wheel lies: in the cache, else on a server, where Python code is read."""
+        """Where a wheel is: in the cache, else on a server, where Python code is read by ranges."""
         return self._store.file(wheel.sha256) or f"{PREFIX}{wheel.sha256}"
 
     def _read_elves(self, library: Library) -> None:
-        """Read the shared objects of wheels that nobody has read; they must be here for that."""
+        """Read the shared objects of wheels that were never read; these must be downloaded."""
         unread = [
             wheel
             for wheel in self._wheels.values()
@@ -203,7 +203,7 @@ class _Audit:
 class LockFiles:
     """The files of a lock, brought into the store as an audit asks for them.
 
-    `used_up` are files that were brought for builds of sdists: nobody needs them after these.
+    `used_up` are files that were brought for builds of sdists: they are not needed after these.
     """
 
     def __init__(self, lock: Lock, inputs: Inputs) -> None:
@@ -296,7 +296,7 @@ class LockedRanges:
         found = self._sources.addresses(wheel.package, wheel)
         if not found:
             message = f"{wheel.file} is no longer on the index {wheel.index}"
-            raise FetchFailed(message, hint=f"lock {self._lock.target} anew")
+            raise FetchFailed(message, hint=f"lock {self._lock.target} again")
         return found[0]
 
 
@@ -342,8 +342,8 @@ def audit_with_past(
 ) -> Report:
     """The audit of a set of pins whose packages' other releases may be looked into."""
     http = library.http
-    told = past_of(world, lambda: indexes, library, http, pins) if http is not None else None
-    return judge.audit(world, terms, checks=checks, path=path, past=told)
+    past = past_of(world, lambda: indexes, library, http, pins) if http is not None else None
+    return judge.audit(world, terms, checks=checks, path=path, past=past)
 
 
 def past_of(
@@ -353,7 +353,7 @@ def past_of(
     http: Ranges,
     pins: Mapping[str, str],
 ) -> Callable[[MainPath], list[Finding]]:
-    """What other releases of the world's packages tell: attributes that a class has no longer.
+    """Attributes that a class has no longer, from other releases of the packages.
 
     The indexes are opened, and `http` is asked, only if something is read that may be gone.
     """

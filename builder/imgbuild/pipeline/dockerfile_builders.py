@@ -63,8 +63,7 @@ class BuilderChoice(msgspec.Struct, frozen=True, kw_only=True):
 class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a Dockerfile is built from beside base and wheels: `files` by their path, itself too.
 
-    `committed` is the folder where they lie; None if what lies there does not follow from the lock,
-    for which there are `reasons`.
+    `committed` is their folder; None, with `reasons`, if its files do not follow from the lock.
     """
 
     files: Mapping[str, bytes]
@@ -134,7 +133,7 @@ def build(
         if choice.name == "docker":
             buildkit.build(order, scratch / "layout")
         else:
-            # Its base has one name in the storage of this user, whoever builds on it.
+            # The base has one name in this user's storage, for all targets built on it.
             with inputs.store.exclusive(podman.base_name(order)):
                 podman.build(order, scratch / "layout", choice.name, reporter=console)
         found = layout.read(scratch / "layout")
@@ -203,7 +202,7 @@ def _version(name: Name, builder: str | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _scratch(place: Path) -> Iterator[Path]:
-    """A folder on the disk of `place`, which is gone at the end, come what may."""
+    """A folder on the disk of `place`, removed at the end, also after an error."""
     above = place.parent.absolute()  # builders are started elsewhere too
     above.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=above) as name:

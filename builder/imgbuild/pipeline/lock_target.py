@@ -2,8 +2,9 @@
 
 settle → lock → plan → fetch → assemble (digests only) → conflicts → audit → seal
 
-What only whole files tell (shared objects, GPU code) is audited once these are here. What that
-teaches sends the target back to the start; what teaches nothing fails it, and nothing is written.
+Shared objects and GPU code need whole files: they are audited after the download. If a constraint
+is learned from that, the target starts again; an error that teaches nothing fails it, and nothing
+is written.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def lock_target(
             break
     floors = {Arch(report.arch): report.floors for report in reports}
     sealed = seals.seal(lock, layers, floors)
-    with console.step(f"reading what the packages of {name} say of themselves"):
+    with console.step(f"reading the metadata of the packages of {name}"):
         packages.keep(project.images, lock, inputs.store)
     current.write_locked(project, lock, sealed)
     return lock, sealed
@@ -172,7 +173,7 @@ def _seal_layers(
 
 
 def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
-    """Read what only whole files tell, while they are here: for the audit, and who made them."""
+    """Read what needs whole files, while they are here: for the audit, and for the SBOM."""
     read_elves(layers, inputs)
     files: list[Wheel | Deb] = []
     for layer in layers:

@@ -30,7 +30,7 @@ from imgbuild.values import Arch, Digest
 
 
 class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be built again: a carried lock, on which architectures, and where it was found.
+    """What to build again: an attached lock, the architectures, and where it was found.
 
     `folder` is where folders of wheels are looked for that the lock names as indexes.
     """
@@ -44,7 +44,7 @@ class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
 def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) -> RebuildOrigin:
     """The lock in the folder `text`, else the one attached to the image of that reference.
 
-    NothingSelected if there is none, IntegrityError if the one that is there is another image's.
+    NothingSelected if there is none, IntegrityError if it is another image's.
     """
     folder = Path(text)
     if folder.is_dir():
@@ -96,7 +96,7 @@ def build(
     if form != "oci":
         archive.write(folder, place, form, name, reporter=console)
         built = msgspec.structs.replace(built, output=place)
-    targets.tell(built)
+    targets.report_built(built)
     prune.trim(inputs.store)
     return built
 
@@ -133,7 +133,7 @@ def _arches(own: Carried, digest: Digest, place: str) -> tuple[Arch, ...]:
     message = (
         f"{place} is the lock of {own.sealed.digest}, not of {digest}, which it is attached to"
     )
-    raise IntegrityError(message, hint="somebody attached another image's lock: do not trust it")
+    raise IntegrityError(message, hint="another image's lock was attached: do not trust it")
 
 
 def _inputs(origin: RebuildOrigin, options: Options) -> Inputs:

@@ -44,7 +44,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How to work: processes, whether the network may be asked, whether to check it all again.
 
     `mirror` names one for this run, `mirror_only` asks no other server; both are else as set.
-    `plain_http` are registries that are spoken to without TLS.
+    `plain_http` are registries without TLS.
     """
 
     jobs: int = 1
@@ -93,7 +93,7 @@ def open_session(matrix: Path | None, options: Options) -> Session:
 
 
 class LockResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What locking several targets came to: the seals, and the error of each that failed."""
+    """The result of locking several targets: digests, and the error of each that failed."""
 
     sealed: tuple[Seal, ...]
     failed: dict[str, ImgbuildError]
@@ -123,7 +123,7 @@ def lock_all(
             console.error(f"{item.name}: {error.message}", hint=error.hint)
             failed[item.name] = error
         else:
-            console.info(f"{item.name}: sealed ({number} of {len(selected)})")
+            console.info(f"{item.name}: locked ({number} of {len(selected)})")
     write.keep_new(session.project, session.matrix, [one.target for one in sealed])
     prune.trim(inputs.store)
     return LockResult(sealed=tuple(sealed), failed=failed)
@@ -136,12 +136,12 @@ def _lock(session: Session, name: str, inputs: Inputs, *, drop: bool) -> Seal:
             session.project, session.matrix, name, inputs, processes=jobs, drop=drop
         )[1]
     except NoSolution as error:
-        with console.step(f"looking for the cause, and for worlds near {name}"):
+        with console.step(f"looking for the cause, and for suggestions near {name}"):
             raise _explained(error, session, name, inputs) from error
 
 
 def _explained(error: NoSolution, session: Session, name: str, inputs: Inputs) -> NoSolution:
-    """`error` as a short chain with the nearest worlds, where one is found; else itself."""
+    """`error` as a short conflict with suggestions, if there is one; else itself."""
     from imgbuild.resolve import explain
 
     known = constraints.read(session.project.images)
@@ -214,7 +214,7 @@ def build_all(
         if form != "oci":
             archive.write(folder, place, form, item.name, reporter=console)
             built = msgspec.structs.replace(built, output=place)
-        tell(built)
+        report_built(built)
         made.append(built)
     prune.trim(inputs.store)
     return made
@@ -244,7 +244,7 @@ def placed(own: Path, name: str, output: Path | None, *, several: bool, form: st
     return output / f"{name}{suffix}" if several else output
 
 
-def tell(built: BuiltImage) -> None:
-    """Say to people what a build came to."""
+def report_built(built: BuiltImage) -> None:
+    """Report the result of a build."""
     work = "nothing to do" if built.unchanged else f"{built.made} layers assembled"
     console.info(f"{built.target}: {built.size / 1e9:.2f} GB in {built.output}, {work}")

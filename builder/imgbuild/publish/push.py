@@ -184,7 +184,7 @@ def survey(work: Work, plan: PushPlan, sent: Collection[Digest] = ()) -> tuple[R
 def _candidates(work: Work, plan: PushPlan, blob: Blob) -> list[Repository]:
     """Repositories of the same registry where a blob may lie, those named first."""
     found = list(work.mounts)
-    below = published.below(work.inputs.matrix, plan.target)
+    below = published.extended_target(work.inputs.matrix, plan.target)
     if below is not None and below.image and not below.image.startswith(published_layers.LAYOUT):
         found.append(parse(below.image).repository)
     if blob.layer is not None and isinstance(blob.layer.recipe, RegistryRecipe):

@@ -96,7 +96,7 @@ def answer(
     while True:
         known = memory.known
         each = found_on(ask, matrix, memory, context)
-        # What one architecture taught holds for the others, which were resolved before it.
+        # What was learned on one architecture holds for those that were resolved before it.
         if memory.known == known or not any(
             constraints.violations(memory.known, found.versions) for found in each.found.values()
         ):

@@ -26,7 +26,7 @@ from imgbuild.solve import torch as torches
 from imgbuild.solve.torch import READERS, TORCH, TorchBuild
 from imgbuild.values import normalize
 
-STEPS = 6  # of a chain that people read
+STEPS = 6  # of an explanation
 COMPILED_FOR = re.compile(r"cu(?P<cuda>[0-9]{2,3})torch(?P<torch>[0-9]+\.[0-9]+)")
 
 
@@ -288,7 +288,7 @@ class _Search:
         steps[demand.words] = None
 
     def _last(self, package: str, core: Sequence[Demand]) -> list[str]:
-        """The closing words: what there is of `package` in place of what is demanded."""
+        """The last reasons: which versions of `package` exist instead of the demanded ones."""
         catalogue = self.facts.catalogue
         spec = ",".join(demand.spec for demand in core if demand.spec)
         pin = _exact(spec)

@@ -25,7 +25,7 @@ class Gaps:
     """Finds versions before a gap: over a year in which no release had a file for the machine.
 
     tensordict has wheels for Linux aarch64 from 0.8.0 on; 0.1.2 of two years before fits any
-    machine, and a resolver that may take nothing in between walks back to it in silence.
+    machine, and a resolver that may take nothing in between goes back to it without an error.
     """
 
     def __init__(self, indexes: Indexes, tags: Tags, built: Collection[str]) -> None:

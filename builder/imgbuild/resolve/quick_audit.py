@@ -31,9 +31,9 @@ OF_CALLS: Final = (Relation.KEYWORD, Relation.ARGUMENT, Relation.REGISTERED)
 
 
 class QuickAudit(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen: constraints that errors teach, and windows that packages only warn of.
+    """The result: constraints from errors, and version windows that packages only warn about.
 
-    `clashes`: there are errors, whether they teach anything or not. `read` are the packages whose
+    `clashes`: there are errors, with or without a constraint. `read` are the packages whose
     code was held against each other's.
     """
 

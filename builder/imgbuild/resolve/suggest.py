@@ -126,7 +126,7 @@ class Suggestions:
     def _get_along(self, requests: Sequence[Demand]) -> frozenset[str] | None:
         """The packages whose code was read; None if it is against what `requests` pin.
 
-        What it teaches is heeded, and these requests are tried no more, whether it teaches or not.
+        Constraints that it gives are applied, and these requests are not tried again.
         """
         look = self.check(conflict.pins_of(requests))
         if not look.clashes:
@@ -255,7 +255,7 @@ def targets(
     *,
     apart_from: str = "",
 ) -> tuple[str, ...]:
-    """The target of the matrix on `arch` that has most of what is wished for, in words."""
+    """The target of the matrix on `arch` that has most of what is requested, in words."""
     specs = {requested.package: requested.spec for requested in requests}
     found = near.ranked(matrix, specs, cuda, arch, apart_from=apart_from)
     return tuple(near.words(matrix, name, arch) for name in found[:1])

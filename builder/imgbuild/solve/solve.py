@@ -352,7 +352,7 @@ def _ask(
 
 
 def _learned(text: str, known: Sequence[Constraint]) -> tuple[str, ...]:
-    """The entries of which uv's explanation speaks: it takes them for what METADATA says."""
+    """The entries that uv's explanation mentions, as if METADATA had them."""
     spoken = re.sub(r"[-_.]+", "-", text.lower())
     found = [
         entry

@@ -129,8 +129,8 @@ def test_where_all_folders_are_plain_the_layer_is_as_it_was(world: World) -> Non
 
 @pytest.mark.parametrize(
     ("place", "told"),
-    [("/var/run/team/x", "/var/run is no folder there: symlink"),
-     ("/etc/passwd/x", "/etc/passwd is no folder there: file"),
+    [("/var/run/team/x", "/var/run is not a folder there: symlink"),
+     ("/etc/passwd/x", "/etc/passwd is not a folder there: file"),
      ("/var/local/team/x", "/var/local hands its group on to what is in it (its mode is 2775)"),
      ("/srv", "/srv is a folder there"),
      ("/etc/ssl/private", "/etc/ssl/private is a folder there"),

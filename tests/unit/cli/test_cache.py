@@ -102,7 +102,7 @@ def test_prune_to_the_cap_of_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("root")
 def test_a_size_that_is_none() -> None:
-    with pytest.raises(InputError, match="--max-size 'big' is no size"):
+    with pytest.raises(InputError, match="--max-size: invalid size 'big'"):
         said("prune", "--max-size", "big")
 
 

@@ -266,7 +266,7 @@ def test_outside_a_project(
         (["run", "cu1*", "true"], "several targets match"),
         (["run", TARGET, "true"], f"{TARGET} is not built"),
         (["run", TARGET, "--layout", "elsewhere"], "elsewhere"),
-        (["cache", "prune", "--max-size", "big"], "--max-size 'big' is no size"),
+        (["cache", "prune", "--max-size", "big"], "--max-size: invalid size 'big'"),
         (["cache", "nope"], "'nope'"),
         (["lock", TARGET, "--check", "--again"], "--again is given beside --check"),
         (["audit", TARGET, "--python", "3.11"], "--python 3.11: a locked target has its own"),

@@ -83,5 +83,5 @@ def test_a_server_cannot_name_a_file_of_this_machine(folder: Path) -> None:
 
 def test_a_server_cannot_redirect_to_a_file_of_this_machine(folder: Path) -> None:
     site = Site(redirects={"/away": (folder / NAME).as_uri()})
-    with serve(site), pytest.raises(FetchFailed, match="which is no web address"):
+    with serve(site), pytest.raises(FetchFailed, match="which is not a web address"):
         Http(attempts=1).bytes(site.url("away"))

@@ -64,7 +64,7 @@ def test_what_is_added_stands_at_the_end_of_the_lock(path: Path) -> None:
     folder = path.parent / "published/small"
     due = GOLDEN.replace("LOCK", sha256((folder / published.LOCK).read_bytes()))
     due = due.replace("SCRIPT", sha256(extended.SCRIPT))
-    due = due.replace("DIGEST", extended.read(path).below["small"].digest)
+    due = due.replace("DIGEST", extended.read(path).published["small"].digest)
     found = json.loads(text)
     assert list(found)[-1] == "extends"
     assert found["extends"] == json.loads(due)
@@ -85,7 +85,7 @@ def test_settings_are_the_published_ones_changed_by_the_row(path: Path) -> None:
         "dev.imgbuild.target": "ours",
         "dev.imgbuild.version.wandb": "0.20.1",
         "org.example.team": "rl",
-        "org.opencontainers.image.base.digest": extended.read(path).below["small"].digest,
+        "org.opencontainers.image.base.digest": extended.read(path).published["small"].digest,
         "org.opencontainers.image.title": "ours",
     }
     assert lock.requirements == {**old.requirements, "einops": ">=0.8", "wandb": "==0.20.1"}
@@ -196,7 +196,7 @@ def test_another_published_target_is_told(path: Path) -> None:
     lock = made(path)
     extended.publish(path.parent / "published/small", extended.published(samples.wheel("new")))
     (told,) = extension.stale(lock, extended.read(path))
-    assert told.startswith("it stands on small sha256:")
+    assert told.startswith("it extends small sha256:")
     assert str(path.parent / "published/small/lock.json") in told
 
 

@@ -62,7 +62,7 @@ def test_an_ordinary_matrix_is_read_as_ever(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text(RIGHT, encoding="utf-8")
     found = published.load(tmp_path / "matrix.yaml")
     assert found == load(tmp_path / "matrix.yaml")
-    assert published.below(found, "cu124-vllm") is None
+    assert published.extended_target(found, "cu124-vllm") is None
     assert published.kept(found, "cu124-vllm", Arch.X86_64) is None
     assert published.added_packages(found, "cu124-vllm") == ()
     with pytest.raises(InputError, match="extends no published target"):
@@ -89,13 +89,13 @@ PROBLEMS = {
         "/opt/team/train.sh: {",
         "§/bin/train: {",
         "files./bin/train",
-        "/bin is no plain folder",
+        "/bin is not a plain folder",
     ),
     "a temporary folder": (
         "/opt/team/start: {",
         "§/tmp/start: {",
         "links./tmp/start",
-        "/tmp is no plain folder",
+        "/tmp is not a plain folder",
     ),
     "a path of packages": (
         "/opt/team/train.sh: {",
@@ -125,25 +125,25 @@ PROBLEMS = {
         "/opt/team/start: {to",
         "§/opt/team/train.sh: {to",
         "files./opt/team/train.sh",
-        "a link stands at this path too",
+        "a link has the same path",
     ),
     "a file used as a folder": (
         "/opt/team/start: {",
         "§/opt/team/train.sh/start: {",
         "links./opt/team/train.sh/start",
-        "/opt/team/train.sh is an added file, and nothing can lie below it",
+        "/opt/team/train.sh is an added file, which cannot have files below it",
     ),
     "a link used as a folder": (
         "/opt/team/train.sh: {",
         "§/opt/team/start/train.sh: {",
         "files./opt/team/start/train.sh",
-        "/opt/team/start is an added link, and nothing can lie below it",
+        "/opt/team/start is an added link, which cannot have files below it",
     ),
     "a file of another folder": (
         "from: train.sh",
         "from: §a/../../train.sh",
         "files./opt/team/train.sh.from",
-        "the file lies outside the repository",
+        "the file is outside the repository",
     ),
     "a file of this machine": (
         "from: train.sh",
@@ -153,7 +153,7 @@ PROBLEMS = {
     ),
     "no permissions": ('"0755"', "§rwxr-xr-x", "files./opt/team/train.sh.mode", "another form"),
     "no package of Debian's": ("[rsync]", "[§Rsync_]", "packages[0]", "another form"),
-    "a package twice": ("[rsync]", "[rsync, §rsync]", "packages[1]", "rsync stands here twice"),
+    "a package twice": ("[rsync]", "[rsync, §rsync]", "packages[1]", "rsync is listed twice"),
     "an index without address": (
         "    labels:",
         "    indexes: {wandb: §other}\n    labels:",
@@ -229,7 +229,7 @@ def test_an_image_that_is_not_the_published_one(image: str, message: str, tmp_pa
 @pytest.mark.parametrize("image", ["registry.example.org:5000/a/b", "oci:../image", "localhost/x"])
 def test_places_of_an_image(image: str, tmp_path: Path) -> None:
     text = extended.MATRIX.replace("    from: ../project", f"    image: {image}")
-    assert extended.read(extended.repository(tmp_path, text)).below["small"].image == image
+    assert extended.read(extended.repository(tmp_path, text)).published["small"].image == image
 
 
 def test_a_link_that_leads_out_of_the_repository(tmp_path: Path) -> None:

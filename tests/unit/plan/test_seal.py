@@ -94,7 +94,7 @@ def test_a_damaged_file_has_a_hint(tmp_path):
     codec.write(seal.seal_path(tmp_path, lock.target), {"format": 1})
     with pytest.raises(InputError, match=r"digests\.json is not a valid list of") as caught:
         seal.read_seal(tmp_path, lock)
-    remedy = "restore it from git, or make it anew with: imgbuild lock --target small"
+    remedy = "restore it from git, or make it again with: imgbuild lock --target small"
     assert caught.value.hint == remedy
 
 

@@ -139,7 +139,7 @@ def test_a_published_target_is_found_and_copied(place: str, tmp_path: Path) -> N
 
 
 def test_a_place_without_it_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"there is no lock\.json and digests\.json of small"):
+    with pytest.raises(InputError, match=r"has no lock\.json and digests\.json of small"):
         init.copied(str(tmp_path), "small", tmp_path / "copy", Http())
 
 
@@ -182,7 +182,7 @@ def test_a_copy_is_renewed_from_where_it_came(tmp_path: Path) -> None:
     extended.publish(tmp_path / "project", extended.published(samples.wheel("new")))
     (other,) = init.refresh(path, Http())
     assert (other.target, other.before) == ("small", same.after)
-    assert other.after == extended.read(path).below["small"].digest != other.before
+    assert other.after == extended.read(path).published["small"].digest != other.before
     path.write_text(extended.MATRIX.replace("    from: ../project\n", ""), encoding="utf-8")
     with pytest.raises(InputError, match="does not say where it was copied from"):
         init.refresh(path, Http())
@@ -252,7 +252,7 @@ def test_a_seal_of_another_lock_is_refused(tmp_path: Path) -> None:
     codec.write(tmp_path / "published/small" / published.SEAL, sealed)
     with pytest.raises(LockStale, match="does not match the lock of small") as caught:
         published_layers.records(matrix, extended.OWN)
-    assert "by which they were published" in str(caught.value.hint)
+    assert "that published them" in str(caught.value.hint)
 
 
 def test_layers_are_copied_from_a_layout_and_checked(tmp_path: Path) -> None:
