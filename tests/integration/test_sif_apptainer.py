@@ -218,7 +218,7 @@ def _without_owners(found: dict[str, squashed.Facts]) -> dict[str, tuple[object,
 def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(world, tmp_path):
     with ownregistry.serve(tmp_path / "registry") as registry:
         place = f"{registry.host}/team/small"
-        command = [sys.executable, "-m", "imgbuild", "sif", world.path, "--output",
+        command = [sys.executable, "-m", "imgbuild", "build", "--format", "sif", "--from", world.path, "--output",
                    tmp_path / "small.sif", "--push", place, "--json"]  # fmt: skip
         early = subprocess.run(command, capture_output=True, text=True, check=False)
         assert early.returncode == 2

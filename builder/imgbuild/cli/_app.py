@@ -173,7 +173,8 @@ def run_verb() -> int:
         context = getattr(error, "ctx", None)
         name = context.command_path if context is not None else "imgbuild"
         text = str(getattr(error, "format_message", error.__str__)()).strip()
-        if not text:  # no verb was given, and the help has been shown
+        if type(error).__name__ == "NoArgsIsHelpError" or not text:
+            put(text) if text else None
             return InputError.exit_code
         message = f"{name}: {text.replace('Value error, ', '')}"
         hint = f"see: imgbuild help{name.removeprefix('imgbuild')}"

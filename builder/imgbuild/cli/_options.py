@@ -10,7 +10,7 @@
 | --jobs N        | how many processes run at once                                             |
 | --gpus          | how many GPUs: a number or `all`                                           |
 | --check         | compare committed files with what they follow from, and write nothing      |
-| --part          | the part of an image to build or push: base, wheels                        |
+| --only          | the part of an image to build or push: base, wheels                        |
 | --keep/--drop   | keep what was downloaded or built for this run, or remove it afterwards    |
 | --again         | do also what is current or already done                                    |
 | --output        | where the result is written                                                |
@@ -159,7 +159,7 @@ ARCH = Definition(
 OUTPUT_PATH = Definition("--output -o", "Write the result here.", metavar="PATH", often=True)
 THROUGH = Definition("--through", "What runs the image.", metavar="NAME", often=True)
 BUILDER = Definition("--builder", "What builds the image.", often=True)
-PART = Definition("--part", "Only this part of the image.")
+PART = Definition("--only", "Only this part of the image: base or wheels.")
 KEEP = Definition("--keep/--drop", "Keep what is downloaded or built for this, or remove it after"
                   " use.")  # fmt: skip
 AGAIN = Definition("--again", "Also do what is current or already done.")

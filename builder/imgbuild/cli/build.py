@@ -160,19 +160,19 @@ def build(
 def _refuse_beside(origin: str, given: Sequence[object]) -> None:
     if any(given):
         message = f"--from {origin} cannot be combined with targets or another builder"
-        raise InputError(message, hint="leave out targets, --all, --matrix, --part and --builder")
+        raise InputError(message, hint="leave out targets, --all, --matrix, --only and --builder")
 
 
 def _refuse_part(part: Part | None, choice: Choice | None, form: Format) -> None:
     if part is not None and (choice is not None or (part is Part.WHEELS and form != Format.OCI)):
-        message = f"--part {part} cannot be combined with --builder or --format"
+        message = f"--only {part} cannot be combined with --builder or --format"
         raise InputError(message, hint="leave out --builder and --format")
 
 
 def _refuse_file(part: Part | None, choice: Choice | None) -> None:
     if part is not None or choice is not None:
-        message = "--format sif and squashfs cannot be combined with --part or --builder"
-        raise InputError(message, hint="leave out --part and --builder")
+        message = "--format sif and squashfs cannot be combined with --only or --builder"
+        raise InputError(message, hint="leave out --only and --builder")
 
 
 def _again(

@@ -34,8 +34,9 @@ def lock(
 ) -> None:
     """Lock every input of targets by hash.
 
-    Solves the requirements of each target, computes the digests of its images, and writes images/TARGET/lock.json, digests.json and
-    requirements-ARCH.txt, and adds to images/layers.json. If one of several targets fails, the
+    Solves the requirements of each target, computes the digests of its images, writes
+    images/TARGET/lock.json, digests.json and requirements-ARCH.txt, and adds to
+    images/layers.json. If one of several targets fails, the
     others are still locked. An interrupted run continues where it stopped.
 
     Examples:

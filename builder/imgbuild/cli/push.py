@@ -135,8 +135,8 @@ def push(
     session = selection.session(how)
     repository = _repository(session, place)
     if part is Part.WHEELS:
-        message = "--part wheels: only an image or its base can be pushed"
-        raise InputError(message, hint="give --part base, or leave it out")
+        message = "--only wheels: only an image or its base can be pushed"
+        raise InputError(message, hint="give --only base, or leave it out")
     if sif:
         given = [part, dry_run, digest_only, digest_file, date, mount_from, sign_key]
         _push_sif(selection, names, repository, layout, compress, how, plain_http or [], given)

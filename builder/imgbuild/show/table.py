@@ -19,6 +19,7 @@ from imgbuild.values import Arch, Bytes, Digest
 COLUMNS = ("torch", "vllm", "trl", "verl", "tensordict")
 # The columns of the narrow table, with their heads.
 SHORT = {"torch": "torch", "vllm": "vLLM", "trl": "trl", "verl": "verl"}
+TESTED = {"static": "static", "cpu": "CPU", "gpu": "GPU", "multi-gpu": "2+ GPUs"}
 OWN_PLACE = (*COLUMNS, "flashinfer-python", "flashinfer-cubin")
 DIGITS = 12  # of a digest that a table shows
 NONE = "-"
@@ -122,12 +123,13 @@ def narrow(table: Sequence[Row]) -> list[str]:
 
 
 def _tested(row: Row) -> str:
-    """The highest tier that passed for an image of the row, or that one failed."""
+    """The highest tier that passed for an image of the row, or that a tier failed."""
     runs = [run for image in row.images for run in image.runs]
     passed = [run.tier for run in runs if run.good]
     failed = [run.tier for run in runs if not run.good]
-    best = max(passed, key=TIERS.index) if passed else NONE
-    return f"{best} ({min(failed, key=TIERS.index)} failed)" if failed else best
+    if failed:
+        return "failed"
+    return TESTED[max(passed, key=TIERS.index)] if passed else NONE
 
 
 def markdown(table: Sequence[Row]) -> list[str]:

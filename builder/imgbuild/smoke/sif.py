@@ -1,7 +1,7 @@
 """Runs the smoke tests in a SIF, as a cluster would: a read-only root and a user whom nobody knows.
 
 Comes in: a lock and the layout that was built from it. Goes out: a report for each tier. The SIF is
-the one that `imgbuild sif` makes.
+the one that `imgbuild build --format sif` makes.
 """
 
 from __future__ import annotations

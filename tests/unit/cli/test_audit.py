@@ -26,7 +26,7 @@ from tests.unit.matrix_text import RIGHT
 
 TARGET = "cu124-vllm"
 # Checks that ask for no Debian package, of which this project has no file.
-CODE = ("--check", "imports", "--check", "calls", "--check", "metadata")
+CODE = ("--select", "imports", "--select", "calls", "--select", "metadata")
 LOOSE = ("--requirements", "loose.txt", "--python", "3.11", "--arch", "x86_64")
 TRL = """\
 from vllm import LLM, Gone
@@ -126,9 +126,9 @@ def test_json_is_one_document_whatever_was_found(folder: Path, imgbuild: Command
 
 def test_a_check_that_is_not_asked_for_finds_nothing(folder: Path, imgbuild: Command) -> None:
     Project(folder, BAD)
-    done = imgbuild("audit", TARGET, "--check", "metadata")
+    done = imgbuild("audit", TARGET, "--select", "metadata")
     assert (done.status, done.stdout.count("\n")) == (0, 1)
-    refused = imgbuild("audit", TARGET, "--check", "weather")
+    refused = imgbuild("audit", TARGET, "--select", "weather")
     assert refused.status == 2
     assert "weather" in refused.stderr
 
@@ -141,7 +141,7 @@ def test_a_second_audit_reads_no_wheel(folder: Path, imgbuild: Command) -> None:
         store.drop_file(wheel.sha256)
     second = imgbuild("audit", TARGET, *CODE, "--offline")
     assert (second.status, second.stdout) == (first.status, first.stdout)
-    other = imgbuild("audit", TARGET, "--check", "calls", "--check", "elf", "--offline")
+    other = imgbuild("audit", TARGET, "--select", "calls", "--select", "elf", "--offline")
     assert other.status == 7
 
 
@@ -181,7 +181,7 @@ def test_junit_has_a_case_for_each_check(folder: Path, imgbuild: Command) -> Non
         (("--requirements", "loose.txt", "--python", "3", "--arch", "arm64"), "--python 3: "),
         ((*LOOSE, "--keep"), "--keep: no wheel of --requirements loose.txt is downloaded"),
         (
-            (*LOOSE, "--check", "elf"),
+            (*LOOSE, "--select", "elf"),
             "--check elf: no shared object of --requirements loose.txt is read",
         ),
         ((*LOOSE, "--drop"), "--drop: no wheel of --requirements loose.txt is downloaded"),

@@ -59,7 +59,14 @@ def test_use_writes_the_setting_of_the_project_or_of_the_user(world, command):
     assert answer.stdout.strip() == str(world.folder / "mirror.json")
     assert (world.folder / "mirror.json").read_text() == f'{{"mirror": "{PLACE}"}}\n'
     command(
-        "registry", "mirror", "use", PLACE, "--only", "--plain-http", "registry.example", "--user"
+        "registry",
+        "mirror",
+        "use",
+        PLACE,
+        "--mirror-only",
+        "--plain-http",
+        "registry.example",
+        "--user",
     )
     assert json.loads(mirror.user_file().read_text()) == {
         "mirror": PLACE, "only": True, "plain_http": True

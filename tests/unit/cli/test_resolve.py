@@ -90,4 +90,4 @@ def test_what_is_possible_is_data_and_the_rest_is_talk(
     told = capsys.readouterr().err
     assert "verl 0.4.1 is of 2025-07" in told
     assert "because torch 2.6.0 is a CPU build\n" in told
-    assert "nearest: vllm 0.20.0, with torch 2.11.0 for CUDA 13.0\n" in told
+    assert "suggestion: vllm 0.20.0, with torch 2.11.0 for CUDA 13.0\n" in told

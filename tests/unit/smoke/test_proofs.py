@@ -236,11 +236,11 @@ def test_the_active_environment_and_a_sif_prove_nothing(world: World, imgbuild: 
         done = imgbuild("smoke", TARGET, "--record", *words)
         assert done.status == 2
         assert "says which image it is of" in " ".join(done.stderr.split())
-    for words in (("--only", "nccl"), ("--model", str(world.folder))):
+    for words in (("--case", "nccl"), ("--model", str(world.folder))):
         done = imgbuild("smoke", TARGET, "--record", *words)
         assert done.status == 2
         assert "a proof is of a whole tier" in " ".join(done.stderr.split())
-    done = imgbuild("smoke", TARGET, "--only", "nccl")
+    done = imgbuild("smoke", TARGET, "--case", "nccl")
     assert done.status == 2
     assert "--only nccl: no tier is named" in " ".join(done.stderr.split())
 
