@@ -1,4 +1,4 @@
-"""Measures `imgbuild build --format sif` against `apptainer build`: the same layout, the same compressor, in turn.
+"""Measures `imgbuild build --format sif` against `apptainer build`, with one compressor, in turn.
 
 Prints a Markdown table for docs/benchmarks.md: medians of wall time, peak memory, peak disk beyond
 the output. Beside the layout it needs room for what Apptainer unpacks and the SIF, twice: 18 GB for

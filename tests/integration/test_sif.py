@@ -176,7 +176,8 @@ def test_attributes_that_no_squashfs_holds_are_named_once(tmp_path):
         rows.append((made, b""))
     found = make_layout(tmp_path / "image", [members(*rows)])
     done = subprocess.run(
-        [sys.executable, "-m", "imgbuild", *SIF, "--from", found.path, "--output", tmp_path / "x.sif"],
+        [sys.executable, "-m", "imgbuild", *SIF, "--from", found.path,
+         "--output", tmp_path / "x.sif"],
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     said = " ".join(done.stderr.split())

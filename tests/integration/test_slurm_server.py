@@ -113,7 +113,8 @@ def run(project: Project, folder: Path, *words: str) -> tuple[int, str]:
     path = folder / "job.sh"
     (folder / "train.py").write_text(TRAIN)
     project.run(
-        "slurm", TARGET, "--job", "trl-server", "--nodes", "2", "--gpus", "1", "--served-model", "a/model",
+        "slurm", TARGET, "--job", "trl-server", "--nodes", "2", "--gpus", "1",
+        "--served-model", "a/model",
         "--cpus-per-task", "1", "--scratch", str(folder), "--output", str(path), "--",
         "python", "train.py", *words,
     )  # fmt: skip

@@ -38,7 +38,7 @@ from imgbuild.cli import (
 )
 from imgbuild.cli import list as listing
 from imgbuild.cli._help import VerbGroup, add
-from imgbuild.cli._output import put
+from imgbuild.cli._output import discard, put
 from imgbuild.cli._verb import verb
 from imgbuild.errors import InputError
 
@@ -164,17 +164,18 @@ def run_verb() -> int:
         return app(prog_name="imgbuild", standalone_mode=False) or 0
     except Stopped as error:
         raise KeyboardInterrupt from error
-    except SystemExit as ended:
-        # The reader of the help, such as `head`, has closed the pipe: not an error.
-        if _asks_for_help(sys.argv[1:]) and isinstance(ended.__context__, BrokenPipeError):
-            return 0
-        raise
+    except (BrokenPipeError, SystemExit) as ended:
+        closed = BrokenPipeError in (type(ended), type(ended.__context__))
+        if not closed or not _asks_for_help(sys.argv[1:]):
+            raise
+        discard()  # the reader of the help, such as `head`, has closed the pipe: not an error
+        return 0
     except USAGE_ERRORS as error:
         context = getattr(error, "ctx", None)
         name = context.command_path if context is not None else "imgbuild"
         text = str(getattr(error, "format_message", error.__str__)()).strip()
         if type(error).__name__ == "NoArgsIsHelpError" or not text:
-            put(text) if text else None
+            put(text)
             return InputError.exit_code
         message = f"{name}: {text.replace('Value error, ', '')}"
         hint = f"see: imgbuild help{name.removeprefix('imgbuild')}"

@@ -25,8 +25,13 @@ def put(text: str) -> None:
     try:
         console.data(text)
     except BrokenPipeError:
-        with Path(os.devnull).open("wb") as nothing:  # for the flush at exit
-            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        discard()
+
+
+def discard() -> None:
+    """Let the rest of stdout, such as the flush at exit, go nowhere."""
+    with Path(os.devnull).open("wb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
 def aligned(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:

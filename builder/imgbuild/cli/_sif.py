@@ -100,14 +100,17 @@ def push(
     """Push a SIF of each built image, beside the image that is in the repository."""
     from imgbuild.sif import push as pushing
 
-    session = selection.session(how)
-    selected = selection.of(session, names)
-    same_image(selected, layout)
+    if layout is not None and not names and not selection.named and not selection.everything:
+        sources = [_layout(layout, selection)]
+    else:
+        session = selection.session(how)
+        selected = selection.of(session, names)
+        same_image(selected, layout)
+        sources = [_built(session, item.name, layout) for item in selected]
     made = []
-    for item in selected:
-        each = _built(session, item.name, layout)
+    for each in sources:
         image = each.layout.image(one_arch(each.layout, selection.arch)).manifest.digest
-        pushing.subject(client, repository, each.layout.name or item.name, image)
+        pushing.subject(client, repository, each.layout.name or each.own.name, image)
         out = placed(each.own, None, ".sif", several=False)
         file = _convert(each, selection.arch, out, "sif", compress, how.jobs)
         with console.step(f"pushing {out.name} to {repository}"):
@@ -173,10 +176,8 @@ def _origin(
     origin: str, selection: Filter, plain_http: Sequence[str], held: contextlib.ExitStack
 ) -> Source:
     """An OCI layout, or an image of a registry."""
-    from imgbuild.oci import layout
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import parse
-    from imgbuild.sif import convert
 
     folder = Path(origin)
     if not folder.is_dir():

@@ -29,8 +29,8 @@ OFTEN: set[str] = set()  # the options that the short help shows
 class Definition:
     """One option: its names, what it means, and how its value is read.
 
-    A name has one meaning; defining it with another one is a ValueError. A verb may add a sentence of its own, such as its default, by calling
-    the definition: `OUTPUT_PATH("Default: build/TARGET.")`.
+    A name has one meaning; another definition of it is a ValueError. A verb may add a sentence of
+    its own, such as its default, by calling the definition: `OUTPUT_PATH("Default: stdout.")`.
     """
 
     def __init__(

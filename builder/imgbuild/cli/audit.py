@@ -126,7 +126,7 @@ def _readable(requirements: Path, select: Sequence[Check] | None) -> tuple[str, 
 
     for each in select or ():
         if each.value not in READABLE:
-            message = f"--select {each.value}: --requirements {requirements} is audited without it"
+            message = f"--select {each.value} cannot be combined with --requirements {requirements}"
             raise InputError(message, hint="lock a target of these packages, and audit that")
     return tuple(each.value for each in select) if select else READABLE
 

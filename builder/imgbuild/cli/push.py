@@ -30,7 +30,7 @@ from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from imgbuild.attest.signing.keys import PrivateKey
-    from imgbuild.pipeline.targets import Options, Session
+    from imgbuild.pipeline.targets import Session
     from imgbuild.publish.push import Pushed
     from imgbuild.registry.reference import Repository
 
@@ -129,21 +129,27 @@ def push(
     from imgbuild.cache import prune
     from imgbuild.pipeline import targets
     from imgbuild.publish import push as pushes
+    from imgbuild.registry.client import Client
 
     names, place = _split(places or [])
     how = targets.Options(jobs=processes(jobs), offline=offline)
-    session = selection.session(how)
-    repository = _repository(session, place)
     if part is Part.WHEELS:
         message = "--only wheels: only an image or its base can be pushed"
         raise InputError(message, hint="give --only base, or leave it out")
     if sif:
         given = [part, dry_run, digest_only, digest_file, date, mount_from, sign_key]
-        _push_sif(selection, names, repository, layout, compress, how, plain_http or [], given)
+        if any(given):
+            message = "--sif cannot be combined with options for the push of an image"
+            raise InputError(message, hint="push the image first, then its SIF")
+        client = Client(plain_http=plain_http or (), origin=True)
+        own = _repository(place, None if place else selection.session(how))
+        _sif.push(selection, names, own, client, layout, compress, how)
         return
     if layout is not None or compress is not _sif.Compress.ZSTD:
         message = "--layout and --compress need --sif"
         raise InputError(message, hint="add --sif, or leave them out")
+    session = selection.session(how)
+    repository = _repository(place, session)
     key = _key(sign_key)
     selected = selection.of(session, names)
     day = date or datetime.datetime.now(datetime.UTC).date()
@@ -172,26 +178,6 @@ def push(
     answer(made, lines)
 
 
-def _push_sif(
-    selection: Filter,
-    names: Sequence[str],
-    repository: Repository,
-    layout: Path | None,
-    compress: _sif.Compress,
-    how: Options,
-    plain_http: Sequence[str],
-    given: Sequence[object],
-) -> None:
-    """Push SIFs; InputError if one of `given`, options of an image's push, is set."""
-    from imgbuild.registry.client import Client
-
-    if any(given):
-        message = "--sif cannot be combined with options for the push of an image"
-        raise InputError(message, hint="push the image first, then its SIF")
-    client = Client(plain_http=plain_http, origin=True)
-    _sif.push(selection, names, repository, client, layout, compress, how)
-
-
 def _key(path: Path | None) -> PrivateKey | None:
     """The key to sign with, read before anything is sent: its password may be asked for."""
     if path is None:
@@ -210,10 +196,10 @@ def _split(places: Sequence[str]) -> tuple[list[str], str | None]:
     return [word for word in places if "/" not in word], slashed[0] if slashed else None
 
 
-def _repository(session: Session, place: str | None) -> Repository:
+def _repository(place: str | None, session: Session | None) -> Repository:
     from imgbuild.registry.reference import parse_repository
 
-    named = place or session.matrix.registry
+    named = place or (session.matrix.registry if session else None)
     if named is None:
         message = "no repository is named"
         hint = (

@@ -147,12 +147,15 @@ def test_a_report_of_a_night_asks_for_what_is_published(world, command):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("jobs", TARGET, "--shard", "3/2"), "--shard 3/2 is no part"),
+        (("jobs", TARGET, "--shard", "3/2"), "--shard 3/2: not a part"),
         (("run", f"{TARGET}@moon", "--no-push", "--no-gpu"), f"{TARGET} has no job {TARGET}@moon"),
-        (("run", f"{TARGET}@x86_64", "--no-push", "--keyless"), "--no-push: nothing goes"),
+        (("run", f"{TARGET}@x86_64", "--no-push", "--keyless"), "--no-push cannot be combined"),
         (("run", "a@b", "--registry", "h/n", "--sign-key", "k", "--keyless"), "cannot be combined"),
-        (("run", f"{TARGET}@x86_64", "--no-gpu"), "no registry is named"),
-        (("run", f"{TARGET}@x86_64", "--no-push", "--through", "here"), "is no image"),
+        (("run", f"{TARGET}@x86_64", "--no-gpu"), "no repository is named"),
+        (
+            ("run", f"{TARGET}@x86_64", "--no-push", "--through", "here"),
+            "not the active environment",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(world, command, words, message):
@@ -209,4 +212,4 @@ def test_what_no_machine_can_prove_is_red_if_asked_for(world, command):
 def test_a_night_needs_a_registry(command):
     done = command("ci", "nightly", "--all")
     assert done.status == InputError.exit_code
-    assert "no registry is named" in done.stderr
+    assert "no repository is named" in done.stderr
