@@ -188,8 +188,16 @@ def _origin(
         raise InputError(
             message, hint="build it first: imgbuild build --from FOLDER --output LAYOUT"
         )
+    return _layout(folder, selection)
+
+
+def _layout(folder: Path, selection: Filter) -> Source:
+    """The image of an OCI layout, with its lock if this folder's project has it."""
+    from imgbuild.oci import layout
+    from imgbuild.sif import convert
+
     built = layout.read(folder)
-    source = Source(own=folder.absolute(), name=origin, layout=built)
+    source = Source(own=folder.absolute(), name=str(folder), layout=built)
     images = _locks(selection)
     if images is None:
         return source
