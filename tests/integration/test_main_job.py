@@ -135,7 +135,7 @@ def test_the_sif_has_the_images_files_and_passes_its_smoke_tests(built, tmp_path
     needs.apptainer()
     needs.disk(5)
     sif = tmp_path / "image.sif"
-    imgbuild("sif", TARGET, "--layout", str(built), "--output", str(sif))
+    imgbuild("build", "--from", str(built), "--format", "sif", "--output", str(sif))
     smoke = ("smoke", TARGET, "--sif", str(sif), "--json", "--timeout-factor", "4")
     try:
         with ThreadPoolExecutor() as pool:  # none of the three keeps two cores busy

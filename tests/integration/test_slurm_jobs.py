@@ -223,7 +223,7 @@ def test_one_node_that_cannot_prepare_ends_the_job(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     path = tmp_path / "check.sh"
-    words = ("--check", "--nodes", "2", "--cpus-per-task", "1", "--output", str(path))
+    words = ("--job", "check", "--nodes", "2", "--cpus-per-task", "1", "--output", str(path))
     project.run("slurm", TARGET, *words)
     fails = 'prepare() {\n  [ "$SLURMD_NODENAME" != node2 ] || exit 1\n'
     path.write_text(path.read_text().replace("prepare() {\n", fails))
@@ -251,7 +251,7 @@ def test_a_folder_of_somebody_else_takes_no_file(
 
 
 def test_the_check_says_what_was_proven(project: Project, tmp_path: Path) -> None:
-    words = ("slurm", TARGET, "--check", "--submit", "--nodes", "2", "--cpus-per-task", "1")
+    words = ("slurm", TARGET, "--job", "check", "--submit", "--nodes", "2", "--cpus-per-task", "1")
     done = project.run(*words)
     assert "nothing stands in the way on node1 node2" in done.stdout
     for node in ("node1", "node2"):

@@ -107,6 +107,6 @@ def ray_project(folder: Path) -> Iterator[Project]:
     pins = 'pins: {torch: "2.6.0", thewheel: "1.0"}'
     text = path.read_text().replace(pins, f'pins: {{ray: "{RAY}"}}').replace("thewheel", "ray")
     path.write_text(text.replace("order: [torch]", "order: [ray]"))
-    for words in (("lock", "--keep"), ("build",), ("sif",)):
+    for words in (("lock", "--keep"), ("build",), ("build", "--format", "sif")):
         made.run(words[0], sample_project.TARGET, *words[1:])
     yield made

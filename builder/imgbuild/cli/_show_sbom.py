@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from imgbuild.cli import _options
+from imgbuild.cli._output import answer, put
+from imgbuild.cli._targets import Selection
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest, digest_of
 
 if TYPE_CHECKING:
@@ -41,30 +43,21 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     document: Any = None
 
 
-def show(
-    wanted: list[str],
-    arches: Sequence[Arch],
-    matrix: Path | None,
-    form: Form,
-    output: Path | None,
-    *,
-    everything: bool,
-    json: bool,
-) -> None:
+def show(selection: Selection, form: Form, output: Path | None) -> None:
     """Write the SBOM of each image, the same bytes that `imgbuild push` attaches."""
-    from imgbuild import codec, project
-    from imgbuild.cli import _selection
+    from imgbuild import codec
 
-    found = project.find(matrix)
-    chosen = _selection.choose(found, wanted, everything=everything, arches=arches)
+    project = selection.project()
+    chosen = selection.locked(project)
+    json = console.json
     several = sum(len(item.arches) for item in chosen) > 1
     if several and output is None and not json:
         message = "only one SBOM can be written to stdout"
         raise InputError(message, hint="name one target and --arch, or a folder with --output")
     made = []
-    for bill, data in _bills(found, chosen, form):
+    for bill, data in _bills(project, chosen, form):
         if output is None and not json:
-            _options.put(data.decode().removesuffix("\n"))
+            put(data.decode().removesuffix("\n"))
             return
         if output is None:
             made.append(msgspec.structs.replace(bill, document=msgspec.json.decode(data)))
@@ -73,7 +66,7 @@ def show(
         codec.write_bytes(place, data)
         made.append(msgspec.structs.replace(bill, output=place))
     lines = [f"{item.target} {item.arch} {item.digest} {item.output}" for item in made]
-    _options.answer(made, lines, json=json)
+    answer(made, lines)
 
 
 def _bills(

@@ -47,7 +47,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return {
             "signature": key,
             "lock": key,
-            "provenance": "--builder" if self.builder else key,
+            "provenance": "--builder-id" if self.builder else key,
             **{kind.title: key for kind in SBOMS},
             "rebuild": "--rebuild" if self.rebuild else "",
         }

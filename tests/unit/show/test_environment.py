@@ -289,7 +289,7 @@ def test_the_verb_tells_a_stale_lock(tmp_path: Path, command: Command) -> None:
 def test_the_verb_tells_a_target_without_a_lock(tmp_path: Path, command: Command) -> None:
     make(tmp_path)
     done = command("show", "--env", UNLOCKED, "--arch", "arm64", "--json")
-    assert "not locked; this is what the matrix says" in done.stderr
+    assert "not locked; these are the values of the matrix" in done.stderr
     (made,) = json_of(done)
     assert (made["target"], made["arch"], made["locked"]) == (UNLOCKED, ["arm64"], False)
     assert {item["name"] for item in made["image"]} >= {"PATH", "VLLM_USE_FLASHINFER_SAMPLER"}

@@ -95,7 +95,7 @@ def test_nothing_is_left(tmp_path: Path) -> None:
 
 def test_the_states_of_a_project(world: World, imgbuild: Command) -> None:
     # The target's torch comes from another index; it has a lock, so nothing is needed any more.
-    lines = imgbuild("list").stdout.splitlines()
+    lines = imgbuild("list", "--wide").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["target", TARGET, UNLOCKED]
     ends = [[cell.strip() for cell in line.split("  ") if cell][-2:] for line in lines]
     digest = world.seal.digest.removeprefix("sha256:")[:12]

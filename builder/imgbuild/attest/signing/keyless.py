@@ -23,7 +23,7 @@ TYPES = {
     statements.CYCLONEDX: "cyclonedx",
     statements.SPDX: "spdxjson",
 }
-REMEDY = "install cosign 2.4 or newer, or sign with --key FILE"
+REMEDY = "install cosign 2.4 or newer, or sign with --sign-key FILE"
 
 
 def sign(repository: Repository, digest: Digest, said: Sequence[bytes] = ()) -> Signed:
