@@ -174,7 +174,7 @@ REGISTRY_PLACE = Definition(
     "--registry", "The repository of the published images.", metavar="HOST/REPOSITORY",
     panel=REGISTRY, often=True,
 )  # fmt: skip
-LOCK = Definition("--lock", "The lock to use, with digests.json beside it.", metavar="PLACE",
+LOCK = Definition("--lock", "The lock to use.", metavar="PLACE",
                   panel=SELECT, often=True)  # fmt: skip
 PYTHON = Definition("--python", "The Python version.", metavar="X.Y", panel=SELECT)
 CUDA = Definition("--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE", panel=SELECT,

@@ -24,7 +24,9 @@ def sign(
     target: Annotated[
         list[str] | None, TARGET("Here: also sign provenance and SBOMs from the lock of this one.")
     ] = None,
-    lock: Annotated[str | None, LOCK("A lock.json; the same as --target.")] = None,
+    lock: Annotated[
+        str | None, LOCK("A lock.json with digests.json beside it; the same as --target.")
+    ] = None,
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,
 ) -> None:

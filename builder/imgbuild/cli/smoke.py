@@ -10,6 +10,7 @@ import typer
 
 from imgbuild.cli import _smoke_image, _smoke_import, _smoke_report
 from imgbuild.cli._options import (
+    LOCK,
     SIF_FILE,
     THROUGH,
     Jobs,
@@ -75,15 +76,6 @@ Case = Annotated[
         metavar="PATTERNS",
     ),
 ]
-LockFile = Annotated[
-    Path | None,
-    option(
-        "--lock",
-        "The lock.json of a LAYOUT or SIF that is tested without a checkout. Default:"
-        " LAYOUT/lock.json.",
-        metavar="FILE",
-    ),
-]
 Imports = Annotated[
     list[Path] | None,
     option(
@@ -102,7 +94,10 @@ def smoke(
     selection: Selection,
     tier: Tiers = None,
     layout: LayoutFolder = None,
-    lock: LockFile = None,
+    lock: Annotated[
+        Path | None,
+        LOCK("For a LAYOUT or SIF tested without a checkout. Default: LAYOUT/lock.json."),
+    ] = None,
     sif: Annotated[Path | None, SIF_FILE("Tested through apptainer, without a layout.")] = None,
     through: Annotated[
         Through | None,

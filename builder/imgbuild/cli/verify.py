@@ -38,7 +38,9 @@ def verify(
         list[str] | None,
         TARGET("Here: compare with the lock of this one. Default: the lock attached to the image."),
     ] = None,
-    lock: Annotated[str | None, LOCK("A lock.json; the same as --target.")] = None,
+    lock: Annotated[
+        str | None, LOCK("A lock.json with digests.json beside it; the same as --target.")
+    ] = None,
     builder_id: Annotated[
         str | None,
         option(
