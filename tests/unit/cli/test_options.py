@@ -14,6 +14,7 @@ from imgbuild.cli._verb import Definition, Group, Output, verb
 from tests.unit.cli.test_verbs import VERBS
 from tests.unit.cli_project import TARGET, Command, World
 
+ROOT = Path(__file__).parents[3]
 # Names with two meanings, and why.
 TWICE = {
     "--format": "each verb has formats of its own",
@@ -52,6 +53,16 @@ def test_an_option_has_one_definition(flag: str) -> None:
 
 def _first(text: str) -> str:
     return text.partition(". ")[0].rstrip(".")
+
+
+def test_options_are_defined_in_one_way() -> None:
+    """By `option` and `Definition`, which see to it that a name has one meaning."""
+    named = [
+        path.name
+        for path in (ROOT / "builder/imgbuild/cli").glob("*.py")
+        if "typer.Option(" in path.read_text(encoding="utf-8")
+    ]
+    assert sorted(named) == ["_app.py", "_verb.py"]
 
 
 def test_a_second_definition_is_refused() -> None:
