@@ -48,18 +48,17 @@ MatrixFile = Annotated[
 ]
 
 
-class Filter(Group, frozen=True, kw_only=True):
+class Targets(Group, frozen=True, kw_only=True):
     """Which targets, but for positional names, which some verbs mix with other words."""
 
     target: Annotated[list[str] | None, _options.TARGET()] = None
     everything: Annotated[bool, _options.ALL()] = False
-    arch: Annotated[list[Arch] | None, _options.ARCH("Default: all.")] = None
     matrix: MatrixFile = None
 
     @property
     def arches(self) -> list[Arch]:
         """The architectures that are named; empty for all."""
-        return self.arch or []
+        return []
 
     @property
     def named(self) -> list[str]:
@@ -90,6 +89,28 @@ class Filter(Group, frozen=True, kw_only=True):
         return _selection.choose(
             project, [*names, *self.named], everything=self.everything, arches=self.arches
         )
+
+
+class Filter(Targets, frozen=True, kw_only=True):
+    """Which targets and architectures."""
+
+    arch: Annotated[list[Arch] | None, _options.ARCH("Default: all.")] = None
+
+    @property
+    def arches(self) -> list[Arch]:
+        """The architectures that are named; empty for all."""
+        return self.arch or []
+
+
+class WholeTargets(Targets, frozen=True, kw_only=True):
+    """Which targets, for a verb that takes all their architectures."""
+
+    names: Names = None
+
+    @property
+    def named(self) -> list[str]:
+        """Positional names and those of `--target`."""
+        return [*(self.names or []), *(self.target or [])]
 
 
 class Selection(Filter, frozen=True, kw_only=True):

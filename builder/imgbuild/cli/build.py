@@ -54,30 +54,34 @@ Form = Annotated[
 ]
 
 
+OriginOption = Annotated[
+    str | None,
+    FROM(
+        "A published image with its lock, or a folder with one; no matrix is read. With"
+        " --format sif or squashfs: any image in a registry, or an OCI layout."
+    ),
+]
+OutputOption = Annotated[Path | None, OUTPUT_PATH("Default: build/TARGET.")]
+PartOption = Annotated[
+    Part | None,
+    PART(
+        "Here: what a Dockerfile starts from. base: the base's layers as an image, in"
+        " build/base/TARGET. wheels: a folder of wheels, build/wheels/TARGET."
+    ),
+]
+VerifyOption = Annotated[bool, option("--verify", "Build every layer again, and check every file.")]
+
+
 @verb
 def build(
     selection: Selection,
     dockerfile: _builders.DockerfileBuild,
-    origin: Annotated[
-        str | None,
-        FROM(
-            "A published image with its lock, or a folder with one; no matrix is read. With"
-            " --format sif or squashfs: any image in a registry, or an OCI layout."
-        ),
-    ] = None,
-    output: Annotated[Path | None, OUTPUT_PATH("Default: build/TARGET.")] = None,
+    origin: OriginOption = None,
+    output: OutputOption = None,
     form: Form = Format.OCI,
     compress: _sif.CompressOption = _sif.Compress.ZSTD,
-    part: Annotated[
-        Part | None,
-        PART(
-            "Here: what a Dockerfile starts from. base: the base's layers as an image, in"
-            " build/base/TARGET. wheels: a folder of wheels, build/wheels/TARGET."
-        ),
-    ] = None,
-    verify: Annotated[
-        bool, option("--verify", "Build every layer again, and check every file.")
-    ] = False,
+    part: PartOption = None,
+    verify: VerifyOption = False,
     mirror: Mirror = None,
     mirror_only: MirrorOnly = False,
     plain_http: PlainHttp = None,

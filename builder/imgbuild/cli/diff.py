@@ -14,49 +14,54 @@ from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 
+NamesOption = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="A B | TARGET...",
+        help="Two images: a target, TARGET@REVISION of git, a lock.json or its folder, or an"
+        " image in a registry. With --files: OCI layouts and archives, also those of docker"
+        " save. With --builders: targets.",
+        autocompletion=complete_target,
+        show_default=False,
+    ),
+]
+FilesOption = Annotated[
+    bool,
+    option(
+        "--files",
+        "Compare files and configuration instead of packages; exit status 1 if they differ.",
+        often=True,
+    ),
+]
+BuildersOption = Annotated[
+    _diff_files.Pair | None,
+    option(
+        "--builders",
+        "Compare the files of what two builders make of each target: embedded, docker, podman,"
+        " buildah. What is not built yet is built.",
+        metavar="A,B",
+        often=True,
+        parser=_diff_files.pair,
+    ),
+]
+AcceptOption = Annotated[
+    list[Path] | None,
+    option(
+        "--accept",
+        "With --files: a list of accepted differences, each with path, field and reason;"
+        " repeatable. With --builders, the list of imgbuild is used too.",
+        metavar="FILE",
+    ),
+]
+
 
 @verb
 def diff(
     selection: Filter,
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="A B | TARGET...",
-            help="Two images: a target, TARGET@REVISION of git, a lock.json or its folder, or an"
-            " image in a registry. With --files: OCI layouts and archives, also those of docker"
-            " save. With --builders: targets.",
-            autocompletion=complete_target,
-            show_default=False,
-        ),
-    ] = None,
-    files: Annotated[
-        bool,
-        option(
-            "--files",
-            "Compare files and configuration instead of packages; exit status 1 if they differ.",
-            often=True,
-        ),
-    ] = False,
-    builders: Annotated[
-        _diff_files.Pair | None,
-        option(
-            "--builders",
-            "Compare the files of what two builders make of each target: embedded, docker, podman,"
-            " buildah. What is not built yet is built.",
-            metavar="A,B",
-            often=True,
-            parser=_diff_files.pair,
-        ),
-    ] = None,
-    accept: Annotated[
-        list[Path] | None,
-        option(
-            "--accept",
-            "With --files: a list of accepted differences, each with path, field and reason;"
-            " repeatable. With --builders, the list of imgbuild is used too.",
-            metavar="FILE",
-        ),
-    ] = None,
+    names: NamesOption = None,
+    files: FilesOption = False,
+    builders: BuildersOption = None,
+    accept: AcceptOption = None,
     plain_http: PlainHttp = None,
     jobs: Jobs = 0,
     offline: Offline = False,

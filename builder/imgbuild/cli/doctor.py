@@ -21,7 +21,7 @@ from imgbuild.cli._options import (
 )
 from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._selection import choose, one_arch, single
-from imgbuild.cli._targets import Selection
+from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import verb
 from imgbuild.container import driver
 from imgbuild.errors import InputError, WorkFailed
@@ -38,7 +38,7 @@ PLACES = (Through.DOCKER, Through.PODMAN, Through.APPTAINER, Through.ROOT)
 
 @verb
 def doctor(
-    selection: Selection,
+    selection: WholeTargets,
     through: Annotated[
         Through | None,
         THROUGH(
@@ -78,9 +78,6 @@ def doctor(
     from imgbuild.doctor import image
     from imgbuild.doctor import targets as judging
 
-    if selection.everything or selection.arches:
-        message = "--all and --arch do not apply: all targets are checked, for this machine"
-        raise InputError(message, hint="leave them out")
     wanted = selection.named
     engine = supported(through, "doctor", PLACES)
     number = driver.gpus() if gpus == "all" else int(gpus)
@@ -111,7 +108,7 @@ def doctor(
 
 
 def _look(
-    selection: Selection,
+    selection: WholeTargets,
     layout: Path | None,
     sif: Path | None,
     through: str,

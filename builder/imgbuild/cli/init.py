@@ -17,68 +17,72 @@ ADD = "Additions"
 MATRIX = "matrix.yaml"
 
 
+NameOption = Annotated[str, typer.Argument(metavar="NAME", help="The name of your image.")]
+ExtendsOption = Annotated[
+    str | None,
+    option(
+        "--extends",
+        "The published target to extend.",
+        metavar="TARGET",
+        panel=SELECT,
+        often=True,
+    ),
+]
+LockOption = Annotated[
+    str | None,
+    LOCK("Here: a folder or URL with lock.json and digests.json, or a checkout of imgbuild."),
+]
+ImageOption = Annotated[
+    str,
+    option(
+        "--image",
+        "Where the layers are: HOST/REPOSITORY, or oci:FOLDER. Default: they are built from"
+        " the lock.",
+        metavar="PLACE",
+        panel=SELECT,
+        often=True,
+    ),
+]
+AddOption = Annotated[
+    list[str] | None,
+    option(
+        "--add",
+        "A Python package: wandb, 'peft>=0.15', einops==0.8.1; repeatable.",
+        metavar="PACKAGE",
+        panel=ADD,
+        often=True,
+    ),
+]
+SystemOption = Annotated[
+    list[str] | None,
+    option("--system", "A Debian package; repeatable.", metavar="PACKAGE", panel=ADD, often=True),
+]
+FileOption = Annotated[
+    list[str] | None,
+    option(
+        "--file",
+        "A file and its path in the image; repeatable.",
+        metavar="HERE:THERE",
+        panel=ADD,
+        often=True,
+    ),
+]
+RefreshOption = Annotated[
+    bool,
+    option("--refresh", "Copy the locks of published targets again, from where the matrix says."),
+]
+
+
 @verb
 def init(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of your image.")] = (
-        "my-image"
-    ),
-    extends: Annotated[
-        str | None,
-        option(
-            "--extends",
-            "The published target to extend.",
-            metavar="TARGET",
-            panel=SELECT,
-            often=True,
-        ),
-    ] = None,
-    lock: Annotated[
-        str | None,
-        LOCK("Here: a folder or URL with lock.json and digests.json, or a checkout of imgbuild."),
-    ] = None,
-    image: Annotated[
-        str,
-        option(
-            "--image",
-            "Where the layers are: HOST/REPOSITORY, or oci:FOLDER. Default: they are built from"
-            " the lock.",
-            metavar="PLACE",
-            panel=SELECT,
-            often=True,
-        ),
-    ] = "",
-    add: Annotated[
-        list[str] | None,
-        option(
-            "--add",
-            "A Python package: wandb, 'peft>=0.15', einops==0.8.1; repeatable.",
-            metavar="PACKAGE",
-            panel=ADD,
-            often=True,
-        ),
-    ] = None,
-    system: Annotated[
-        list[str] | None,
-        option(
-            "--system", "A Debian package; repeatable.", metavar="PACKAGE", panel=ADD, often=True
-        ),
-    ] = None,
-    file: Annotated[
-        list[str] | None,
-        option(
-            "--file",
-            "A file and its path in the image; repeatable.",
-            metavar="HERE:THERE",
-            panel=ADD,
-            often=True,
-        ),
-    ] = None,
-    refresh: Annotated[
-        bool,
-        option(
-            "--refresh", "Copy the locks of published targets again, from where the matrix says."
-        ),
-    ] = False,
+    name: NameOption = ("my-image"),
+    extends: ExtendsOption = None,
+    lock: LockOption = None,
+    image: ImageOption = "",
+    add: AddOption = None,
+    system: SystemOption = None,
+    file: FileOption = None,
+    refresh: RefreshOption = False,
 ) -> None:
     """Start a repository that extends a published target.
 

@@ -25,44 +25,51 @@ class Format(enum.StrEnum):
     MARKDOWN = "markdown"
 
 
+CudaOption = Annotated[
+    str | None, CUDA("Only targets of this release; '12' selects all of CUDA 12.")
+]
+StateOption = Annotated[
+    list[Condition] | None,
+    option("--state", "Only targets in this state; repeatable.", panel=SELECT, often=True),
+]
+WideOption = Annotated[
+    bool,
+    option(
+        "--wide",
+        "More columns: Python, other packages, state, test records.",
+        panel=OUTPUT,
+        often=True,
+    ),
+]
+FormOption = Annotated[
+    Format,
+    Definition(
+        "--format",
+        "How the table is written. markdown has all columns.",
+        panel=OUTPUT,
+        reused="each verb has formats of its own",
+    )(),
+]
+IntoOption = Annotated[
+    Path | None,
+    option(
+        "--into",
+        "Write the images as a Markdown table into this file, between its comments `images`"
+        " and `/images`.",
+        metavar="FILE",
+        panel=OUTPUT,
+    ),
+]
+
+
 @verb
 def list_targets(
     selection: Selection,
-    cuda: Annotated[
-        str | None, CUDA("Only targets of this release; '12' selects all of CUDA 12.")
-    ] = None,
-    state: Annotated[
-        list[Condition] | None,
-        option("--state", "Only targets in this state; repeatable.", panel=SELECT, often=True),
-    ] = None,
-    wide: Annotated[
-        bool,
-        option(
-            "--wide",
-            "More columns: Python, other packages, state, test records.",
-            panel=OUTPUT,
-            often=True,
-        ),
-    ] = False,
-    form: Annotated[
-        Format,
-        Definition(
-            "--format",
-            "How the table is written. markdown has all columns.",
-            panel=OUTPUT,
-            reused="each verb has formats of its own",
-        )(),
-    ] = Format.TEXT,
-    into: Annotated[
-        Path | None,
-        option(
-            "--into",
-            "Write the images as a Markdown table into this file, between its comments `images`"
-            " and `/images`.",
-            metavar="FILE",
-            panel=OUTPUT,
-        ),
-    ] = None,
+    cuda: CudaOption = None,
+    state: StateOption = None,
+    wide: WideOption = False,
+    form: FormOption = Format.TEXT,
+    into: IntoOption = None,
 ) -> None:
     """List the targets: versions, states, tests.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from imgbuild.cli._options import AGAIN, CHECK, KEEP, Jobs, Offline, processes
 from imgbuild.cli._output import answer
-from imgbuild.cli._targets import Selection
+from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, SomeFailed
 from imgbuild.system.console import console
@@ -14,7 +14,7 @@ from imgbuild.system.console import console
 
 @verb
 def lock(
-    selection: Selection,
+    selection: WholeTargets,
     check: Annotated[bool, CHECK("Here: locks and digests.")] = False,
     diff: Annotated[
         str | None,

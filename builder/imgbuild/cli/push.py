@@ -86,19 +86,21 @@ Sif = Annotated[
 ]
 
 
+PartOption = Annotated[Part | None, PART("Here: base, for the Dockerfiles of `render --online`.")]
+DryRunOption = Annotated[
+    bool, DRY_RUN("Here: each layer, and whether it is sent, mounted or there already.")
+]
+
+
 @verb
 def push(
     selection: Filter,
     places: Places = None,
-    part: Annotated[
-        Part | None, PART("Here: base, for the Dockerfiles of `render --online`.")
-    ] = None,
+    part: PartOption = None,
     sif: Sif = False,
     compress: _sif.CompressOption = _sif.Compress.ZSTD,
     layout: LayoutFolder = None,
-    dry_run: Annotated[
-        bool, DRY_RUN("Here: each layer, and whether it is sent, mounted or there already.")
-    ] = False,
+    dry_run: DryRunOption = False,
     digest_only: DigestOnly = False,
     digest_file: DigestFile = None,
     date: Date = None,
@@ -151,30 +153,33 @@ def push(
     session = selection.session(how)
     repository = _repository(place, session)
     key = _key(sign_key)
-    selected = selection.of(session, names)
     day = date or datetime.datetime.now(datetime.UTC).date()
-    plans = pushes.plans(session, selected, date=day, only_base=part is Part.BASE)
+    chosen = selection.of(session, names)
+    plans = pushes.plans(session, chosen, date=day, only_base=part is Part.BASE)
     work = pushes.work(
-        session,
-        repository,
-        mount_from or [],
-        plain_http or [],
-        tag=not digest_only,
-        attach=attach,
-        key=key,
-    )
+        session, repository, mount_from or [], plain_http or [],
+        tag=not digest_only, attach=attach, key=key,
+    )  # fmt: skip
     if dry_run:
-        made = pushes.dry_run(work, plans)
-        _report(made)
-        answer(made, _table(made))
-        return
-    made = [pushes.push(work, plan) for plan in plans]
-    prune.trim(work.inputs.store)
+        _plan(pushes.dry_run(work, plans))
+    else:
+        made = [pushes.push(work, plan) for plan in plans]
+        prune.trim(work.inputs.store)
+        _pushed(made, digest_file)
+
+
+def _plan(made: Sequence[Pushed]) -> None:
+    _report(made)
+    answer(made, _table(made))
+
+
+def _pushed(made: Sequence[Pushed], file: Path | None) -> None:
+    """Print what was pushed, and write it to `file` as well."""
     lines = [f"{item.target} {item.reference}" for item in made]
-    if digest_file is not None:
+    if file is not None:
         from imgbuild import codec
 
-        codec.write_bytes(digest_file, "".join(f"{line}\n" for line in lines).encode())
+        codec.write_bytes(file, "".join(f"{line}\n" for line in lines).encode())
     answer(made, lines)
 
 

@@ -34,58 +34,66 @@ def _span(text: object) -> int:
     return int(found[1]) * SPANS[found[2]]
 
 
+PlaceOption = Annotated[
+    str,
+    typer.Argument(
+        metavar="HOST[/REPOSITORY]",
+        help="A repository of images or of a mirror, or all repositories of a host.",
+    ),
+]
+RevisionsOption = Annotated[
+    int,
+    option(
+        "--revisions",
+        "Keep what the last N revisions that changed a lock name.",
+        metavar="N",
+        min=1,
+        often=True,
+    ),
+]
+RefOption = Annotated[
+    list[str] | None,
+    option(
+        "--ref",
+        "A branch or tag of git whose revisions count; repeatable. Default: HEAD. Name every"
+        " branch from which images are pushed.",
+        metavar="REV",
+        often=True,
+    ),
+]
+KeepTagsOption = Annotated[
+    list[str] | None,
+    option(
+        "--keep-tags",
+        "Keep images with a tag that matches this shell pattern; repeatable. Of locked targets"
+        " TARGET, TARGET-ARCH, TARGET-base and TARGET-ARCH-inputs are always kept.",
+        metavar="PATTERN",
+    ),
+]
+OlderThanOption = Annotated[
+    int | None,
+    option(
+        "--older-than",
+        "Only what has had no newer dated tag and no lock for this long: 90d, 12w. What has a"
+        " tag without a date is kept.",
+        metavar="SPAN",
+        often=True,
+        parser=_span,
+    ),
+]
+DeleteOption = Annotated[
+    bool, option("--delete", "Delete what is listed, with its tags.", often=True)
+]
+
+
 @verb
 def gc(
-    place: Annotated[
-        str,
-        typer.Argument(
-            metavar="HOST[/REPOSITORY]",
-            help="A repository of images or of a mirror, or all repositories of a host.",
-        ),
-    ],
-    revisions: Annotated[
-        int,
-        option(
-            "--revisions",
-            "Keep what the last N revisions that changed a lock name.",
-            metavar="N",
-            min=1,
-            often=True,
-        ),
-    ] = 20,
-    ref: Annotated[
-        list[str] | None,
-        option(
-            "--ref",
-            "A branch or tag of git whose revisions count; repeatable. Default: HEAD. Name every"
-            " branch from which images are pushed.",
-            metavar="REV",
-            often=True,
-        ),
-    ] = None,
-    keep_tags: Annotated[
-        list[str] | None,
-        option(
-            "--keep-tags",
-            "Keep images with a tag that matches this shell pattern; repeatable. Of locked targets"
-            " TARGET, TARGET-ARCH, TARGET-base and TARGET-ARCH-inputs are always kept.",
-            metavar="PATTERN",
-        ),
-    ] = None,
-    older_than: Annotated[
-        int | None,
-        option(
-            "--older-than",
-            "Only what has had no newer dated tag and no lock for this long: 90d, 12w. What has a"
-            " tag without a date is kept.",
-            metavar="SPAN",
-            often=True,
-            parser=_span,
-        ),
-    ] = None,
-    delete: Annotated[
-        bool, option("--delete", "Delete what is listed, with its tags.", often=True)
-    ] = False,
+    place: PlaceOption,
+    revisions: RevisionsOption = 20,
+    ref: RefOption = None,
+    keep_tags: KeepTagsOption = None,
+    older_than: OlderThanOption = None,
+    delete: DeleteOption = False,
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,
 ) -> None:

@@ -17,69 +17,81 @@ from imgbuild.values import Arch
 ASK = "Request"
 
 
+WantedOption = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="REQUIREMENT...",
+        help="Packages that the environment must have: vllm==0.9.2, 'trl>=0.18', verl.",
+        show_default=False,
+    ),
+]
+WantOption = Annotated[
+    list[str] | None,
+    option(
+        "--want",
+        "The same as positional requirements, with commas; repeatable.",
+        metavar="LIST",
+        panel=ASK,
+    ),
+]
+HaveOption = Annotated[
+    list[str] | None,
+    option(
+        "--have",
+        "Exact versions that must not change; repeatable.",
+        metavar="LIST",
+        panel=ASK,
+        often=True,
+    ),
+]
+CudaOption = Annotated[str | None, CUDA("Default: that of the chosen torch.")]
+ArchOption = Annotated[list[Arch] | None, ARCH("Default: this machine's.")]
+AsOfOption = Annotated[
+    str | None,
+    option(
+        "--as-of",
+        "Only files uploaded before this date, 00:00 UTC. Default: now.",
+        metavar="DATE",
+        panel=ASK,
+        often=True,
+    ),
+]
+PythonOption = Annotated[str | None, PYTHON("A base of the matrix must have it.")]
+BaseOption = Annotated[
+    str | None,
+    option(
+        "--base",
+        "A base of the matrix. Default: the one that most targets use.",
+        metavar="NAME",
+        panel=ASK,
+    ),
+]
+IndexOption = Annotated[
+    list[str] | None,
+    option(
+        "--index",
+        "Take a package from another index of the matrix; repeatable.",
+        metavar="PACKAGE=INDEX",
+        panel=ASK,
+    ),
+]
+NameOption = Annotated[
+    str | None, option("--name", "The name of the row.", metavar="NAME", panel=ASK)
+]
+
+
 @verb
 def resolve(
-    wanted: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="REQUIREMENT...",
-            help="Packages that the environment must have: vllm==0.9.2, 'trl>=0.18', verl.",
-            show_default=False,
-        ),
-    ] = None,
-    want: Annotated[
-        list[str] | None,
-        option(
-            "--want",
-            "The same as positional requirements, with commas; repeatable.",
-            metavar="LIST",
-            panel=ASK,
-        ),
-    ] = None,
-    have: Annotated[
-        list[str] | None,
-        option(
-            "--have",
-            "Exact versions that must not change; repeatable.",
-            metavar="LIST",
-            panel=ASK,
-            often=True,
-        ),
-    ] = None,
-    cuda: Annotated[str | None, CUDA("Default: that of the chosen torch.")] = None,
-    arch: Annotated[list[Arch] | None, ARCH("Default: this machine's.")] = None,
-    as_of: Annotated[
-        str | None,
-        option(
-            "--as-of",
-            "Only files uploaded before this date, 00:00 UTC. Default: now.",
-            metavar="DATE",
-            panel=ASK,
-            often=True,
-        ),
-    ] = None,
-    python: Annotated[str | None, PYTHON("A base of the matrix must have it.")] = None,
-    base: Annotated[
-        str | None,
-        option(
-            "--base",
-            "A base of the matrix. Default: the one that most targets use.",
-            metavar="NAME",
-            panel=ASK,
-        ),
-    ] = None,
-    index: Annotated[
-        list[str] | None,
-        option(
-            "--index",
-            "Take a package from another index of the matrix; repeatable.",
-            metavar="PACKAGE=INDEX",
-            panel=ASK,
-        ),
-    ] = None,
-    name: Annotated[
-        str | None, option("--name", "The name of the row.", metavar="NAME", panel=ASK)
-    ] = None,
+    wanted: WantedOption = None,
+    want: WantOption = None,
+    have: HaveOption = None,
+    cuda: CudaOption = None,
+    arch: ArchOption = None,
+    as_of: AsOfOption = None,
+    python: PythonOption = None,
+    base: BaseOption = None,
+    index: IndexOption = None,
+    name: NameOption = None,
     offline: Offline = False,
     matrix: MatrixFile = None,
 ) -> None:

@@ -89,24 +89,29 @@ Imports = Annotated[
 ]
 
 
+LockOption = Annotated[
+    Path | None,
+    LOCK("For a LAYOUT or SIF tested without a checkout. Default: LAYOUT/lock.json."),
+]
+SifOption = Annotated[Path | None, SIF_FILE("Tested through apptainer, without a layout.")]
+ThroughOption = Annotated[
+    Through | None,
+    THROUGH(
+        "docker, podman, root (a root folder, without an engine), apptainer (a SIF, read-only,"
+        " as an unknown user), or here (the active Python environment, no image). Default: the"
+        " engine that is running, else root."
+    ),
+]
+
+
 @verb
 def smoke(
     selection: Selection,
     tier: Tiers = None,
     layout: LayoutFolder = None,
-    lock: Annotated[
-        Path | None,
-        LOCK("For a LAYOUT or SIF tested without a checkout. Default: LAYOUT/lock.json."),
-    ] = None,
-    sif: Annotated[Path | None, SIF_FILE("Tested through apptainer, without a layout.")] = None,
-    through: Annotated[
-        Through | None,
-        THROUGH(
-            "docker, podman, root (a root folder, without an engine), apptainer (a SIF, read-only,"
-            " as an unknown user), or here (the active Python environment, no image). Default: the"
-            " engine that is running, else root."
-        ),
-    ] = None,
+    lock: LockOption = None,
+    sif: SifOption = None,
+    through: ThroughOption = None,
     arbitrary_user: ArbitraryUser = False,
     model: Model = None,
     junit: JUnit = None,

@@ -93,7 +93,7 @@ def _commands(row: Row, sealed: Seal | None, registry: str | None) -> Iterator[s
         yield f"imgbuild lock {name}"
         return
     yield f"imgbuild build {name}"
-    yield f"imgbuild run {name} -- python -c 'import torch; print(torch.__version__)'"
+    yield f"imgbuild run {name} -- python -c 'import torch'"
     yield f"imgbuild build {name} --format sif"
     if registry:
         yield f"docker pull {registry}@{sealed.digest}"
