@@ -49,7 +49,7 @@ CASES = {
     "folder": (
         "another folder, time zone and locale",
         Surroundings(
-            folder="some where/else",
+            folder="some wh\u00e9re/else",
             env={
                 "TZ": "Asia/Kathmandu",
                 "LC_ALL": "C",

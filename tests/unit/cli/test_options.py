@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import typer.main
-from tests.unit.cli_project import TARGET, Command, World
 
 from imgbuild.cli import _help
 from imgbuild.cli._app import app
 from imgbuild.cli._verb import Definition, Group, Output, verb
+from tests.support.inprocess_project import TARGET, Command, World
 from tests.unit.cli.test_verbs import VERBS
 
 ROOT = Path(__file__).parents[3]
@@ -130,7 +130,7 @@ def test_an_option_of_the_command_without_two_dashes(imgbuild: Command, world: W
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    from tests.unit import cli_project
+    from tests.support import inprocess_project as cli_project
 
     monkeypatch.chdir(tmp_path)
     return cli_project.make(tmp_path)

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.unit.cli_project import TARGET, UNLOCKED, Command, World
 
 from imgbuild.values import Arch
-from tests.unit import cli_project
+from tests.support import inprocess_project
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, World
 
 ROOT = Path(__file__).parents[3]
 
@@ -20,7 +20,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    return cli_project.make(folder)
+    return inprocess_project.make(folder)
 
 
 @pytest.fixture
