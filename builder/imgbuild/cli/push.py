@@ -110,7 +110,7 @@ Attach = Annotated[
     bool,
     typer.Option(
         "--attach/--no-attach",
-        help="Put bills of materials, provenance and the lock beside the image.",
+        help="Put SBOMs, provenance and the lock beside the image.",
         rich_help_panel=_options.WORK,
     ),
 ]

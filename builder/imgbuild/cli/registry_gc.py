@@ -107,7 +107,7 @@ def gc(
     """List what a registry holds and no lock or seal of the last revisions names.
 
     Nothing is deleted without --delete. Kept are also what a kept index lists, what is attached to
-    kept images (signatures, bills, locks), and all that was not made for this project's targets.
+    kept images (signatures, SBOMs, locks), and all that was not made for this project's targets.
 
     Columns: kind, target, bytes that nothing kept holds, the day since when no seal names it
     (never: none ever did), tags, digest.
