@@ -280,7 +280,7 @@ def test_what_was_taken_away_does_not_pass(world, place, imgbuild, pair):
     [
         (("sign", "REF"), 2, "name a key"),
         (("sign", "REF", "--key", "PRIVATE", "--keyless"), 2, "not both"),
-        (("sign", "REF", "--key", "PUBLIC"), 2, "no private key"),
+        (("sign", "REF", "--key", "PUBLIC"), 2, "not a private key"),
         (("sign", "REF", "--keyless"), 6, "cosign is not installed"),
         (("verify", "REF", "--key", "PRIVATE"), 2, "is a private key"),
         (("verify", "REF", "--builder", "https://x"), 2, "--builder without --key"),
