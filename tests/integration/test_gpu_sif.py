@@ -103,4 +103,4 @@ def test_no_gpu_is_a_failure(place, sif, tmp_path):
     assert done.returncode == 1, done.stdout + done.stderr
     [case] = json.loads((tmp_path / "out/report.json").read_text())["cases"]
     assert (case["name"], case["outcome"]) == ("device", "failed")
-    assert "no GPU here" in case["message"]
+    assert "no GPU found" in case["message"]

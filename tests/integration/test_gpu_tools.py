@@ -247,7 +247,7 @@ def test_no_gpu_is_a_failure(place, packed, root):
     assert done.returncode == 1, done.stdout
     cases = json.loads((out / "report.json").read_text())["cases"]
     assert cases[0]["name"] == "device"
-    assert "no GPU here" in cases[0]["message"]
+    assert "no GPU found" in cases[0]["message"]
     assert {case["outcome"] for case in cases[1:]} == {"skipped"}
 
 
@@ -274,6 +274,6 @@ def test_the_driver_of_the_host_is_found(place, packed, root):
     [case] = json.loads((out / "report.json").read_text())["cases"]
     # It was loaded by its name alone; where a GPU's file is in /dev, it is asked as well.
     assert case["message"] in (
-        "error: 0 GPU(s) here, 1 needed",
+        "error: 0 GPU(s) found, 1 needed",
         "error: cuInit: CUDA_ERROR_NO_DEVICE (100)",
     )
