@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The reference in docs/reference, made of the code itself: verbs, files, errors.
+"""Generates docs/reference from the code: verbs, files, errors.
 
-    tools/reference.py            write it anew
-    tools/reference.py --check    say whether it follows from the code; status 5 if not
+    tools/reference.py            write the pages
+    tools/reference.py --check    compare them with the code; status 5 if they are out of date
 
-Comes in: the command line's own description of itself, the JSON Schemas, the classes of errors.
-Goes out: a page of Markdown each, the same on every machine and in every terminal.
+The pages are made from the help of the command line, the JSON Schemas and the classes of errors,
+and are the same on every machine and terminal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PLAIN = {"string": "text", "integer": "number", "boolean": "true or false", "nul
 
 
 def pages() -> dict[str, str]:
-    """Every page by its name in docs/reference."""
+    """The pages by their name in docs/reference."""
     return {
         "cli.md": cli(),
         "matrix.md": keys("matrix.yaml", schema.schema(), MATRIX),
@@ -62,7 +62,7 @@ beside `matrix.yaml`; defaults are in
 
 
 def verbs(of: Any, above: str = "imgbuild") -> Iterator[tuple[str, Any]]:
-    """Every verb and sub-verb that is shown, by its full name, in the order of the help."""
+    """Every visible verb and sub-verb by its full name, in the order of the help."""
     for name, command in of.commands.items():
         if command.hidden:
             continue
@@ -72,7 +72,7 @@ def verbs(of: Any, above: str = "imgbuild") -> Iterator[tuple[str, Any]]:
 
 
 def cli() -> str:
-    """The page of verbs: a list by what they are for, then a section for each."""
+    """The page of verbs: a list by panel of the help, then a section for each."""
     program = typer.main.get_command(app)
     found = list(verbs(program))
     parts = [MADE, "# Commands\n", f"{program.help}\n", COMMON, *_contents(found)]
@@ -103,7 +103,7 @@ def _contents(found: Sequence[tuple[str, Any]]) -> Iterator[str]:
 
 
 def section(name: str, command: Any) -> str:
-    """A verb: what it does, how it is typed, its arguments and options."""
+    """A verb: description, usage, arguments and options."""
     lines = [f"## {name}\n", f"{prose(command.help or '')}\n"]
     if hasattr(command, "commands"):
         rest = ", ".join(f"`{name} {each}`" for each in command.commands)
@@ -139,7 +139,7 @@ def prose(text: str) -> str:
 
 
 def flags(option: Any) -> str:
-    """How an option is typed, the long name first; its opposite after a slash."""
+    """The names of an option, the long one first; its opposite after a slash."""
     value = metavar(option)
     names = sorted(option.opts, key=lambda name: -len(name))
     words = [f"`{names[0]} {value}`" if value else f"`{names[0]}`", *(f"`{n}`" for n in names[1:])]
@@ -171,7 +171,7 @@ def keys(title: str, found: Mapping[str, Any], head: str) -> str:
 
 
 def _used(part: object, definitions: Mapping[str, Any]) -> list[str]:
-    """Names of definitions below `part` in the order in which one meets them."""
+    """The names of definitions below `part`, in the order of use."""
     found: dict[str, None] = {}
 
     def _walk(node: object) -> None:
@@ -192,7 +192,7 @@ def _used(part: object, definitions: Mapping[str, Any]) -> list[str]:
 
 
 def key_table(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[str]:
-    """A row for each key: what its value is, whether it may be left out, what it says."""
+    """A row for each key: the type of its value, whether it is required, its description."""
     required = part.get("required", ())
     rows = [
         (
@@ -207,7 +207,7 @@ def key_table(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[s
 
 
 def kind(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """What a value is, in words; parts of the file are links."""
+    """The type of a value, in words; parts of the file are links."""
     if "$ref" in node:
         name = node["$ref"].rsplit("/", 1)[1]
         if "enum" in definitions[name]:

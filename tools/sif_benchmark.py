@@ -75,7 +75,7 @@ class Watch(threading.Thread):
 
 
 def main() -> None:
-    """Convert in a folder of its own, which is removed."""
+    """Convert in a temporary folder."""
     options = arguments()
     folder = Path(tempfile.mkdtemp(prefix="imgbuild-sif-", dir=options.work))
     try:
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """What to measure, from the command line."""
+    """The options."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -98,7 +98,7 @@ def arguments() -> argparse.Namespace:
 
 
 def benchmark(options: argparse.Namespace, folder: Path) -> str:
-    """Both in turn, so that other work on the machine meets both; the report as Markdown."""
+    """Run both alternately, so that other load affects both; the report as Markdown."""
     before = measuring.machine()
     layout = options.layout.resolve()
     for blob in (layout / "blobs/sha256").iterdir():

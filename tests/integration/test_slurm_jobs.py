@@ -257,7 +257,7 @@ def test_the_check_says_what_was_proven(project: Project, tmp_path: Path) -> Non
     for node in ("node1", "node2"):
         assert f"{node}: note     packages: all come from /opt/venv" in done.stdout
         assert f"{node}: note     driver: there is none, and no GPU was asked for" in done.stdout
-    assert "not proven: the interconnect, since the image has no torch" in done.stdout
+    assert "not tested: the interconnect, since the image has no torch" in done.stdout
     short = project.run(*words[:-4], *words[-2:], "--shared", "999999999", status=1)
     assert "999999999 MB are wanted" in short.stdout
     assert "see the errors above" in short.stdout

@@ -246,7 +246,7 @@ def test_smoke_tests_set_what_the_table_says() -> None:
 
 
 def test_root_folders_kernels_and_bytecode_set_what_the_table_says() -> None:
-    shown = dictionary(PROGRAM / "container/driver.py", "shown")
+    shown = dictionary(PROGRAM / "container/driver.py", "driver_files")
     assert told("root folder with GPUs").keys() == shown.keys()
     compiled = dictionary(PROGRAM / "precompile/flashinfer.py", "_compile")
     assert told("kernels").keys() == compiled.keys() - {"HOME"}
