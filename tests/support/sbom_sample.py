@@ -1,4 +1,4 @@
-"""A small image with one part of every kind, for bills of materials and what is made of them."""
+"""A small image with one part of every kind, for SBOMs and what is made of them."""
 
 from __future__ import annotations
 

@@ -55,21 +55,21 @@ def show(selection: Selection, form: Form, output: Path | None) -> None:
         message = "only one SBOM can be written to stdout"
         raise InputError(message, hint="name one target and --arch, or a folder with --output")
     made = []
-    for bill, data in _bills(project, chosen, form):
+    for sbom, data in _sboms(project, chosen, form):
         if output is None and not json:
             put(data.decode().removesuffix("\n"))
             return
         if output is None:
-            made.append(msgspec.structs.replace(bill, document=msgspec.json.decode(data)))
+            made.append(msgspec.structs.replace(sbom, document=msgspec.json.decode(data)))
             continue
-        place = output / f"{bill.target}-{bill.arch}{form.ending}" if several else output
+        place = output / f"{sbom.target}-{sbom.arch}{form.ending}" if several else output
         codec.write_bytes(place, data)
-        made.append(msgspec.structs.replace(bill, output=place))
+        made.append(msgspec.structs.replace(sbom, output=place))
     lines = [f"{item.target} {item.arch} {item.digest} {item.output}" for item in made]
     answer(made, lines)
 
 
-def _bills(
+def _sboms(
     project: Project, chosen: Sequence[Chosen], form: Form
 ) -> Sequence[tuple[Written, bytes]]:
     from imgbuild.attest.sbom import cyclonedx, document, packages, spdx
@@ -81,7 +81,7 @@ def _bills(
     for item in chosen:
         sealed = seal.read_seal(project.images, item.lock)
         for arch in item.arches:
-            made = document.bill(item.lock, sealed, arch, known)
+            made = document.sbom(item.lock, sealed, arch, known)
             data = write(made)
             named = Written(
                 target=made.target, arch=arch, image=made.digest, digest=digest_of(data)

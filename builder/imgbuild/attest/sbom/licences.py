@@ -1,8 +1,7 @@
-"""Licences as packages state them, in the words of SPDX where these are exact.
+"""Licences of wheels (METADATA) and debs (their copyright file), as SPDX expressions where exact.
 
-Comes in: METADATA of a wheel, or Debian's copyright file. Goes out: a `Licence`. Nothing is
-guessed: "BSD" is several licences, so it stays a word, and a copyright file that no program can
-read says nothing.
+Nothing is guessed: "BSD" is the name of several licences, so it stays a word, and a copyright file
+that is not machine-readable gives nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Which package of an image needs which: the edges of its bill of materials.
+"""Which package of an image needs which: the dependency graph of its SBOM.
 
-Comes in: a resolution and what its files say. Goes out: for each wheel and deb, the names of those
-that it needs. A requirement that counts on this machine and is not there draws no edge: finding
-those is the audit's work.
+A requirement that applies and is not installed gives no edge: the audit finds those.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What wheels and debs say of themselves: `images/packages.json`, so that each is read once.
+"""Licence, requirements and source package of wheels and debs: `images/packages.json`.
 
-Comes in: files of a lock while they are in the cache. Goes out: licence, requirements and Debian's
-source package of each by its sha256. These are facts about immutable files, as `layers.json` has
-them: only ever added. A bill of materials is made of lock, seal and this file alone; for a
-package that is not in it, it says that nothing is known.
+Each file is read once, while it is in the cache, and recorded by its sha256. The records are facts
+about immutable files and are only ever added, as in `layers.json`. An SBOM is made of lock, seal
+and this file; for a package that is not in it, the SBOM says that nothing is known.
 """
 
 from __future__ import annotations

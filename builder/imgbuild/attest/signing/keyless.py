@@ -1,7 +1,7 @@
-"""Signing without a key: the real cosign, with the identity that the CI gives its jobs.
+"""Signing without a key: cosign itself, with the identity that the CI gives its jobs.
 
-Comes in: an image that is there, and what is said of it. Goes out: cosign's own bundles, with a
-certificate in place of a key. Only cosign itself speaks to the authorities that this needs.
+The bundles have a certificate in place of a key. Only cosign speaks to the authorities that issue
+and log it.
 """
 
 from __future__ import annotations

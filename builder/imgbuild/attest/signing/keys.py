@@ -1,8 +1,7 @@
-"""Keys that sign and verify: ECDSA on P-256, or Ed25519, which cosign takes both.
+"""Keys that sign and verify: ECDSA on P-256, or Ed25519, both of which cosign accepts.
 
-Comes in: PEM files as openssl and cosign write them. Goes out: keys that sign bytes and that say
-whether a signature is theirs. A password comes from $COSIGN_PASSWORD, else from the terminal; no
-message has it, nor anything of a private key.
+They are read from PEM files as openssl and cosign write them. A password comes from
+$COSIGN_PASSWORD, else from the terminal; no message contains it, nor any part of a private key.
 """
 
 from __future__ import annotations

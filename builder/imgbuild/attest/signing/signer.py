@@ -1,8 +1,6 @@
-"""Signing an image in a registry, and what is said of it.
+"""Signs an image in a registry, and statements about it, in both forms of cosign.
 
-Comes in: a client, an image that is there, statements, a private key. Goes out: signatures beside
-the image in both forms of cosign. The same key and words give the same bytes, so that signing
-again adds nothing.
+The same key and statements give the same bytes, so that signing again adds nothing.
 """
 
 from __future__ import annotations

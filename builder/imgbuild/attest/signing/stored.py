@@ -1,8 +1,7 @@
-"""Signatures beside an image in a registry: read, and added.
+"""Signatures attached to an image in a registry: reads and adds them.
 
-Comes in: a client, a repository, an image. Goes out: every signature and signed statement that the
-registry keeps beside it, in either form of cosign, and what there is damaged. Whose they are is
-not judged here.
+Signatures and signed statements are read in both forms of cosign, and damaged ones are listed.
+Whether a key is trusted is not decided here.
 """
 
 from __future__ import annotations
