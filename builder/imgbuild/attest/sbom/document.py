@@ -33,7 +33,7 @@ from imgbuild.values import Arch, Digest, Sha256
 from imgbuild.wheel.tags import Tags
 
 RELEASE_PACKAGE = "base-files"  # its version begins with Debian's release: 12.4+deb12u11
-SEES = 4  # copyright files that stand for another, one after the other
+SEES = 4  # copyright files that refer to another, one after the other
 
 
 class ComponentKind(enum.StrEnum):
@@ -41,7 +41,7 @@ class ComponentKind(enum.StrEnum):
 
     IMAGE = "image"
     SYSTEM = "system"  # the distribution that debs are of
-    BASE = "base"  # an image of a registry that this one stands on
+    BASE = "base"  # the registry image that this one is based on
     DEB = "deb"
     WHEEL = "wheel"
     SDIST = "sdist"  # what a wheel was built from; not in the image
@@ -55,9 +55,9 @@ OUTSIDE = frozenset({ComponentKind.SDIST, ComponentKind.TOOL})
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True):
-    """One part. `id` is unique in its SBOM; `layer` is where it lies.
+    """One component. `id` is unique in its SBOM; `layer` is the layer that holds it.
 
-    `index` is told where it is not the default one, `source` is Debian's source package.
+    `index` is given where it is not the default one, `source` is Debian's source package.
     """
 
     id: str

@@ -35,8 +35,8 @@ READERS = 2  # threads that unpack debs; the decompressors run beside each other
 class Package(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one file says of itself.
 
-    `licence` is an SPDX expression; `words` stand where it says something else. `see` is the
-    package whose copyright file stands for its own. `source` and `source_version` are Debian's.
+    `licence` is an SPDX expression; `words` are its statement where it is not one. `see` is the
+    package whose copyright file is used for its own. `source` and `source_version` are Debian's.
     `needs` are requirements without versions: `ray[serve]; python_version < "3.12"` of a wheel,
     `mawk | awk` of a deb; `gives` what a deb provides.
     """
@@ -59,7 +59,7 @@ class Packages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def packages_path(images: Path) -> Path:
-    """Where they stand in the folder `images`."""
+    """Their file in the folder `images`."""
     return images / "packages.json"
 
 

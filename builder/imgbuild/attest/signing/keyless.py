@@ -26,17 +26,17 @@ TYPES = {
 REMEDY = "install cosign 2.4 or newer, or sign with --sign-key FILE"
 
 
-def sign(repository: Repository, digest: Digest, said: Sequence[bytes] = ()) -> Signed:
-    """Let cosign sign the image `digest`, and what the statements `said` say of it.
+def sign(repository: Repository, digest: Digest, payloads: Sequence[bytes] = ()) -> Signed:
+    """Let cosign sign the image `digest`, and the statements `payloads` about it.
 
-    ToolMissing if there is no cosign, WorkFailed if it cannot sign: without an identity, say.
+    ToolMissing if there is no cosign, WorkFailed if it cannot sign, as without an identity.
     """
     kinds = []
     program = process.find("cosign", remedy=REMEDY)
     name = f"{repository}@{digest}"
     process.run([program, "sign", "--yes", name])
     with tempfile.TemporaryDirectory(prefix="imgbuild-sign-") as folder:
-        for number, each in enumerate(said):
+        for number, each in enumerate(payloads):
             statement = codec.decode(each, Statement, file="a statement to sign")
             predicate = Path(folder) / f"{number}.json"
             predicate.write_bytes(codec.compact(statement.predicate))

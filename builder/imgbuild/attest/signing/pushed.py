@@ -62,13 +62,13 @@ def sign_made(
 ) -> tuple[Signed, ...]:
     """Sign the image of `own` on `arches`, its SBOMs, and `made`, its provenance.
 
-    A provenance that rests on the same and that the key has signed already stands for `made`.
+    A provenance of the same content that the key has signed already is used in place of `made`.
     """
     sign = partial(signer.sign, client, repository, key=key)
 
-    def _sign(subject: Descriptor, said: Sequence[bytes]) -> Signed:
+    def _sign(subject: Descriptor, payloads: Sequence[bytes]) -> Signed:
         known = _said(client, repository, subject.digest, made, key)
-        return sign(subject, said=[known or made, *said])
+        return sign(subject, payloads=[known or made, *payloads])
 
     return sign_all(own, arches, (), _sign)
 
@@ -76,7 +76,7 @@ def sign_made(
 def sign_all(
     own: Carried, arches: Collection[Arch], provenances: Sequence[bytes], sign: Sign
 ) -> tuple[Signed, ...]:
-    """Let `sign` sign what the tag names and each manifest, with what is said of each."""
+    """Let `sign` sign what the tag names and each manifest, with the statements about each."""
     subjects = attachments.subjects(own.lock, own.sealed, arches)
     manifests = dict(
         zip((one.digest for one in subjects[-len(arches) :]), sorted(arches), strict=True)

@@ -30,18 +30,18 @@ def sign(
     repository: Repository,
     subject: Descriptor,
     key: PrivateKey,
-    said: Sequence[bytes] = (),
+    payloads: Sequence[bytes] = (),
 ) -> Signed:
-    """Sign the image `subject`, and each statement of `said`, which are about it.
+    """Sign the image `subject`, and each of the statements `payloads`, which are about it.
 
-    What is said must have been checked: a signature vouches for it.
+    Callers must have checked the statements.
     """
     digest = subject.digest
     claim = forms.claim(str(repository), digest)
     stored.add(
         client, repository, digest, forms.SIGNATURES, [forms.signature(claim, key.sign(claim))]
     )
-    envelopes = [statements.seal(each, key) for each in said]
+    envelopes = [statements.seal(each, key) for each in payloads]
     kinds = [envelope.statement("a statement to sign").predicate_type for envelope in envelopes]
     entries = [
         forms.attestation(envelope, kind) for envelope, kind in zip(envelopes, kinds, strict=True)

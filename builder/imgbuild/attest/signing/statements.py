@@ -33,7 +33,7 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 class Statement(msgspec.Struct, frozen=True, rename={"type": "_type"}):
-    """What is said of some images."""
+    """A statement about images."""
 
     type: str
     subject: tuple[Subject, ...]

@@ -63,7 +63,7 @@ def test_an_encrypted_key_wants_its_password(tmp_path, monkeypatch, form):
     monkeypatch.setenv(keys.PASSWORD, "pw")
     assert keys.load_private(path).sign(b"word")
     monkeypatch.setenv(keys.PASSWORD, "another")
-    with pytest.raises(InputError, match="or its password is another") as error:
+    with pytest.raises(InputError, match="or the password is wrong") as error:
         keys.load_private(path)
     assert "another" not in (error.value.hint or "")
 
