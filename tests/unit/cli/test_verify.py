@@ -278,7 +278,7 @@ def test_what_was_taken_away_does_not_pass(world, place, imgbuild, pair):
     [
         (("sign", "REF"), 2, "is needed"),
         (("sign", "REF", "--sign-key", "PRIVATE", "--keyless"), 2, "is needed"),
-        (("sign", "REF", "--sign-key", "PUBLIC"), 2, "no private key"),
+        (("sign", "REF", "--sign-key", "PUBLIC"), 2, "not a private key"),
         (("sign", "REF", "--keyless"), 6, "cosign is not installed"),
         (("verify", "REF", "--key", "PRIVATE"), 2, "is a private key"),
         (("verify", "REF", "--builder-id", "https://x"), 2, "--builder-id needs --key"),
