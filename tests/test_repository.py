@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import needs
 from tests.layers import ALLOWED, CALLERS, HEAVY, IMPORTERS, LEVELS, PRINTERS, ROOT_MODULES
-from tests.sourcecode import ROOT, calls, imports, modules, own_imports, tracked
+from tests.support import needs
+from tests.support.source_code import ROOT, calls, imports, modules, own_imports, tracked
 
 FILE_LINES = 400
 FUNCTION_LINES = 60
@@ -168,6 +168,17 @@ def test_folders_import_each_other_in_no_circle():
     list(graphlib.TopologicalSorter(graph).static_order())
 
 
+def test_the_tree_in_architecture_is_current():
+    command = [sys.executable, str(ROOT / "tools/architecture.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_folder_says_its_purpose():
+    silent = [name for name, tree in KNOWN.items() if _is_folder(name) and not tree.body]
+    assert not silent
+
+
 @pytest.mark.parametrize("banned", IMPORTERS)
 def test_imports_that_few_modules_may_have(banned):
     wrong = [
@@ -272,7 +283,7 @@ def test_exit_codes_are_documented():
     ("name", "words"),
     [
         ("LICENSE", "Apache License"),
-        ("README.md", "## Two commands"),
+        ("README.md", "## Quick start"),
         ("CONTRIBUTING.md", "## Rules"),
         ("CHANGELOG.md", "## Unreleased"),
         ("docs/reproducibility.md", "umask"),
@@ -297,7 +308,7 @@ def test_links_in_papers_lead_somewhere():
 def test_papers_name_verbs_that_exist():
     import typer
 
-    from imgbuild.cli.app import app
+    from imgbuild.cli._app import app
 
     verbs = set(getattr(typer.main.get_command(app), "commands", {}))
     named = {
@@ -309,10 +320,22 @@ def test_papers_name_verbs_that_exist():
     assert {place for place in named if place[1] not in verbs} == set()
 
 
-def test_schema_is_fresh():
+def test_schema_is_fresh(golden):
     from imgbuild.matrix.schema import published
 
-    assert (ROOT / "matrix.schema.json").read_bytes() == published()
+    golden(ROOT / "matrix.schema.json", published().decode())
+
+
+def test_pytest_collects_every_test_file():
+    """By default pytest skips folders named build or dist, among others."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "-p", "no:xdist", "tests"],
+        cwd=ROOT, env={**os.environ, "IMGBUILD_LONG": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    collected = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert {_name(path) for path in tracked("tests/**/test_*.py", "tests/test_*.py")} <= collected
 
 
 def test_schema_accepts_the_matrix():

@@ -62,8 +62,7 @@ def tried(
         ["python", "-c", code, json.dumps(asked)],
         through=through,
         store=session.inputs().store,
-        settings=engine.Running(network=False, gpus=False, stdin=False, tty=False),
-        stream=False,
+        settings=engine.ContainerOptions(network=False, gpus=False, stdin=False, tty=False),
     )
     answers = [line for line in done.stdout.splitlines() if line.startswith("VERDICTS ")]
     if not answers:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from imgbuild.system.console import console  # noqa: E402 - tests are beside the tools, not installed
-from tests.combinations import HALVES, Combination, Outcome, audit_all, load  # noqa: E402
+from tests.support.combinations import HALVES, Combination, Outcome, audit_all, load  # noqa: E402
 
 
 def table(rows: Iterable[tuple[str, Sequence[Outcome]]]) -> list[str]:

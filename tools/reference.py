@@ -23,7 +23,7 @@ import msgspec
 import typer.main
 
 from imgbuild.ci import settings
-from imgbuild.cli.app import app
+from imgbuild.cli._app import app
 from imgbuild.errors import ImgbuildError
 from imgbuild.matrix import schema
 
@@ -47,13 +47,13 @@ def pages() -> dict[str, str]:
 
 MATRIX = """\
 The one reviewed file of versions. `imgbuild schema` prints its JSON Schema, by which editors
-complete it; `imgbuild matrix` reads it and tells every problem with its place. What each choice
+complete it; `imgbuild list` reads it and tells every problem with its place. What each choice
 is for stands beside it in [matrix.yaml](../../matrix.yaml) itself."""
 EXTENSION = """\
 The `matrix.yaml` of a repository that stands on published targets ([how](../extend.md)).
 `imgbuild schema --extension` prints its JSON Schema."""
 CI = """\
-What `imgbuild ci` and `imgbuild nightly` ask of images and machines ([how](../ci.md)). It lies
+What `imgbuild ci` and `imgbuild ci nightly` ask of images and machines ([how](../ci.md)). It lies
 beside `matrix.yaml`; what it leaves out is as in
 [data/ci.yaml](../../builder/imgbuild/data/ci.yaml)."""
 

@@ -10,9 +10,9 @@ import pytest
 
 from imgbuild.oci import layout
 from imgbuild.values import Arch
-from tests import images, smallproject
-from tests.servers import Site, serve
-from tests.smallproject import TARGET, Project
+from tests.support import images, sample_project
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
 
 WHEEL = "packages/thewheel-1.0-py3-none-any.whl"
 PINS = ("--requirements", "pins.txt", "--python", "3.11", "--arch", "x86_64")
@@ -22,7 +22,7 @@ TRL = b"from vllm import Gone\n\nclass GRPOTrainer: ...\n"
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     """An index that has a trl and two vLLMs too, and a registry with a base."""
-    index = smallproject.index()
+    index = sample_project.index()
     index.wheel("trl", "9.0", files={"trl/__init__.py": TRL})
     index.wheel("vllm", "8.0", files={"vllm/__init__.py": b"class Gone: ...\n"})
     index.wheel("vllm", "9.0", files={"vllm/__init__.py": b"class New: ...\n"})
@@ -44,7 +44,7 @@ def project(site: Site, tmp_path: Path) -> Project:
     found.write(
         {
             "kind": "registry",
-            "image": smallproject.serve_image(site, tmp_path / "base", "base"),
+            "image": sample_project.serve_image(site, tmp_path / "base", "base"),
             "python": "3.11",
             "glibc": "2.36",
             "interpreter": "/usr/bin/python3.11",

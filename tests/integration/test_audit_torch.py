@@ -25,7 +25,7 @@ from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.load import load
 from imgbuild.report import Finding, Relation, Severity
 from imgbuild.values import Arch
-from tests import needs, samples
+from tests.support import needs, samples
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import needs
+from tests.support import needs
 
 pytestmark = pytest.mark.engine
 SCRIPT = Path(__file__).parents[2] / "smoke_tests/doctor.py"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests import needs
-from tests.combinations import HALVES, Combination, Outcome, audit_all, half_of, load
+from tests.support import needs
+from tests.support.combinations import HALVES, Combination, Outcome, audit_all, half_of, load
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(2700), pytest.mark.disk(5)]
 

@@ -22,8 +22,8 @@ from imgbuild.matrix.load import load
 from imgbuild.matrix.model import DebianBase
 from imgbuild.system import process
 from imgbuild.values import Arch
-from tests import needs
-from tests.servers import Site, serve
+from tests.support import needs
+from tests.support.servers import Site, serve
 
 MATRIX = load(Path(__file__).parent.parent.parent / "matrix.yaml")
 RELEASE = "debian/dists/bookworm/InRelease"

@@ -30,7 +30,7 @@ from imgbuild.oci.tar import MTIME
 from imgbuild.oci.unpack import unpack
 from imgbuild.plan.plan import DebianRecipe
 from imgbuild.values import Arch
-from tests import needs
+from tests.support import needs
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.disk(3)]
 

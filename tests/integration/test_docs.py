@@ -1,7 +1,7 @@
-"""The commands of README and docs, run as they are printed: a shell for each file and world.
+"""The commands of README and docs, run as they are printed: a shell for each file and environment.
 
-What a block says of itself stands in a comment before it (tests/docblocks.py); that every block has
-one is for tests/unit/helpers/test_docblocks.py to hold.
+A comment before each block says how it is run (tests/support/doc_blocks.py).
+tests/unit/test_docs.py checks that every block has one.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests import docworld
-from tests.docblocks import ROOT, Block, blocks, commands, papers
-from tests.docworld import Shell, Worlds
+from tests.support import docs_shell
+from tests.support.doc_blocks import ROOT, Block, blocks, commands, papers
+from tests.support.docs_shell import Shell, Worlds
 
 pytestmark = [pytest.mark.engine, pytest.mark.apptainer, pytest.mark.network]
 # What reads a file that a block was made to be.
-READERS = {"matrix.yaml": "imgbuild matrix", "ci.yaml": "imgbuild ci jobs --all"}
+READERS = {"matrix.yaml": "imgbuild list", "ci.yaml": "imgbuild ci jobs --all"}
 
 
 def runs(path: Path) -> list[Block]:
@@ -31,7 +31,7 @@ PAPERS = [path for path in papers() if runs(path)]
 
 @pytest.fixture(scope="module", name="worlds")
 def _worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
-    with docworld.serve_worlds(tmp_path_factory.mktemp("docs")) as worlds:
+    with docs_shell.serve_worlds(tmp_path_factory.mktemp("docs")) as worlds:
         yield worlds
 
 

@@ -14,7 +14,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http, Refused, Want, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.lock.resolution import LockedFile
-from tests import downloads
+from tests.support import downloads
 
 pytestmark = pytest.mark.network
 

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.learn import loop
 from imgbuild.learn.constraints_file import add_constraints
 from imgbuild.matrix import constraints
@@ -21,10 +21,10 @@ from imgbuild.matrix.model import Wanted
 from imgbuild.solve import solve, uv
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
-from tests import needs, samples
-from tests.localindex import LocalIndex
-from tests.servers import Site, serve
-from tests.sourcecode import ROOT
+from tests.support import needs, samples
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site, serve
+from tests.support.source_code import ROOT
 
 WANTED = Wanted(reason="for the test")
 PINS = {"torch": "2.6.0", "vllm": "0.8.5"}
@@ -150,7 +150,7 @@ def test_a_constraint_brings_no_package_into_a_world(stack, monkeypatch, tmp_pat
 
 def test_pins_that_clash_are_refused_with_what_was_learned(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins={**PINS, "trl": "1.2.0"})
-    with pytest.raises(WorldImpossible) as caught:
+    with pytest.raises(NoSolution) as caught:
         small.settle()
     text = "\n".join(caught.value.reasons)
     assert "trl==1.2.0 needs vllm>=0.11.0 (imports, trl/trainer.py:3, vllm.net" in text

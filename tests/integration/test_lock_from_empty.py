@@ -1,7 +1,7 @@
 """`imgbuild lock` of a real target from nothing: no lock, no record of a layer, nothing learned.
 
-The committed locks were made so, in one command for the whole matrix (docs/proofs); here the one
-that the README speaks of. The wheels stay in the cache for the tests of the main job.
+The committed locks were made so, in one command for the whole matrix (docs/test-records); here
+the one of the README. The wheels stay in the cache for the tests of the main job.
 """
 
 from __future__ import annotations

@@ -24,14 +24,14 @@ from imgbuild.assemble import layers, sources
 from imgbuild.lock import lock as locks
 from imgbuild.lock.resolution import Wheel
 from imgbuild.oci import layout
-from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.oci.reader import Reader, inflated
 from imgbuild.pipeline import targets
 from imgbuild.plan import current
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import plan
 from imgbuild.values import Arch, digest_of, sha256
-from tests import damaged, downloads, needs, ordinary, ownregistry, squashed
-from tests.ownregistry import OwnRegistry
+from tests.support import damaged, docker_registry, downloads, needs, ordinary, squashed
+from tests.support.docker_registry import OwnRegistry
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"
@@ -136,7 +136,7 @@ def test_the_sif_has_the_images_files_and_passes_its_smoke_tests(built, tmp_path
     needs.disk(5)
     sif = tmp_path / "image.sif"
     imgbuild("sif", TARGET, "--layout", str(built), "--output", str(sif))
-    smoke = ("smoke", TARGET, "--sif", str(sif), "--json", "--patience", "4")
+    smoke = ("smoke", TARGET, "--sif", str(sif), "--json", "--timeout-factor", "4")
     try:
         with ThreadPoolExecutor() as pool:  # none of the three keeps two cores busy
             smoked = pool.submit(imgbuild, *smoke)
@@ -196,7 +196,15 @@ def test_a_random_user_id_with_a_read_only_root_works(loaded):
 @pytest.mark.engine
 def test_the_image_passes_its_smoke_tests(loaded, built):
     answer = imgbuild(
-        "smoke", TARGET, "--layout", str(built), "--through", "docker", "--json", "--patience", "4"
+        "smoke",
+        TARGET,
+        "--layout",
+        str(built),
+        "--through",
+        "docker",
+        "--json",
+        "--timeout-factor",
+        "4",
     )
     reports = json.loads(answer.stdout)
     assert [report["tier"] for report in reports] == ["static", "cpu"]
@@ -285,7 +293,7 @@ def test_another_user_with_another_surrounding_gets_the_same_digest(user_folder,
 def registry(tmp_path_factory):
     """A registry of this file's own, to which the image is pushed once; what the push answered."""
     needs.disk(5)
-    with ownregistry.serve(tmp_path_factory.mktemp("registry") / "own") as running:
+    with docker_registry.serve(tmp_path_factory.mktemp("registry") / "own") as running:
         yield running, push(running)
 
 

@@ -25,7 +25,7 @@ from imgbuild.plan import current
 from imgbuild.report import Severity
 from imgbuild.show import status
 from imgbuild.values import Arch
-from tests.sourcecode import ROOT
+from tests.support.source_code import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.network, pytest.mark.timeout(1800)]
 

@@ -16,9 +16,8 @@ from imgbuild.ci.results import JobResult
 from imgbuild.ci.running import Way
 from imgbuild.slurm import commands
 from imgbuild.system import process
-from tests import needs, slurmworld
-from tests.unit import ci_world
-from tests.unit.cli_project import TARGET, Command, make
+from tests.support import ci_jobs_sample, needs, slurm_project
+from tests.support.inprocess_project import TARGET, Command, make
 
 pytestmark = pytest.mark.engine
 BARE = "--gpus-per-node=0"  # the Slurm of the tests has no GPUs
@@ -55,7 +54,7 @@ class Night:
     def failed_before(self) -> None:
         """Leave the result of another night."""
         said = {"outcome": "failed", "error": "of last night", "exit_code": 1}
-        ci_world.passed(self.way.results, self.job, "smoke", **said)
+        ci_jobs_sample.passed(self.way.results, self.job, "smoke", **said)
 
 
 @pytest.fixture(name="night")
@@ -68,10 +67,13 @@ def _night(
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     world = make(tmp_path)
     assert Command(monkeypatch, capsys)("build", TARGET).status == 0
-    way, own = ci_world.way(world, ci_world.RUNNERS, through="root"), ci_world.of(world)
+    way, own = (
+        ci_jobs_sample.way(world, ci_jobs_sample.RUNNERS, through="root"),
+        ci_jobs_sample.of(world),
+    )
     known = running.known(way, own)
     [image], [job] = own.image, own.gpu
-    ci_world.passed(way.results, known[image.id], registry=way.registry)
+    ci_jobs_sample.passed(way.results, known[image.id], registry=way.registry)
     made = Night(way, known[job.id], known)
     yield made
     for number in made.queue():
@@ -82,7 +84,7 @@ def once(night: Night, *command: str) -> threading.Thread:
     """Hand the number of the first job to one of Slurm's commands, as soon as there is one."""
 
     def _do() -> None:
-        slurmworld.until(night.queue, "a job in the queue")
+        slurm_project.until(night.queue, "a job in the queue")
         subprocess.run([*command, night.queue()[0]], check=True)
 
     thread = threading.Thread(target=_do)
@@ -125,7 +127,7 @@ def test_the_word_of_slurm_stands_where_another_night_failed(night):
 
 def test_what_has_passed_is_not_submitted(night):
     """Its gate was shut then, and opens now."""
-    ci_world.passed(night.way.results, night.job, "pull", "smoke")
+    ci_jobs_sample.passed(night.way.results, night.job, "pull", "smoke")
     assert night.through("--hold").passed
     assert not list(night.folder.glob("slurm-*.log"))
     assert results.read_job(night.way.results, night.job).passed

@@ -11,17 +11,17 @@ from imgbuild.assemble.sources import LockSources
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import FetchFailed, IntegrityError, WorldImpossible
+from imgbuild.errors import FetchFailed, IntegrityError, NoSolution
 from imgbuild.lock.lock import make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.model import Index, Wanted
 from imgbuild.solve import uv
 from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
-from tests import samples
-from tests.localindex import LocalIndex
-from tests.resolving import resolve_wheels
-from tests.servers import Site, serve
+from tests.support import samples
+from tests.support.local_index import LocalIndex
+from tests.support.resolving import resolve_wheels
+from tests.support.servers import Site, serve
 
 CUDA_TOOLKIT = [
     "nvidia-cublas-cu12==12.4.5.8.*; extra == \"all\"",
@@ -235,14 +235,14 @@ def test_a_package_that_left_its_index_is_not_taken_from_another(stack, default,
     matrix.targets["small"] = msgspec.structs.replace(
         matrix.targets["small"], pins={"torch": "2.6.0", "company-kernels": "1.0"}
     )
-    with pytest.raises(WorldImpossible) as caught:
+    with pytest.raises(NoSolution) as caught:
         wheels(matrix, tmp_path)
     assert caught.value.reasons == ("company-kernels: the index own has no such package",)
 
 
 def test_a_cpu_build_is_refused_in_a_cuda_world(stack, default, tmp_path):
     default(stack.enter_context(serve(Site(files=world().site_files()))).url("simple"))
-    with pytest.raises(WorldImpossible, match="small cannot be solved for arm64") as caught:
+    with pytest.raises(NoSolution, match="small cannot be solved for arm64") as caught:
         wheels(samples.matrix(), tmp_path, arch=Arch.ARM64)
     assert caught.value.reasons[0] == (
         "torch 2.6.0 for aarch64 on the index pypi requires no CUDA library: a CPU build"
@@ -255,7 +255,7 @@ def test_packages_that_cannot_be_together(stack, default, tmp_path):
     index.wheel("trl", "0.18.2", ["numpy>=2.3"])
     default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
     matrix = samples.matrix(pins={"torch": "2.6.0", "trl": "0.18.2"})
-    with pytest.raises(WorldImpossible, match="no set of packages satisfies small") as caught:
+    with pytest.raises(NoSolution, match="no set of packages satisfies small") as caught:
         wheels(matrix, tmp_path)
     assert any("trl" in reason and "numpy" in reason for reason in caught.value.reasons)
 
@@ -266,7 +266,7 @@ def test_a_mixed_cuda_world_is_refused(stack, default, tmp_path):
     index.wheel("nvidia-cublas-cu11", "11.11.3.6")
     default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
     matrix = samples.matrix(pins={"torch": "2.6.0", "kernels": "1.0"})
-    with pytest.raises(WorldImpossible, match="would mix CUDA releases") as caught:
+    with pytest.raises(NoSolution, match="would mix CUDA releases") as caught:
         wheels(matrix, tmp_path)
     assert caught.value.reasons == (
         "nvidia-cublas-cu11 11.11.3.6 is of CUDA 11, the target of CUDA 12",
@@ -278,9 +278,7 @@ def test_a_torch_of_another_cuda_is_refused(stack, default, tmp_path):
     index.wheel("torch", "2.7.0", [f"nvidia-cublas-cu12==12.6.4.1; {X86}"])
     default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
     matrix = samples.matrix(pins={"torch": "2.7.0"})
-    with pytest.raises(
-        WorldImpossible, match=r"is compatible with no release of CUDA 12\.4"
-    ) as caught:
+    with pytest.raises(NoSolution, match=r"is compatible with no release of CUDA 12\.4") as caught:
         wheels(matrix, tmp_path)
     assert "12.6.4.1" in caught.value.reasons[0]
 

@@ -18,7 +18,7 @@ from imgbuild.oci import archive, layout
 from imgbuild.registry import base_image
 from imgbuild.system import process
 from imgbuild.values import Arch, sha256
-from tests import images, needs
+from tests.support import images, needs
 
 pytestmark = pytest.mark.engine
 BOTH = (Arch.X86_64, Arch.ARM64)

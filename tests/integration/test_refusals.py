@@ -15,7 +15,7 @@ import pytest
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.resolve import answer, explain, first_solve, request
@@ -24,7 +24,7 @@ from imgbuild.resolve.request import ResolveRequest
 from imgbuild.resolve.suggest import UNREAD
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
-from tests.sourcecode import ROOT
+from tests.support.source_code import ROOT
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(1800)]
 
@@ -135,7 +135,7 @@ def test_a_target_that_cannot_be_resolved_is_explained_in_the_same_way(
     target = matrix().targets["cu124-vllm"]
     changed = msgspec.structs.replace(target, pins={**target.pins, "tensordict": "0.15.0"})
     other = first_solve.with_target(matrix(), "later", changed)
-    before = WorldImpossible("no set of packages satisfies later", reasons=("many words",))
+    before = NoSolution("no set of packages satisfies later", reasons=("many words",))
     found = explain.explained(before, SolveProblem(other, "later", Arch.X86_64, context))
     assert found is not before
     assert any(

@@ -18,7 +18,7 @@ from imgbuild.errors import WorkFailed
 from imgbuild.oci.tree import remove
 from imgbuild.oci.unpack import unpack
 from imgbuild.system.process import Result
-from tests import images, needs, ordinary
+from tests.support import images, needs, ordinary
 
 pytestmark = pytest.mark.engine
 REPOSITORY = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from imgbuild.audit.judge import CHECKS
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import FetchFailed, IntegrityError, WorldImpossible
+from imgbuild.errors import FetchFailed, IntegrityError, NoSolution
 from imgbuild.lock.lock import make_lock
 from imgbuild.lock.resolution import BuiltWheel, Resolution, Wheel
 from imgbuild.matrix.load import load
@@ -22,11 +22,11 @@ from imgbuild.report import Severity
 from imgbuild.solve.build_root import host_root
 from imgbuild.solve.sdists import host_arch, make
 from imgbuild.values import sha256
-from tests import needs, samples
-from tests.localindex import LocalIndex, sdist_bytes
-from tests.resolving import resolve_wheels
-from tests.servers import Site, serve
-from tests.sourcecode import ROOT
+from tests.support import needs, samples
+from tests.support.local_index import LocalIndex, sdist_bytes
+from tests.support.resolving import resolve_wheels
+from tests.support.servers import Site, serve
+from tests.support.source_code import ROOT
 
 pytestmark = [pytest.mark.network, pytest.mark.engine]
 REASON = "because the test says so"
@@ -225,7 +225,7 @@ def test_a_build_may_ask_for_more_than_it_declares(site, root, store):
 
 def refused(site, root, store, files, **changes):
     publish(site, files)
-    with pytest.raises(WorldImpossible) as caught:
+    with pytest.raises(NoSolution) as caught:
         build(world(site, **changes), root, store)
     return caught.value
 

@@ -12,16 +12,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests import slurmworld
-from tests.slurmworld import TARGETS, orders, queue, until
-from tests.smallproject import Project
+from tests.support import slurm_project
+from tests.support.sample_project import Project
+from tests.support.slurm_project import TARGETS, orders, queue, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 
 
 @pytest.fixture(scope="module", name="project")
 def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    with slurmworld.project(tmp_path_factory.mktemp("an array, 100%")) as made:
+    with slurm_project.project(tmp_path_factory.mktemp("an array, 100%")) as made:
         yield made
 
 
@@ -95,7 +95,7 @@ def started(project: Project, *words: str) -> subprocess.Popen[str]:
 def test_an_interrupt_cancels_and_the_next_run_goes_on(built: Project) -> None:
     process = started(built, "--again")
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=slurmworld.PATIENCE)
+    _, said = process.communicate(timeout=slurm_project.PATIENCE)
     assert process.returncode == 130, said
     assert "the tasks that had not ended are cancelled" in said
     folder = orders(built, "build")[-1]
@@ -113,7 +113,7 @@ def test_an_interrupt_cancels_and_the_next_run_goes_on(built: Project) -> None:
 def test_tasks_outlive_a_killed_imgbuild_and_are_looked_after_again(built: Project) -> None:
     process = started(built, "--again")
     process.kill()
-    process.communicate(timeout=slurmworld.PATIENCE)
+    process.communicate(timeout=slurm_project.PATIENCE)
     orders_before = orders(built, "build")
     assert queue(built)
     done = built.run("build", "--all", "--on", "slurm")
@@ -125,8 +125,8 @@ def test_tasks_outlive_a_killed_imgbuild_and_are_looked_after_again(built: Proje
 def test_a_task_that_slurm_ends_is_told(built: Project) -> None:
     process = started(built, "--again", "--leave")
     [first] = {name.partition("_")[0] for name in queue(built)}
-    slurmworld.slurm(built, "scancel", first)
-    _, said = process.communicate(timeout=slurmworld.PATIENCE)
+    slurm_project.slurm(built, "scancel", first)
+    _, said = process.communicate(timeout=slurm_project.PATIENCE)
     assert process.returncode == 1, said
     assert "cancelled" in said
     assert f"{first}_2" not in queue(built)

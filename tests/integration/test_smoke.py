@@ -15,7 +15,7 @@ import pytest
 
 from imgbuild.report import Case
 from imgbuild.smoke import run as smoke
-from tests import needs, smallworld
+from tests.support import needs, smoke_environment
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPTS = REPOSITORY / "smoke_tests"
@@ -28,7 +28,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "wheels").mkdir()
-        self.wheels = smallworld.good(folder / "wheels")
+        self.wheels = smoke_environment.good(folder / "wheels")
         self.expect: dict[str, Any] = {
             "format": smoke.FORMAT,
             "target": "small",
@@ -40,13 +40,13 @@ class World:
             "flashinfer": "off",
         }
         self.allowed: dict[str, Any] = dict(NOTHING)
-        self.site = smallworld.make_venv(folder / "venv", self.wheels)
-        self.expect["packages"] = smallworld.versions(self.wheels)
+        self.site = smoke_environment.make_venv(folder / "venv", self.wheels)
+        self.expect["packages"] = smoke_environment.versions(self.wheels)
 
     def add(self, name: str, files: Mapping[str, bytes], *, locked: bool = True) -> None:
         """Install one more wheel."""
-        wheel = smallworld.make_wheel(self.folder / "wheels", name, "1.0", files)
-        smallworld.make_venv(self.folder / "venv", [wheel])
+        wheel = smoke_environment.make_wheel(self.folder / "wheels", name, "1.0", files)
+        smoke_environment.make_venv(self.folder / "venv", [wheel])
         if locked:
             self.expect["packages"][name] = "1.0"
 

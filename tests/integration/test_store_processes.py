@@ -16,8 +16,8 @@ import pytest
 from imgbuild.cache import prune
 from imgbuild.cache.store import Store
 from imgbuild.values import sha256
-from tests import needs
-from tests.servers import Site, serve
+from tests.support import needs
+from tests.support.servers import Site, serve
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -20,7 +20,7 @@ from imgbuild.deb import root as debian_root
 from imgbuild.errors import InputError
 from imgbuild.lock.lock import AddedFolder, Extends, Lock
 from imgbuild.oci.merged import Merged
-from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.oci.reader import Reader, inflated
 from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe, Layer, RegistryRecipe, base_of, plan
 from imgbuild.values import Arch
 

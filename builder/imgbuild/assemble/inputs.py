@@ -128,7 +128,7 @@ class Inputs:
             f"the mirror {self.mirror.repository} lacks {len(lacking)} inputs of {lock.target},"
             f" and no other place may be asked: {some}"
         )
-        place = f"imgbuild mirror push {lock.target} {self.mirror.repository}"
+        place = f"imgbuild registry mirror push {lock.target} {self.mirror.repository}"
         raise FetchFailed(message, hint=f"fill it where the indexes answer: {place}")
 
     def drop(self, hashes: Iterable[Sha256]) -> None:
@@ -138,7 +138,7 @@ class Inputs:
 
     def file_tables(
         self, lock: Lock, layers: Sequence[Layer]
-    ) -> dict[str, tuple[conflicts.Entry, ...]]:
+    ) -> dict[str, tuple[conflicts.InstalledFile, ...]]:
         """Package → installed files with CRC and size, remembered by the wheel's hash."""
         tables = {}
         for layer in layers:
@@ -163,11 +163,11 @@ class Inputs:
 
     def _table(
         self, lock: Lock, layer: Layer, recipe: WheelsRecipe, wheel: Wheel
-    ) -> tuple[conflicts.Entry, ...]:
+    ) -> tuple[conflicts.InstalledFile, ...]:
         key = _table_key(recipe, wheel)
         stored = self.store.fact(TABLES, key)
         if stored is not None:
-            return msgspec.json.decode(stored, type=tuple[conflicts.Entry, ...])
+            return msgspec.json.decode(stored, type=tuple[conflicts.InstalledFile, ...])
         self.fetch(lock, [layer])
         members = assemble.wheel_members(recipe, wheel, self.store)
         table = conflicts.table(members, recipe.prefix.strip("/"))

@@ -20,7 +20,7 @@ from imgbuild.lock.lock import Lock
 from imgbuild.oci import layout
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import Layer, RegistryRecipe, base_of, plan
-from imgbuild.plan.seal import Document, Seal
+from imgbuild.plan.seal import ImageDocuments, Seal
 from imgbuild.values import Arch, Digest, digest_of
 
 
@@ -110,9 +110,9 @@ def make_missing(
     return len(due)
 
 
-def _images(documents: dict[Arch, Document], store: Store) -> dict[Arch, layout.Image]:
+def _images(documents: dict[Arch, ImageDocuments], store: Store) -> dict[Arch, layout.ImageFiles]:
     return {
-        arch: layout.Image(
+        arch: layout.ImageFiles(
             config=document.config,
             manifest=document.manifest,
             layers={layer.digest: made(store, layer.digest) for layer in document.layers},

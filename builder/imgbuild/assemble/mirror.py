@@ -41,7 +41,7 @@ OFF = "off"
 
 
 class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `imgbuild mirror use` writes. With `only` no index is asked for what the mirror lacks.
+    """What `imgbuild registry mirror use` writes. With `only`, no index is asked for missing files.
 
     `plain_http` allows a registry on another machine without TLS.
     """
@@ -126,7 +126,7 @@ def _named(root: Path, text: str | None) -> NamedMirror | None:
                 path,
                 MirrorSetting,
                 what="setting of a mirror",
-                hint="write it again: imgbuild mirror use",
+                hint="write it again: imgbuild registry mirror use",
             )
             return NamedMirror(setting=setting, origin=origin, place=path)
     return None

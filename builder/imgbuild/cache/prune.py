@@ -118,9 +118,6 @@ def _remove(store: Store, entry: CacheEntry) -> bool:
                 path.unlink()
             return mine
     path.unlink(missing_ok=True)
-    if entry.kind == "blob":
-        for marker in store.root.glob(f"pending/*/{path.name}"):
-            marker.unlink(missing_ok=True)
     return True
 
 

@@ -166,5 +166,5 @@ def run_command(way: Way, job: Job) -> list[str]:
     words += [word for arch in way.arches for word in ("--arch", arch)]
     words += [word for tier in way.settings.gate for word in ("--gate", tier)]
     words += ["--through", way.through] if way.through else []
-    words += ["--patience", str(way.patience)] if way.patience != 1.0 else []
+    words += ["--timeout-factor", str(way.patience)] if way.patience != 1.0 else []
     return [*words, *(word for host in way.plain_http for word in ("--plain-http", host))]

@@ -1,7 +1,7 @@
 """The smoke tests of a night, put into the ledgers of their targets.
 
 Comes in: a folder of results, the jobs that there were. Goes out: `images/TARGET/smoke.json`, as
-`imgbuild prove` writes it, with each tier that a job has run.
+`imgbuild smoke --import` writes it, with each tier that a job has run.
 """
 
 from __future__ import annotations

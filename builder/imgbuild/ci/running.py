@@ -134,7 +134,7 @@ def repeat(way: Way, job: Job, *, alone: bool = False) -> str:
     words += [word for arch in way.arches for word in ("--arch", arch)]
     words += [word for tier in way.settings.gate for word in ("--gate", tier)]
     words += ["--through", way.through] if way.through else []
-    words += ["--patience", str(way.patience)] if way.patience != 1.0 else []
+    words += ["--timeout-factor", str(way.patience)] if way.patience != 1.0 else []
     return process.pasted([*words, *(["--offline"] if way.offline else [])])
 
 
@@ -190,6 +190,7 @@ def command(way: Way, job: Job, step: Step) -> tuple[str, ...]:
         "sif": ("sif", job.target, "--arch", job.arch, "--push", way.registry),
         "tag": (
             # Dated first: where the target's own tag names the digest, all of it is done.
+            "registry",
             "tag",
             _reference(way, job),
             f"{job.target}-{way.date:%Y%m%d}",
@@ -213,7 +214,7 @@ def command(way: Way, job: Job, step: Step) -> tuple[str, ...]:
 def _smoke(way: Way, job: Job) -> list[str]:
     words = [word for tier in job.tiers for word in ("--tier", tier)]
     words += ["--through", way.through] if way.through else []
-    return [*words, "--patience", str(way.patience)] if way.patience != 1.0 else words
+    return [*words, "--timeout-factor", str(way.patience)] if way.patience != 1.0 else words
 
 
 def _signer(way: Way) -> list[str]:
@@ -332,4 +333,4 @@ def _size(way: Way, job: Job, _: Mapping[str, Job]) -> None:
     size = sealed.arch[job.arch].size / 1e6
     if size > limit:
         message = f"{job.target} on {job.arch} is {size:,.1f} MB to pull; its budget is {limit} MB"
-        raise WorkFailed(message, hint=f"see imgbuild plan {job.target}; budget: is in {FILE}")
+        raise WorkFailed(message, hint=f"imgbuild show {job.target} --layers; budget: is in {FILE}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli import _options
 from imgbuild.errors import AuditFailed, InputError, LockStale
 from imgbuild.report import Case, Finding, Report, Severity
 from imgbuild.system.console import console
@@ -40,7 +40,7 @@ Requirements = Annotated[
         metavar="FILE",
         help="Audit this file of pins (name==version) in place of a target, from the default"
         " index; wants --python and one --arch. Shared objects are not read.",
-        rich_help_panel=options.SELECT,
+        rich_help_panel=_options.SELECT,
         show_default=False,
     ),
 ]
@@ -50,7 +50,7 @@ Python = Annotated[
         "--python",
         metavar="X.Y",
         help="The Python of --requirements.",
-        rich_help_panel=options.SELECT,
+        rich_help_panel=_options.SELECT,
         show_default=False,
     ),
 ]
@@ -59,7 +59,7 @@ Checks = Annotated[
     typer.Option(
         "--check",
         help="Only this check; repeatable.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -68,7 +68,7 @@ Notes = Annotated[
     typer.Option(
         "--notes",
         help="Show notes too: what cannot work, but lies off the main path.",
-        rich_help_panel=options.TALK,
+        rich_help_panel=_options.TALK,
     ),
 ]
 Junit = Annotated[
@@ -77,7 +77,7 @@ Junit = Annotated[
         "--junit",
         metavar="FILE",
         help="Write the result as JUnit XML too: a case for each check.",
-        rich_help_panel=options.TALK,
+        rich_help_panel=_options.TALK,
         show_default=False,
     ),
 ]
@@ -87,28 +87,28 @@ Keep = Annotated[
         "--keep/--drop",
         help="Keep wheels that are fetched for this in the cache, or drop each when it is"
         " read. Default: keep for one target, drop for several.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
 
 
 def audit(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    arch: options.Arches = None,
+    names: _options.Names = None,
+    target: _options.Targets = None,
+    everything: _options.Everything = False,
+    arch: _options.Arches = None,
     requirements: Requirements = None,
     python: Python = None,
     check: Checks = None,
     notes: Notes = False,
     junit: Junit = None,
     keep: Keep = None,
-    offline: options.Offline = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    offline: _options.Offline = False,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Check that the files of locked targets work together, as far as files tell.
 
@@ -126,8 +126,8 @@ def audit(
     from imgbuild.codec import write_bytes
     from imgbuild.smoke import junit as junits
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    wanted = options.wanted(names, target)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
+    wanted = _options.wanted(names, target)
     checks = tuple(each.value for each in check or Check)
     if requirements is not None:
         checks = _readable(requirements, check)
@@ -145,7 +145,7 @@ def audit(
     if junit is not None:
         cases = [with_cases(report, checks) for report in reports]
         write_bytes(junit, junits.document(cases))
-    options.answer(
+    _options.answer(
         reports, [line for one in reports for line in lines(one, notes=notes)], json=json
     )
     failed = [f"{report.target} {report.arch}" for report in reports if not report.ok]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli import _options
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def size_text(size: int) -> str:
 
 @app.command("info")
 def info(
-    json: options.Json = False, quiet: options.Quiet = False, verbose: options.Verbose = False
+    json: _options.Json = False, quiet: _options.Quiet = False, verbose: _options.Verbose = False
 ) -> None:
     """Say where the cache is and how large each kind of entry is.
 
@@ -68,7 +68,7 @@ def info(
     from imgbuild.cache import prune
     from imgbuild.cache.store import Store, size_limit
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     store = Store.open()
     found = prune.entries(store)
     names = sorted({entry.kind for entry in found})
@@ -88,12 +88,12 @@ def info(
     lines += [f"{kind.kind}s: {kind.entries}, {size_text(kind.size)}" for kind in value.kinds]
     lines.append(f"total: {size_text(value.size)}, {size_text(value.in_use)} in use, {cap}")
     lines.append(f"free on its disk: {size_text(value.free)}")
-    options.answer(value, lines, json=json)
+    _options.answer(value, lines, json=json)
 
 
 @app.command("path")
 def path(
-    json: options.Json = False, quiet: options.Quiet = False, verbose: options.Verbose = False
+    json: _options.Json = False, quiet: _options.Quiet = False, verbose: _options.Verbose = False
 ) -> None:
     """Print the folder of the cache.
 
@@ -103,14 +103,14 @@ def path(
     """
     from imgbuild.cache.store import default_root
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     root = str(default_root())
-    options.answer({"path": root}, [root], json=json)
+    _options.answer({"path": root}, [root], json=json)
 
 
 @app.command("list")
 def list_entries(
-    json: options.Json = False, quiet: options.Quiet = False, verbose: options.Verbose = False
+    json: _options.Json = False, quiet: _options.Quiet = False, verbose: _options.Verbose = False
 ) -> None:
     """List files, layers and interrupted downloads, least recently used first; facts only with -v.
 
@@ -123,7 +123,7 @@ def list_entries(
     from imgbuild.cache import prune
     from imgbuild.cache.store import Store
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     found = [entry for entry in prune.entries(Store.open()) if verbose or entry.kind != "fact"]
     lines = []
     for entry in found:
@@ -131,7 +131,7 @@ def list_entries(
         state = "used" if entry.in_use else "idle"
         columns = (entry.kind, entry.size, f"{used:%Y-%m-%dT%H:%M:%SZ}", state, entry.sha256)
         lines.append("\t".join((*map(str, columns), entry.label)))
-    options.answer(found, lines, json=json)
+    _options.answer(found, lines, json=json)
 
 
 @app.command("prune")
@@ -145,9 +145,9 @@ def prune(
             show_default=False,
         ),
     ] = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Remove the least recently used entries until the cache is small enough.
 
@@ -161,7 +161,7 @@ def prune(
     from imgbuild.cache.store import Store, parse_size, size_limit
     from imgbuild.errors import InputError
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     limit = size_limit() if max_size is None else parse_size(max_size, "--max-size")
     if limit is None:
         message = "prune needs a size to keep"
@@ -171,7 +171,7 @@ def prune(
 
 @app.command("clear")
 def clear(
-    json: options.Json = False, quiet: options.Quiet = False, verbose: options.Verbose = False
+    json: _options.Json = False, quiet: _options.Quiet = False, verbose: _options.Verbose = False
 ) -> None:
     """Remove everything that no running process uses.
 
@@ -182,13 +182,13 @@ def clear(
     from imgbuild.cache import prune
     from imgbuild.cache.store import Store
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     _removed(prune.clear(Store.open()), json=json)
 
 
 @app.command("verify")
 def verify(
-    json: options.Json = False, quiet: options.Quiet = False, verbose: options.Verbose = False
+    json: _options.Json = False, quiet: _options.Quiet = False, verbose: _options.Verbose = False
 ) -> None:
     """Hash everything and remove what is damaged; exit status 9 if anything was.
 
@@ -202,13 +202,13 @@ def verify(
     from imgbuild.cache.store import Store
     from imgbuild.errors import IntegrityError
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     store = Store.open()
     total = sum(entry.size for entry in prune.entries(store) if entry.kind in ("file", "blob"))
     with console.progress("Hashing the cache", total) as bar:
         damaged = prune.verify(store, bar.advance)
     names = [f"{entry.kind}\t{entry.sha256}\t{entry.label}" for entry in damaged]
-    options.answer(damaged, names, json=json)
+    _options.answer(damaged, names, json=json)
     if not damaged:
         console.info("all intact")
         return
@@ -225,4 +225,4 @@ def _removed(value: Removal, *, json: bool) -> None:
         f"removed {value.removed} entries, {size_text(value.freed)};"
         f" {size_text(value.left)} left, {size_text(value.in_use)} of it in use"
     )
-    options.answer(value, [line], json=json)
+    _options.answer(value, [line], json=json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli import options, ways
+from imgbuild.cli import _ci_options, _options, ci_nightly
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 
@@ -30,7 +30,7 @@ Since = Annotated[
         "--changed-since",
         metavar="REV",
         help="Only targets whose sealed digest is another one than at this git revision.",
-        rich_help_panel=options.SELECT,
+        rich_help_panel=_options.SELECT,
         show_default=False,
     ),
 ]
@@ -41,7 +41,7 @@ Published = Annotated[
         metavar="HOST/REPOSITORY",
         help="Leave out targets whose tag in this repository names the sealed digest: they are"
         " proven and published.",
-        rich_help_panel=options.SELECT,
+        rich_help_panel=_options.SELECT,
         show_default=False,
     ),
 ]
@@ -51,7 +51,7 @@ Shard = Annotated[
         "--shard",
         metavar="I/N",
         help="Only part I of N of the targets.",
-        rich_help_panel=options.SELECT,
+        rich_help_panel=_options.SELECT,
     ),
 ]
 Again = Annotated[
@@ -60,7 +60,7 @@ Again = Annotated[
         "--again",
         help="Build each target on a machine of another architecture too: the same digest must"
         " come out.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Actions = Annotated[
@@ -70,7 +70,7 @@ Actions = Annotated[
         metavar="FILE",
         help="Add `targets=` and `jobs=` to this file, each one line of JSON for a matrix:"
         ' "$GITHUB_OUTPUT". `jobs` are those that need no registry.',
-        rich_help_panel=options.TALK,
+        rich_help_panel=_options.TALK,
         show_default=False,
     ),
 ]
@@ -80,9 +80,9 @@ JobsFile = Annotated[
     typer.Option(
         "--jobs",
         metavar="FILE",
-        help="What `ci jobs --json` wrote; by default the jobs of the last `imgbuild nightly` with"
-        " these results, else all jobs of all targets.",
-        rich_help_panel=options.SELECT,
+        help="What `ci jobs --json` wrote; by default the jobs of the last `imgbuild ci nightly`"
+        " with these results, else all jobs of all targets.",
+        rich_help_panel=_options.SELECT,
         show_default=False,
     ),
 ]
@@ -92,7 +92,7 @@ Whole = Annotated[
         "--published",
         help="All targets were to be published: one whose tags or SIFs were not begun is unfinished"
         " and not proven.",
-        rich_help_panel=options.SELECT,
+        rich_help_panel=_options.SELECT,
     ),
 ]
 Summary = Annotated[
@@ -101,7 +101,7 @@ Summary = Annotated[
         "--summary",
         metavar="FILE",
         help='Add the report to this file as Markdown: "$GITHUB_STEP_SUMMARY".',
-        rich_help_panel=options.TALK,
+        rich_help_panel=_options.TALK,
         show_default=False,
     ),
 ]
@@ -111,7 +111,7 @@ Issues = Annotated[
         "--issues",
         metavar="FOLDER",
         help="Write TARGET.md into this folder for each target that somebody has to look at.",
-        rich_help_panel=options.TALK,
+        rich_help_panel=_options.TALK,
         show_default=False,
     ),
 ]
@@ -119,22 +119,22 @@ Issues = Annotated[
 
 @app.command("jobs")
 def jobs(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
+    names: _options.Names = None,
+    target: _options.Targets = None,
+    everything: _options.Everything = False,
     changed_since: Since = None,
     registry: Published = None,
     shard: Shard = "1/1",
-    arch: options.Arches = None,
-    gate: ways.Gate = None,
-    no_gpu: ways.NoGpu = False,
+    arch: _options.Arches = None,
+    gate: _ci_options.Gate = None,
+    no_gpu: _ci_options.NoGpu = False,
     again: Again = False,
     actions: Actions = None,
-    plain_http: options.PlainHttp = None,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    plain_http: _options.PlainHttp = None,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Say which jobs there are: those of the targets that are not proven and published yet.
 
@@ -149,19 +149,19 @@ def jobs(
     """
     from imgbuild.ci.choosing import Asked
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     asked = Asked(
         revision=changed_since, arches=tuple(arch or ()), shard=_shard(shard), again=again
     )
-    chosen = ways.chosen(
-        options.wanted(names, target), matrix, gate or [], asked, registry, plain_http or [],
+    chosen = _ci_options.chosen(
+        _options.wanted(names, target), matrix, gate or [], asked, registry, plain_http or [],
         everything=everything, gpu=not no_gpu,
     )  # fmt: skip
     for one in chosen.passed:
         console.info(f"{one.target}: {one.outcome}, {one.reason}")
     if actions is not None:
         _add(actions, _outputs(chosen))
-    options.answer(chosen, _table(chosen), json=json)
+    _options.answer(chosen, _table(chosen), json=json)
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -191,30 +191,30 @@ def _table(chosen: Chosen) -> list[str]:
         for one in chosen.targets
         for job in one.all
     ]
-    return options.aligned([HEAD, *found], right=frozenset({2})) if found else []
+    return _options.aligned([HEAD, *found], right=frozenset({2})) if found else []
 
 
 @app.command("run")
 def run(
     job: JobName,
-    registry: ways.Registry = None,
-    no_push: ways.NoPush = False,
-    results: ways.Results = None,
-    arch: options.Arches = None,
-    gate: ways.Gate = None,
-    no_gpu: ways.NoGpu = False,
-    date: ways.Date = None,
-    key: ways.Key = None,
-    keyless: ways.Keyless = False,
-    through: ways.Through = None,
-    patience: ways.Patience = 1.0,
-    plain_http: options.PlainHttp = None,
-    jobs: options.Jobs = 0,
-    offline: options.Offline = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    registry: _ci_options.Registry = None,
+    no_push: _ci_options.NoPush = False,
+    results: _ci_options.Results = None,
+    arch: _options.Arches = None,
+    gate: _ci_options.Gate = None,
+    no_gpu: _ci_options.NoGpu = False,
+    date: _ci_options.Date = None,
+    key: _ci_options.Key = None,
+    keyless: _ci_options.Keyless = False,
+    through: _ci_options.Through = None,
+    timeout_factor: _ci_options.TimeoutFactor = 1.0,
+    plain_http: _options.PlainHttp = None,
+    jobs: _options.Jobs = 0,
+    offline: _options.Offline = False,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Do one job's steps on this machine, in their order; the first that fails ends it.
 
@@ -234,19 +234,19 @@ def run(
     """
     from imgbuild.ci import running
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    way = ways.way(
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
+    way = _ci_options.way(
         matrix, registry, results, gate or [], date or _today(), plain_http or [],
         arches=arch or [], no_push=no_push, key=key, keyless=keyless, through=through,
-        patience=patience, jobs=jobs, offline=offline, gpu=not no_gpu,
+        patience=timeout_factor, jobs=jobs, offline=offline, gpu=not no_gpu,
     )  # fmt: skip
-    own = ways.jobs_of(way, matrix, job)
+    own = _ci_options.jobs_of(way, matrix, job)
     known = running.known(way, own)
     if job not in known:
         message = f"{own.target} has no job {job}"
         raise InputError(message, hint=f"its jobs are {', '.join(known)}")
     done = running.run_job(way, known[job], known)
-    options.answer(done, [str(done)], json=json)
+    _options.answer(done, [str(done)], json=json)
     if done.failed is not None:
         raise typer.Exit(done.failed.exit_code)
 
@@ -259,20 +259,20 @@ def _today() -> datetime.date:
 def report(
     jobs: JobsFile = None,
     published: Whole = False,
-    strict: ways.Strict = False,
+    strict: _ci_options.Strict = False,
     registry: Published = None,
-    arch: options.Arches = None,
-    gate: ways.Gate = None,
-    no_gpu: ways.NoGpu = False,
-    plain_http: options.PlainHttp = None,
-    results: ways.Results = None,
+    arch: _options.Arches = None,
+    gate: _ci_options.Gate = None,
+    no_gpu: _ci_options.NoGpu = False,
+    plain_http: _options.PlainHttp = None,
+    results: _ci_options.Results = None,
     summary: Summary = None,
     issues: Issues = None,
-    record: ways.Record = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    record: _ci_options.Record = False,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Say what became of each target, by the results of its jobs.
 
@@ -289,8 +289,8 @@ def report(
     from imgbuild.ci import report as reports
     from imgbuild.ci.choosing import Asked, Chosen
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    last = ways.folder(matrix, results) / ways.JOBS
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
+    last = _ci_options.folder(matrix, results) / _ci_options.JOBS
     if jobs is None and last.exists() and not (registry or arch or gate or no_gpu):
         console.info(f"these are the jobs of the last night: {last}")
         jobs = last
@@ -298,18 +298,21 @@ def report(
         chosen = codec.read(jobs, Chosen, what="list of jobs", hint="imgbuild ci jobs --json")
     else:
         asked = Asked(arches=tuple(arch or ()), labels=False)
-        chosen = ways.chosen(
+        chosen = _ci_options.chosen(
             [], matrix, gate or [], asked, registry, plain_http or [],
             everything=True, gpu=not no_gpu,
         )  # fmt: skip
-    found = reports.overview(ways.folder(matrix, results), chosen, published=published)
+    found = reports.overview(_ci_options.folder(matrix, results), chosen, published=published)
     if summary is not None:
         _add(summary, reports.markdown(found))
     if issues is not None:
         for one in found.wrong(strict=strict):
             codec.write_bytes(issues / f"{one.target}.md", reports.issue(one).encode())
     if record:
-        ways.record(matrix, results, chosen)
-    options.answer(found, options.aligned([reports.HEAD, *reports.rows(found)]), json=json)
+        _ci_options.record(matrix, results, chosen)
+    _options.answer(found, _options.aligned([reports.HEAD, *reports.rows(found)]), json=json)
     if found.wrong(strict=strict):
         raise typer.Exit(1)
+
+
+app.command("nightly")(ci_nightly.nightly)

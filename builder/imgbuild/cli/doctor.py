@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli import options
-from imgbuild.cli.image import LayoutFolder, one_arch
+from imgbuild.cli import _options
+from imgbuild.cli._options import LayoutFolder
+from imgbuild.cli._selection import one_arch
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.values import Arch
 
@@ -37,7 +38,7 @@ Through = Annotated[
         help="Look from within the built image of one target instead: packages of the home or of"
         " PYTHONPATH, folders, limits, shared memory, driver. apptainer: as a user runs it, with"
         " this machine's home and environment.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -47,7 +48,7 @@ Sif = Annotated[
         "--sif",
         metavar="FILE",
         help="With --through apptainer: this SIF, instead of one made for the purpose.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -58,7 +59,7 @@ Gpus = Annotated[
         metavar="N",
         min=0,
         help="With --through: GPUs that must be seen.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Shared = Annotated[
@@ -68,7 +69,7 @@ Shared = Annotated[
         metavar="MB",
         min=0,
         help="With --through: shared memory that must be free; 0: 1 GB is advised.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Words = Annotated[
@@ -78,25 +79,25 @@ Words = Annotated[
         metavar="OPTION",
         help="With --through apptainer: an option for it, such as --apptainer=--cleanenv;"
         " repeatable.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
 
 
 def doctor(
-    names: options.Names = None,
-    target: options.Targets = None,
+    names: _options.Names = None,
+    target: _options.Targets = None,
     through: Through = None,
     sif: Sif = None,
     gpus: Gpus = 0,
     shared: Shared = 0,
     apptainer: Words = None,
     layout: LayoutFolder = None,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Say which locked targets this machine can run: by its driver, GPUs and architecture.
 
@@ -118,13 +119,13 @@ def doctor(
 
         imgbuild doctor cu124-vllm --through apptainer --sif build/cu124-vllm.sif --gpus 1
     """
-    from imgbuild.cli.locked import choose
+    from imgbuild.cli._selection import choose
     from imgbuild.doctor import image
     from imgbuild.doctor import targets as judging
     from imgbuild.project import find
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    wanted = options.wanted(names, target)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
+    wanted = _options.wanted(names, target)
     if through is not None:
         needs = image.Asked(gpus=gpus, shared=shared, words=tuple(apptainer or ()))
         _look(wanted, matrix, layout, sif, through, needs, json=json)
@@ -139,7 +140,7 @@ def doctor(
     asked = {one.lock.target for one in chosen}
     all_of = judging.diagnose(host, [judging.offer(project.images, one.lock) for one in every])
     found = judging.only(all_of, asked)
-    options.answer(found, list(_lines(found)), json=json)
+    _options.answer(found, list(_lines(found)), json=json)
     unfit = [one.target for one in found.verdicts if not one.fits] if wanted else []
     if unfit and json:  # the answer has been given; an error of its own would be a second one
         raise typer.Exit(WorkFailed.exit_code)
@@ -161,7 +162,7 @@ def _look(
 ) -> None:
     """Tell what is found from within the image of the one target; Exit 1 if an error is."""
     from imgbuild.cache.store import Store
-    from imgbuild.cli.image import single
+    from imgbuild.cli._selection import single
     from imgbuild.doctor import image
     from imgbuild.lock import lock
     from imgbuild.pipeline import targets
@@ -182,7 +183,7 @@ def _look(
         report = image.in_image(
             locked, built, one_arch(built, None), asked, through=through.value, store=Store.open()
         )
-    options.answer(report, image.lines(report), json=json)
+    _options.answer(report, image.lines(report), json=json)
     if not report.ok:
         raise typer.Exit(WorkFailed.exit_code)
 
@@ -225,4 +226,4 @@ def _machine(host: Host) -> Iterable[str]:
         (one.name, one.version + (", GPUs" if one.gpus else ", no GPUs")) for one in host.engines
     ]
     rows.append(("shared memory", f"{host.shared_memory >> 20} MB"))
-    yield from options.aligned(rows)
+    yield from _options.aligned(rows)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli import _options
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 
@@ -22,7 +22,7 @@ Extends = Annotated[
         "--extends",
         metavar="TARGET",
         help="The published target to stand on.",
-        rich_help_panel=options.SELECT,
+        rich_help_panel=_options.SELECT,
         show_default=False,
     ),
 ]
@@ -33,7 +33,7 @@ Lock = Annotated[
         metavar="PLACE",
         help="Where it is published: a folder or an address with its lock.json and digests.json, or"
         " a checkout of the project.",
-        rich_help_panel=options.SELECT,
+        rich_help_panel=_options.SELECT,
         show_default=False,
     ),
 ]
@@ -44,7 +44,7 @@ Image = Annotated[
         metavar="PLACE",
         help="Where its layers are: HOST/REPOSITORY, or oci:FOLDER. Without it they are made again"
         " from the lock.",
-        rich_help_panel=options.SELECT,
+        rich_help_panel=_options.SELECT,
         show_default=False,
     ),
 ]
@@ -83,7 +83,7 @@ Refresh = Annotated[
     typer.Option(
         "--refresh",
         help="Copy the locks of the published targets anew, from where the matrix says.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 
@@ -97,9 +97,9 @@ def init(
     system: System = None,
     file: File = None,
     refresh: Refresh = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Begin a repository of your own: a small matrix.yaml that adds to a published target.
 
@@ -112,7 +112,7 @@ def init(
 
         imgbuild init --refresh
     """
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     if refresh:
         _refresh(json=json)
         return
@@ -133,7 +133,7 @@ def init(
     console.info(f"{name} stands on {extends} {below.digest}")
     console.info(f"next: imgbuild lock {name} && imgbuild build {name} && imgbuild run {name}")
     paths = [path, below.folder / "lock.json", below.folder / "digests.json"]
-    options.answer({"wrote": paths}, [str(each) for each in paths], json=json)
+    _options.answer({"wrote": paths}, [str(each) for each in paths], json=json)
 
 
 def _refresh(*, json: bool) -> None:
@@ -149,4 +149,4 @@ def _refresh(*, json: bool) -> None:
     ]  # fmt: skip
     if any(item.before != item.after for item in found):
         console.info("next: imgbuild lock --all")
-    options.answer(found, lines, json=json)
+    _options.answer(found, lines, json=json)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli import _options
 from imgbuild.errors import InputError, SomeFailed
 
 Check = Annotated[
@@ -15,7 +15,7 @@ Check = Annotated[
         "--check",
         help="Say whether locks and seals follow from the matrix. Solves and"
         " fetches nothing; exit status 5 if one does not.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Diff = Annotated[
@@ -24,7 +24,7 @@ Diff = Annotated[
         "--diff",
         metavar="REV",
         help="Say what changed since a git revision: packages, and bytes to pull.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -34,7 +34,7 @@ Keep = Annotated[
         "--keep/--drop",
         help="Keep downloaded wheels in the cache, or drop each when it"
         " is sealed. Default: keep for one target, drop for several.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -44,25 +44,25 @@ Again = Annotated[
         "--again",
         help="With --all: also those whose lock is current. Without it, such a run goes on"
         " where it was interrupted.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 
 
 def lock(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
+    names: _options.Names = None,
+    target: _options.Targets = None,
+    everything: _options.Everything = False,
     check: Check = False,
     diff: Diff = None,
     keep: Keep = None,
     again: Again = False,
-    jobs: options.Jobs = 0,
-    offline: options.Offline = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    jobs: _options.Jobs = 0,
+    offline: _options.Offline = False,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Resolve targets, lock every input by hash, and seal the digests of their images.
 
@@ -83,26 +83,26 @@ def lock(
     from imgbuild.pipeline import targets
     from imgbuild.show import diff as diffs
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     _refuse(diff, check=check)
     if again and (check or diff is not None):
         message = f"--again is given beside {'--check' if check else '--diff'}, which locks nothing"
         raise InputError(message, hint="leave one of them out")
-    how = targets.Options(jobs=options.processes(jobs), offline=offline)
+    how = targets.Options(jobs=_options.processes(jobs), offline=offline)
     session = targets.open_session(matrix, how)
-    chosen = session.select(options.wanted(names, target), everything=everything, arches=[])
+    chosen = session.select(_options.wanted(names, target), everything=everything, arches=[])
     if check:
         current = targets.check_all(session, chosen)
-        options.answer(current, [f"{item.target} {item.digest}" for item in current], json=json)
+        _options.answer(current, [f"{item.target} {item.digest}" for item in current], json=json)
         return
     if diff is not None:
         found = targets.diff_all(session, chosen, diff)
-        options.answer(found, [line for item in found for line in diffs.words(item)], json=json)
+        _options.answer(found, [line for item in found for line in diffs.words(item)], json=json)
         return
     drop = len(chosen) > 1 if keep is None else not keep
     done = targets.lock_all(session, chosen, drop=drop, again=again or not everything)
     lines = [f"{item.target} {item.digest}" for item in done.sealed]
-    options.answer(done.sealed, lines, json=json and not done.failed)
+    _options.answer(done.sealed, lines, json=json and not done.failed)
     if done.failed:
         raise SomeFailed(done.failed)
 

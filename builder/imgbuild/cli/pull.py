@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli import _options
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 
@@ -18,7 +18,7 @@ Output = Annotated[
         "-o",
         metavar="PATH",
         help="The folder of the layout; by default one here, named as the tag or the repository.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -28,12 +28,12 @@ def pull(
     reference: Annotated[
         str, typer.Argument(metavar="REF", help="An image in a registry, by tag or digest.")
     ],
-    arch: options.OneArch = None,
+    arch: _options.OneArch = None,
     output: Output = None,
-    plain_http: options.PlainHttp = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    plain_http: _options.PlainHttp = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Pull an image from a registry into an OCI layout, with the digest that it has there.
 
@@ -53,7 +53,7 @@ def pull(
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import parse
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     found = parse(reference, default_tag="latest")
     if arch and len(arch) > 1:
         message = f"--arch {' --arch '.join(arch)}: a part of an image is one architecture"
@@ -66,4 +66,4 @@ def pull(
     prune.trim(store)
     work = "nothing to do" if made.unchanged else f"{made.moved / 1e6:,.1f} MB downloaded"
     console.info(f"{made.size / 1e9:.2f} GB in {made.output}, {work}")
-    options.answer(made, [f"{made.digest} {made.output}"], json=json)
+    _options.answer(made, [f"{made.digest} {made.output}"], json=json)

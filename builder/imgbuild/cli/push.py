@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli import _options
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 
@@ -52,7 +52,7 @@ OnlyPart = Annotated[
         "--only",
         help="base: the base's layers as an image of their own, for Dockerfiles of"
         " `render --online`.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -64,7 +64,7 @@ MountFrom = Annotated[
         help="Another repository of the same registry that may have layers: they are mounted, not"
         " sent; repeatable. Known by themselves: the matrix's `registry`, published targets that"
         " are extended, registry bases.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -75,7 +75,7 @@ Date = Annotated[
         metavar="DAY",
         parser=_day,
         help="The day of the second tag, TARGET-YYYYMMDD; by default today in UTC.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -83,8 +83,8 @@ DigestOnly = Annotated[
     bool,
     typer.Option(
         "--digest-only",
-        help="Put no tag: `imgbuild tag` does that later, when the image has passed its tests.",
-        rich_help_panel=options.WORK,
+        help="Put no tag: `imgbuild registry tag` does that once the image has passed its tests.",
+        rich_help_panel=_options.WORK,
     ),
 ]
 DigestFile = Annotated[
@@ -93,7 +93,7 @@ DigestFile = Annotated[
         "--digest-file",
         metavar="FILE",
         help="When all is pushed, write a line for each target: TARGET HOST/REPOSITORY@DIGEST.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -103,7 +103,7 @@ DryRun = Annotated[
         "--dry-run",
         help="Say what each layer would move, what is there and what can be mounted. Nothing is"
         " sent, built or downloaded.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Attach = Annotated[
@@ -111,7 +111,7 @@ Attach = Annotated[
     typer.Option(
         "--attach/--no-attach",
         help="Put bills of materials, provenance and the lock beside the image.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 SignKey = Annotated[
@@ -121,7 +121,7 @@ SignKey = Annotated[
         metavar="FILE",
         help="Sign the image and what is attached with this private key, as cosign does, before"
         " any tag is put.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -129,9 +129,9 @@ SignKey = Annotated[
 
 def push(
     places: Places = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    arch: options.Arches = None,
+    target: _options.Targets = None,
+    everything: _options.Everything = False,
+    arch: _options.Arches = None,
     only: OnlyPart = None,
     dry_run: DryRun = False,
     digest_only: DigestOnly = False,
@@ -140,13 +140,13 @@ def push(
     mount_from: MountFrom = None,
     attach: Attach = True,
     sign_key: SignKey = None,
-    plain_http: options.PlainHttp = None,
-    jobs: options.Jobs = 0,
-    offline: options.Offline = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    plain_http: _options.PlainHttp = None,
+    jobs: _options.Jobs = 0,
+    offline: _options.Offline = False,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Push images to a registry: only what it lacks is built and sent.
 
@@ -167,15 +167,15 @@ def push(
     from imgbuild.pipeline import targets
     from imgbuild.publish import push as pushes
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     names, place = _split(places or [])
     key = _key(sign_key)
     session = targets.open_session(
-        matrix, targets.Options(jobs=options.processes(jobs), offline=offline)
+        matrix, targets.Options(jobs=_options.processes(jobs), offline=offline)
     )
     repository = _repository(session, place)
     selected = session.select(
-        options.wanted(names, target), everything=everything, arches=arch or []
+        _options.wanted(names, target), everything=everything, arches=arch or []
     )
     day = date or datetime.datetime.now(datetime.UTC).date()
     plans = pushes.plans(session, selected, date=day, only_base=only is Only.BASE)
@@ -191,7 +191,7 @@ def push(
     if dry_run:
         made = pushes.dry_run(work, plans)
         _told(made)
-        options.answer(made, _table(made), json=json)
+        _options.answer(made, _table(made), json=json)
         return
     made = [pushes.push(work, plan) for plan in plans]
     prune.trim(work.inputs.store)
@@ -200,7 +200,7 @@ def push(
         from imgbuild import codec
 
         codec.write_bytes(digest_file, "".join(f"{line}\n" for line in lines).encode())
-    options.answer(made, lines, json=json)
+    _options.answer(made, lines, json=json)
 
 
 def _key(path: Path | None) -> PrivateKey | None:
@@ -247,44 +247,10 @@ def _table(made: Sequence[Pushed]) -> list[str]:
         for item in made
         for row in item.blobs
     ]
-    return options.aligned([HEAD, *rows], right=NUMBERS)
+    return _options.aligned([HEAD, *rows], right=NUMBERS)
 
 
 def _told(made: Sequence[Pushed]) -> None:
     for item in made:
         console.info(f"{item.target}: {item.sent / 1e6:,.1f} MB to send for {item.reference}")
     console.info(f"{sum(item.sent for item in made) / 1e6:,.1f} MB in all")
-
-
-def tag(
-    reference: Annotated[
-        str, typer.Argument(metavar="REF", help="An image in a registry, by tag or digest.")
-    ],
-    names: Annotated[
-        list[str], typer.Argument(metavar="TAG...", help="The tags that are to name it.")
-    ],
-    plain_http: options.PlainHttp = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
-    """Let tags name an image that is in a registry; refused unless every part of it is there.
-
-    For a CI that pushes with --digest-only, tests the image by its digest, and tags it then.
-
-    Example:
-
-        imgbuild tag registry.example/rl@sha256:0123… cu124-vllm-20261121 cu124-vllm
-    """
-    from imgbuild.publish import tag
-    from imgbuild.registry.client import Client
-    from imgbuild.registry.reference import parse
-
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    client = Client(plain_http=plain_http or (), origin=True)
-    found = parse(reference, default_tag="latest")
-    made = tag.tag(client, found, names)
-    for item in made:
-        console.info(str(item))
-    options.answer(made, [f"{found.repository}:{item.name} {item.digest}" for item in made],
-                   json=json)  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli import options
+from imgbuild.cli import _options
 from imgbuild.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Output = Annotated[
         metavar="PATH",
         help="Write here: a folder for Dockerfiles and for several targets, else a file. By default"
         " Dockerfiles go beside their locks, and all else to stdout.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -45,7 +45,7 @@ Online = Annotated[
         "--online",
         help="A Dockerfile that fetches base and wheels itself, from addresses looked up now."
         " Needs --output: it names hosts, and is not for keeping.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Registry = Annotated[
@@ -54,7 +54,7 @@ Registry = Annotated[
         "--registry",
         metavar="HOST/NAME",
         help="With --online: the repository that has the base; by default the matrix's `registry`.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -64,28 +64,28 @@ Check = Annotated[
         "--check",
         help="Say whether the Dockerfiles beside the locks and docker-bake.json are current; exit"
         " status 5 if one is not.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 
 
 def render(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
-    arch: options.Arches = None,
+    names: _options.Names = None,
+    target: _options.Targets = None,
+    everything: _options.Everything = False,
+    arch: _options.Arches = None,
     form: Annotated[
         Format,
-        typer.Option("--format", help="What to write.", rich_help_panel=options.WORK),
+        typer.Option("--format", help="What to write.", rich_help_panel=_options.WORK),
     ] = Format.DOCKERFILE,
     output: Output = None,
     online: Online = False,
     registry: Registry = None,
     check: Check = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Write locked targets as Dockerfiles, or in another form that people and tools read.
 
@@ -105,21 +105,21 @@ def render(
         imgbuild render cu124-vllm --format script > cu124-vllm.sh
     """
     from imgbuild import project
-    from imgbuild.cli import locked
+    from imgbuild.cli import _selection
     from imgbuild.lock.published import load
     from imgbuild.render import write
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     wish = write.Wish(form=form.value, online=online, registry=registry)
     _refuse(wish, output, check=check, arches=arch or [])
     found = project.find(matrix)
-    wanted = options.wanted(names, target)
-    chosen = locked.choose(found, wanted, everything=everything, arches=arch or [])
+    wanted = _options.wanted(names, target)
+    chosen = _selection.choose(found, wanted, everything=everything, arches=arch or [])
     read = load(found.matrix)
     if check:
         write.check(found, read, [item.lock for item in chosen])
         current = [item.lock.target for item in chosen]
-        options.answer(current, [f"{name} is current" for name in current], json=json)
+        _options.answer(current, [f"{name} is current" for name in current], json=json)
         return
     if form is Format.DOCKERFILE and output is None:
         made = write.keep(found, read, [item.lock for item in chosen])
@@ -128,7 +128,7 @@ def render(
     if output is not None:
         made = write.leave(made, output)
     lines = [str(one.place) if one.place else one.text for one in made]
-    options.answer(made, lines, json=json)
+    _options.answer(made, lines, json=json)
 
 
 def _refuse(wish: Wish, output: Path | None, *, check: bool, arches: list[Arch]) -> None:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from imgbuild.cli import options
-from imgbuild.errors import InputError, WorldImpossible
+from imgbuild.cli import _options
+from imgbuild.errors import InputError, NoSolution
 
 ASK = "What is asked for"
 
@@ -118,11 +118,11 @@ def resolve(
     base: Base = None,
     index: Assigned = None,
     name: RowName = None,
-    offline: options.Offline = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    offline: _options.Offline = False,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Find a world that holds what you ask for: its packages, why each version, a row to paste.
 
@@ -140,12 +140,12 @@ def resolve(
 
         imgbuild resolve vllm==0.8.5.post1 trl --as-of 2025-06-20 --json
     """
-    from imgbuild.cli import worlds as words
+    from imgbuild.cli import _resolve_lines as words
     from imgbuild.matrix import constraints
     from imgbuild.pipeline import targets
     from imgbuild.resolve import answer, request
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     session = targets.open_session(matrix, targets.Options(offline=offline))
     assigned = request.indexes_of(index or [], session.matrix)
     asked, named = request.read([*(wanted or []), *(want or [])], have or [], assigned)
@@ -162,9 +162,9 @@ def resolve(
     inputs = session.inputs()
     learned = constraints.read(session.project.images)
     found = answer.answer(ask, session.matrix, learned, inputs.context)
-    options.answer(found, words.lines(found), json=json)
+    _options.answer(found, words.lines(found), json=json)
     if words.say_refusals(found):
-        raise typer.Exit(WorldImpossible.exit_code)
+        raise typer.Exit(NoSolution.exit_code)
 
 
 def _day(text: str | None) -> datetime.date | None:

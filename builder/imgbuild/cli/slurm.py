@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from imgbuild.cli import allocation, containers, options
+from imgbuild.cli import _allocation, _options, _slurm_runtime
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 
@@ -50,7 +50,7 @@ Job = Annotated[
         help="single: the command on one node. ray: on a Ray cluster of the nodes. trl-server:"
         " accelerate on all nodes but the last, which serves vLLM. verl: on Ray, with verl told of"
         " nodes and GPUs.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Sif = Annotated[
@@ -59,7 +59,7 @@ Sif = Annotated[
         "--sif",
         metavar="PATH",
         help="The SIF (or an unpacked one); by default build/TARGET.sif beside the matrix.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -70,7 +70,7 @@ Pyxis = Annotated[
         metavar="IMAGE",
         help="srun with pyxis in place of Apptainer: a squashfs (imgbuild sif --format squashfs),"
         " or HOST#NAME:TAG as enroot writes images of a registry.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -81,7 +81,7 @@ Binds = Annotated[
         metavar="SOURCE[:PLACE]",
         help="A folder that the image sees; the current one and the model cache it sees anyhow."
         " Repeatable.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -92,7 +92,7 @@ Stage = Annotated[
         metavar="FOLDER",
         help="Copy it to each node's own disk first, and show the copy in its place: models on a"
         " slow network disk. Repeatable.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -102,7 +102,7 @@ Scratch = Annotated[
         "--scratch",
         metavar="FOLDER",
         help="A folder of each node's own disk; by default SLURM_TMPDIR, TMPDIR, or /tmp.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Env = Annotated[
@@ -112,7 +112,7 @@ Env = Annotated[
         metavar="NAME[=VALUE]",
         help="A variable for every process of the job, Ray's workers too. Without a value it is"
         " that of the shell which submits. Repeatable.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -122,7 +122,7 @@ Words = Annotated[
         "--apptainer",
         metavar="OPTION",
         help="Another option of apptainer exec, such as --apptainer=--nvccli; repeatable.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -137,7 +137,7 @@ Model = Annotated[
         "--model",
         metavar="NAME",
         help="With trl-server: the model that vLLM serves.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Check = Annotated[
@@ -146,7 +146,7 @@ Check = Annotated[
         "--check",
         help="Instead of the work, try for two minutes what it will need: GPUs, all-reduce"
         " between the nodes, shared memory, folders, limits.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Shared = Annotated[
@@ -156,7 +156,7 @@ Shared = Annotated[
         metavar="MB",
         min=0,
         help="With --check: shared memory that must be free; 0: 1 GB is advised.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Output = Annotated[
@@ -166,7 +166,7 @@ Output = Annotated[
         "-o",
         metavar="FILE",
         help="Where the script goes; by default to stdout.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -176,23 +176,23 @@ Submit = Annotated[
         "--submit",
         help="Give it to sbatch too, and print the job's number. With --check, wait for its"
         " end and print what it found; exit status 1 if something stands in the way.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 
 
 def slurm(
-    name: options.One,
+    name: _options.One,
     command: Command = None,
     job: Job = Kind.SINGLE,
-    nodes: allocation.Nodes = 1,
-    gpus: allocation.Gpus = 0,
-    cpus: allocation.Cpus = 0,
-    memory: allocation.Memory = "",
-    time: allocation.Time = "",
-    account: allocation.Account = "",
-    partition: allocation.Partition = "",
-    sbatch: allocation.More = None,
+    nodes: _allocation.Nodes = 1,
+    gpus: _allocation.Gpus = 0,
+    cpus: _allocation.Cpus = 0,
+    memory: _allocation.Memory = "",
+    time: _allocation.Time = "",
+    account: _allocation.Account = "",
+    partition: _allocation.Partition = "",
+    sbatch: _allocation.More = None,
     sif: Sif = None,
     pyxis: Pyxis = None,
     model: Model = "",
@@ -205,10 +205,10 @@ def slurm(
     shared: Shared = 0,
     output: Output = None,
     submit: Submit = False,
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Write a job script for the image of one target, to read, change and keep.
 
@@ -229,7 +229,7 @@ def slurm(
     from imgbuild.codec import write_bytes
     from imgbuild.slurm.jobs import Allocation, text
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
     if shared and not check:
         message = "--shared goes with --check"
         raise InputError(message, hint="add --check, or leave it out")
@@ -241,7 +241,7 @@ def slurm(
         nodes=nodes, gpus=gpus, cpus=cpus, memory=memory, time=time, account=account,
         partition=partition, more=tuple(sbatch or ()),
     )  # fmt: skip
-    runtime = containers.Runtime(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
+    runtime = _slurm_runtime.Runtime(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
     made = _script(
         found, name, None if check else job, asked, runtime, env or [],
         command=_words(command), model=model, stage=tuple(stage or ()), scratch=scratch,
@@ -263,18 +263,18 @@ def _script(
     name: str,
     job: Kind | None,
     asked: Allocation,
-    runtime: containers.Runtime,
+    runtime: _slurm_runtime.Runtime,
     env: list[str],
     *,
     submit: bool,
     **more: object,
 ) -> JobScript:
     """The script of `job`, None being the check, in the image of the one target `name`."""
-    from imgbuild.cli import locked
+    from imgbuild.cli import _selection
     from imgbuild.plan import seal
     from imgbuild.slurm import jobs
 
-    [chosen] = locked.choose(found, [single_name(found, name)], everything=False, arches=[])
+    [chosen] = _selection.choose(found, [single_name(found, name)], everything=False, arches=[])
     environment, passed = jobs.variables(env)
     sealed = seal.read_seal(found.images, chosen.lock)
     return jobs.script(
@@ -282,7 +282,7 @@ def _script(
         sealed.digest,
         jobs.Job(job.value) if job else jobs.Job.CHECK,
         asked,
-        containers.container(found, sealed, runtime, check=job is None, submit=submit),
+        _slurm_runtime.container(found, sealed, runtime, check=job is None, submit=submit),
         environment=environment,
         passed=passed,
         **more,
@@ -291,9 +291,9 @@ def _script(
 
 def single_name(found: Project, name: str) -> str:
     """The one sealed target that `name` means."""
-    from imgbuild.cli import locked
+    from imgbuild.cli import _selection
 
-    chosen = locked.choose(found, [name], everything=False, arches=[])
+    chosen = _selection.choose(found, [name], everything=False, arches=[])
     if len(chosen) > 1:
         message = f"several targets match: {', '.join(one.lock.target for one in chosen)}"
         raise InputError(message, hint="name one of them")
@@ -307,12 +307,12 @@ def _tell(made: JobScript, text: str, output: Path | None, *, submit: bool, json
 
     answer = Made(target=made.target, name=made.name, script=text, place=output)
     if not submit:
-        options.answer(answer, [str(output) if output else text], json=json)
+        _options.answer(answer, [str(output) if output else text], json=json)
         return
     here = Path.cwd()
     if made.job is not Jobs.CHECK:
         number = door.submit(text, here)
-        options.answer(msgspec.structs.replace(answer, job=number), [number], json=json)
+        _options.answer(msgspec.structs.replace(answer, job=number), [number], json=json)
         return
     with console.step(f"{made.name}: waiting for Slurm to run it"):
         end = door.wait(text, here)
@@ -324,7 +324,7 @@ def _tell(made: JobScript, text: str, output: Path | None, *, submit: bool, json
         answer, job=end.number, status=0 if sound else end.status or 1, log=said
     )
     word = end.state.lower()
-    options.answer(answer, [said or f"job {end.number}: {word}; {log} was not written"], json=json)
+    _options.answer(answer, [said or f"job {end.number}: {word}; {log} was not written"], json=json)
     if not sound:
         if end.state not in ("COMPLETED", "FAILED"):
             console.error(f"job {end.number} ended as {word}: the check was not made to its end")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import enum
-import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from imgbuild.cli import options, prove
-from imgbuild.cli.image import LayoutFolder, one_arch, same_image
+from imgbuild.cli import _options, _smoke_image, _smoke_import
+from imgbuild.cli._options import LayoutFolder
+from imgbuild.cli._smoke_image import Asked, Place, Subject
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
 from imgbuild.smoke.result import How, stopped
 from imgbuild.system.console import console
@@ -20,7 +19,7 @@ from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.cache.store import Store
-    from imgbuild.pipeline.targets import Session
+    from imgbuild.project import Project
     from imgbuild.smoke import run as smoke_tests
     from imgbuild.smoke.result import Tested
 
@@ -34,17 +33,7 @@ class Tier(enum.StrEnum):
     MULTI_GPU = "multi-gpu"
 
 
-class Place(enum.StrEnum):
-    """What smoke tests run in."""
-
-    DOCKER = "docker"
-    PODMAN = "podman"
-    APPTAINER = "apptainer"
-    ROOT = "root"
-    HERE = "here"
-
-
-def _patience(value: object) -> float:
+def _factor(value: object) -> float:
     text = str(value)  # typer hands the default over too
     try:
         number = float(text)
@@ -63,7 +52,7 @@ Tiers = Annotated[
         help="static: versions, files, imports, compilers. cpu: a GRPO step. gpu: vLLM, a GRPO"
         " step with it, servers, kernels. multi-gpu: two GPUs at once. By default all that this"
         " machine's GPUs allow.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -74,17 +63,17 @@ Way = Annotated[
         help="By default the engine that answers, else a root folder, which needs no engine."
         " apptainer: a SIF, with a read-only root and an unknown user. here: the environment that"
         " is active, no image.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
-Stranger = Annotated[
+ArbitraryUser = Annotated[
     bool,
     typer.Option(
-        "--stranger",
+        "--arbitrary-user",
         help="The image's files are read-only and the user is none of the image's, as clusters run"
         " it; so it is through apptainer in any case.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Model = Annotated[
@@ -94,7 +83,7 @@ Model = Annotated[
         metavar="FOLDER",
         help="A real model for the gpu tiers' cases of vLLM, its servers and SGLang; by default a"
         " tiny one with random weights.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -104,7 +93,18 @@ Sif = Annotated[
         "--sif",
         metavar="FILE",
         help="A SIF of the target, tested through apptainer; no layout is needed then.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
+        show_default=False,
+    ),
+]
+LockFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--lock",
+        metavar="FILE",
+        help="The lock.json of a LAYOUT or SIF that is tested without a checkout; by default"
+        " LAYOUT/lock.json.",
+        rich_help_panel=_options.WORK,
         show_default=False,
     ),
 ]
@@ -112,9 +112,9 @@ Record = Annotated[
     bool,
     typer.Option(
         "--record",
-        help="Put the runs into images/TARGET/smoke.json, passed or failed: proofs of the sealed"
-        " image, which `imgbuild matrix` shows.",
-        rich_help_panel=options.TALK,
+        help="Put the runs into images/TARGET/smoke.json, passed or failed:  of the sealed"
+        " image, which `imgbuild list` shows.",
+        rich_help_panel=_options.TALK,
     ),
 ]
 JUnit = Annotated[
@@ -123,18 +123,18 @@ JUnit = Annotated[
         "--junit",
         metavar="FILE",
         help="Write the report as JUnit XML too.",
-        rich_help_panel=options.TALK,
+        rich_help_panel=_options.TALK,
         show_default=False,
     ),
 ]
-Patience = Annotated[
+TimeoutFactor = Annotated[
     float,
     typer.Option(
-        "--patience",
+        "--timeout-factor",
         metavar="N",
-        parser=_patience,
+        parser=_factor,
         help="Multiply the time limits: for emulated or loaded machines.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 
@@ -146,7 +146,7 @@ Jobs = Annotated[
         metavar="N",
         min=1,
         help="Cases at a time: they import at once, and take turns at the GPU.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Share = Annotated[
@@ -156,7 +156,7 @@ Share = Annotated[
         metavar="N",
         min=1,
         help="Of these, cases that use the gpu tier's GPUs at once: one of 80 GB has room for all.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
     ),
 ]
 Only = Annotated[
@@ -165,44 +165,47 @@ Only = Annotated[
         "--only",
         metavar="PATTERNS",
         help="Cases of the named --tier by shell patterns of their names, such as nccl|vllm*.",
-        rich_help_panel=options.WORK,
+        rich_help_panel=_options.WORK,
+    ),
+]
+
+Imports = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--import",
+        metavar="PATH",
+        help="Run nothing: add tests that ran elsewhere to images/TARGET/smoke.json, passed or"
+        " failed. A file that `imgbuild smoke --json` wrote, or the folder of a job of"
+        " `imgbuild ci run`; repeatable.",
+        rich_help_panel=_options.WORK,
+        show_default=False,
     ),
 ]
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """How smoke tests are to be run."""
-
-    tiers: tuple[smoke_tests.Tier, ...]
-    through: Place | None
-    how: How
-    stranger: bool
-    sif: Path | None
-    record: bool
-    document: bool  # JUnit is written whatever happens
-
-
 def smoke(
-    names: options.Names = None,
-    target: options.Targets = None,
-    everything: options.Everything = False,
+    names: _options.Names = None,
+    target: _options.Targets = None,
+    everything: _options.Everything = False,
     tier: Tiers = None,
-    arch: options.OneArch = None,
+    arch: _options.OneArch = None,
     layout: LayoutFolder = None,
+    lock: LockFile = None,
     sif: Sif = None,
     through: Way = None,
-    stranger: Stranger = False,
+    arbitrary_user: ArbitraryUser = False,
     model: Model = None,
     junit: JUnit = None,
     record: Record = False,
-    patience: Patience = 1.0,
+    timeout_factor: TimeoutFactor = 1.0,
     jobs: Jobs = 1,
     share: Share = 1,
     only: Only = "*",
-    matrix: options.MatrixFile = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    imports: Imports = None,
+    matrix: _options.MatrixFile = None,
+    json: _options.Json = False,
+    quiet: _options.Quiet = False,
+    verbose: _options.Verbose = False,
 ) -> None:
     """Test built images from the inside, without a network.
 
@@ -216,34 +219,52 @@ def smoke(
         imgbuild smoke cu124-vllm --tier static --through root --junit report.xml
 
         imgbuild smoke cu124-vllm --tier gpu --record
+
+        imgbuild smoke ./layout --lock ./lock.json --through root --json > smoke.json
     """
     from imgbuild.codec import write_bytes
     from imgbuild.smoke import junit as junits
     from imgbuild.smoke import run as tests
 
-    options.configure(json=json, quiet=quiet, verbose=verbose)
-    wanted = options.wanted(names, target)
-    _refuse(sif, layout, through, tier, model, only, stranger=stranger, record=record)
+    _options.configure(json=json, quiet=quiet, verbose=verbose)
+    wanted = _options.wanted(names, target)
+    if imports:
+        if wanted or everything:
+            message = "--import takes the target from the files that it reads"
+            raise InputError(message, hint="leave targets and --all out")
+        _smoke_import.record(imports, matrix, json=json)
+        return
+    _refuse(sif, layout, through, tier, model, only, arbitrary=arbitrary_user, record=record)
+    if record and lock is not None:
+        message = f"--record: {lock} is tested outside a project"
+        raise InputError(
+            message, hint="write the results with --json, and add them there with --import"
+        )
     through = Place.APPTAINER if sif is not None else through
-    asked = _Asked(
+    asked = Asked(
         tiers=_tiers(tier, through),
         through=through,
         how=How(
-            patience=patience, model=_model(model), jobs=jobs, share=min(share, jobs), only=only
+            patience=timeout_factor,
+            model=_model(model),
+            jobs=jobs,
+            share=min(share, jobs),
+            only=only,
         ),
-        stranger=stranger,
+        arbitrary=arbitrary_user,
         sif=sif,
         record=record,
         document=junit is not None,
     )
     reports: list[Tested] = []
     try:
-        failures = _smoke(reports, wanted, matrix, layout, arch, asked, everything=everything)
+        images = _smoke_image.chosen(wanted, matrix, layout, lock, sif, everything=everything)
+        failures = _smoke(reports, images, arch, asked)
     finally:  # what is known, also where the user stops it
         if junit is not None and reports:
             write_bytes(junit, junits.document(reports))
     words = [f"{each.target} {each.arch} {each.tier} {tests.verdict(each)}" for each in reports]
-    options.answer(reports, words, json=json)
+    _options.answer(reports, words, json=json)
     if failures:
         raise typer.Exit(SomeFailed(failures).exit_code)
     if not all(tests.succeeded(report) for report in reports):
@@ -252,12 +273,12 @@ def smoke(
 
 def _refuse(
     sif: Path | None, layout: Path | None, through: Place | None, tier: list[Tier] | None,
-    model: Path | None, only: str, *, stranger: bool, record: bool,
+    model: Path | None, only: str, *, arbitrary: bool, record: bool,
 ) -> None:  # fmt: skip
     """InputError for options that do not go together."""
-    if stranger and through is Place.HERE:
-        message = "--stranger: the active environment is no image, and its user is you"
-        raise InputError(message, hint="leave --stranger out, or test an image")
+    if arbitrary and through is Place.HERE:
+        message = "--arbitrary-user: the active environment is no image, and its user is you"
+        raise InputError(message, hint="leave --arbitrary-user out, or test an image")
     if sif is not None and (layout is not None or through not in (None, Place.APPTAINER)):
         message = f"--sif {sif}: a SIF is tested through apptainer, and needs no layout"
         raise InputError(message, hint="leave --layout and --through out")
@@ -295,13 +316,9 @@ def _model(folder: Path | None) -> Path | None:
 
 def _smoke(
     reports: list[Tested],
-    wanted: list[str],
-    matrix: Path | None,
-    layout: Path | None,
+    images: Sequence[Subject],
     arch: Sequence[Arch] | None,
-    asked: _Asked,
-    *,
-    everything: bool,
+    asked: Asked,
 ) -> dict[str, ImgbuildError]:
     """Add to `reports` that of each target and tier, each shown as soon as it is there.
 
@@ -309,29 +326,25 @@ def _smoke(
     record of one. If nothing at all was tested and no JUnit is asked for, that is raised.
     """
     from imgbuild.cache.store import Store
-    from imgbuild.pipeline import targets
     from imgbuild.smoke import run as tests
 
-    session = targets.open_session(matrix, targets.Options())
     store = Store.open()
-    selected = session.select(wanted, everything=everything, arches=[])
-    same_image(selected, layout or asked.sif)
     failed: dict[str, ImgbuildError] = {}
     lacking: list[Tested] = []
-    for item in selected:
+    for image in images:
         left: list[str] = list(asked.tiers)
         try:
-            for report in _tested(session, item.name, layout, arch, asked, store):
+            for report in _smoke_image.reports(image, arch, asked, store):
                 tests.show(report)
                 reports.append(report)
                 left.remove(report.tier)
-                if asked.record and (wrong := _record(session, report, store)):
-                    failed[item.name] = wrong
+                if asked.record and image.project is not None:
+                    failed |= _record(image.project, report, store)
         except Interrupted:
             raise
         except ImgbuildError as error:
-            failed[item.name] = error
-            lacking += [stopped(item.name, each, error) for each in left]
+            failed[image.name] = error
+            lacking += [stopped(image.name, each, error) for each in left]
     if failed and not reports and not asked.document:
         raise next(iter(failed.values())) if len(failed) == 1 else SomeFailed(failed)
     for each in failed.values():
@@ -342,59 +355,14 @@ def _smoke(
     return failed
 
 
-def _tested(
-    session: Session,
-    name: str,
-    layout: Path | None,
-    arch: Sequence[Arch] | None,
-    asked: _Asked,
-    store: Store,
-) -> Iterator[Tested]:
-    """The reports of a target's tiers, as they come."""
-    from imgbuild.lock import lock
-    from imgbuild.pipeline import targets
-    from imgbuild.sif import container
-    from imgbuild.smoke import proofs, sif
-    from imgbuild.smoke import run as tests
-
-    images = session.project.images
-    if asked.through is Place.HERE:
-        locked = lock.read_lock(images, name)
-        return tests.smoke_here(locked, _here(arch), asked.tiers, store=store, how=asked.how)
-    if asked.sif is not None:
-        locked, own = lock.read_lock(images, name), container.arch_of(asked.sif)
-        return sif.smoke_file(locked, asked.sif, own, asked.tiers, store=store, how=asked.how)
-    built = targets.built_layout(session, name, layout)
-    locked = lock.read_lock(images, name)
-    only = one_arch(built, arch)
-    if asked.record:
-        config = built.image(only).config.digest
-        proofs.require_sealed(session.project, locked, only, config, str(built.path))
-    if asked.through is Place.APPTAINER:
-        return sif.smoke_sif(locked, built, only, asked.tiers, store=store, how=asked.how)
-    return tests.smoke(
-        locked, built, only, asked.tiers, through=asked.through and asked.through.value,
-        store=store, how=asked.how, stranger=asked.stranger,
-    )  # fmt: skip
-
-
-def _record(session: Session, report: Tested, store: Store) -> ImgbuildError | None:
-    """Put the run into its ledger; what was wrong if it is no proof."""
+def _record(project: Project, report: Tested, store: Store) -> dict[str, ImgbuildError]:
+    """Put the run into its ledger; by target, what was wrong if it is no proof."""
     from imgbuild.smoke import proofs, reports
 
     try:
-        prove.tell(proofs.prove(session.project, reports.of_reports([report]), store))
+        _smoke_import.tell(proofs.prove(project, reports.of_reports([report]), store))
     except Interrupted:
         raise
     except ImgbuildError as error:
-        return error
-    return None
-
-
-def _here(arches: Sequence[Arch] | None) -> Arch:
-    """This machine's architecture, which alone can be tested in the active environment."""
-    own = Arch.parse(platform.machine())
-    if arches and set(arches) != {own}:
-        message = f"--arch {' --arch '.join(arches)}: the active environment is {own}"
-        raise InputError(message, hint="leave --arch out, or test an image")
-    return own
+        return {report.target: error}
+    return {}

@@ -42,7 +42,7 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> tuple[Deb, .
     """The base's packages and all they need on `arch`, sorted by name.
 
     FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong,
-    ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, WorldImpossible
+    ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, NoSolution
     if a dependency cannot be met.
     """
     archive = DebianArchive(_packages(base, arch, context))

@@ -13,7 +13,7 @@ import msgspec
 
 from imgbuild.deb.control import Clause, DebRelation, clauses
 from imgbuild.deb.version import key, satisfies
-from imgbuild.errors import InputError, Problem, WorldImpossible
+from imgbuild.errors import InputError, NoSolution, Problem
 
 NEEDS = ("Pre-Depends", "Depends")
 EXCLUDES = ("Conflicts", "Breaks")
@@ -60,7 +60,7 @@ def close(
 
     Those that one has already come along; their dependencies are not followed again.
 
-    InputError, naming `file`, for a wanted name that the archive has not; WorldImpossible, with its
+    InputError, naming `file`, for a wanted name that the archive has not; NoSolution, with its
     reasons, for a dependency that nothing satisfies or for chosen packages that exclude each other.
     """
     _check_names(archive, wanted, file)
@@ -149,12 +149,12 @@ def _check_conflicts(archive: DebianArchive, chosen: Mapping[str, Paragraph]) ->
                 )
     if reasons:
         message = "the base's Debian packages exclude each other"
-        raise WorldImpossible(
+        raise NoSolution(
             message, reasons=tuple(reasons), hint="take one of them out of the base's packages"
         )
 
 
-def _impossible(name: str, clause: Clause, because: Mapping[str, str]) -> WorldImpossible:
+def _impossible(name: str, clause: Clause, because: Mapping[str, str]) -> NoSolution:
     text = " | ".join(str(relation) for relation in clause)
     reasons = [f"{name} depends on {text}, which no package of the archive satisfies"]
     while because.get(name, "") in because:
@@ -162,7 +162,7 @@ def _impossible(name: str, clause: Clause, because: Mapping[str, str]) -> WorldI
         name = because[name]
     reasons.append(f"{name}: {because[name]}")
     message = f"nothing in the Debian archive satisfies {text}"
-    return WorldImpossible(
+    return NoSolution(
         message,
         reasons=tuple(reasons),
         hint="name a package that provides it in the base's packages",

@@ -75,13 +75,13 @@ def in_image(
         with store.scratch() as scratch:
             image = scratch / "image.sif"
             with console.step(f"making a SIF of {layout.path.name}"):
-                convert.convert(layout, arch, image, convert.Options())
+                convert.convert(layout, arch, image, convert.ConvertOptions(), reporter=console)
             return in_sif(lock, arch, image, asked)
     if through == "root":
         return _in_root(lock, layout, arch, asked, store)
-    found = engine.require(through)
-    reference = engine.load(found, layout, arch, lock.target).reference
-    settings = engine.Running(gpus=asked.gpus > 0, options=(f"--volume={PLACE}",))
+    found = engine.require(through, reporter=console)
+    reference = engine.load(found, layout, arch, lock.target, reporter=console).reference
+    settings = engine.ContainerOptions(gpus=asked.gpus > 0, options=(f"--volume={PLACE}",))
     with console.step(f"{lock.target}: looking around, in {found.kind}"):
         container = engine.create(found, reference, _command(lock, asked), settings)
         try:
@@ -94,12 +94,13 @@ def in_image(
 
 def _in_root(lock: Lock, layout: Layout, arch: Arch, asked: Asked, store: Store) -> Report:
     user = lock.settings.user
-    with run_in_image.root_folder(layout, arch, store) as root, store.scratch() as scratch:
+    unpacked = run_in_image.root_folder(layout, arch, store, reporter=console)
+    with unpacked as root, store.scratch() as scratch:
         settings = run_in_image.running(layout, arch)
         binds = [sandbox.Bind(source=run.TESTS, target=PLACE)]
         env = run_in_image.environment(settings) | {"HOME": user.home}
         if asked.gpus:
-            brought = driver.shown(scratch)
+            brought = driver.driver_files(scratch)
             binds += brought.binds
             env |= brought.env
         with console.step(f"{lock.target}: looking around, in a root folder"):

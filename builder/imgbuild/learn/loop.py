@@ -18,7 +18,7 @@ from imgbuild.audit.main_path.closure import MainPath, main_path
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import World, open_world, wheels_of
 from imgbuild.cache.context import Context
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.learn import removed_attributes
 from imgbuild.learn.boundaries import Shelf
@@ -68,7 +68,7 @@ def settle(
 ) -> Settled:
     """Target `name` resolved so that its audit is clean.
 
-    `keep` writes down what was learned, and returns everything that is known then. WorldImpossible,
+    `keep` writes down what was learned, and returns everything that is known then. NoSolution,
     with the conflict and its evidence, if there is no solution.
     """
     before, done = tuple(known), dict[Arch, SettledArch]()
@@ -203,11 +203,11 @@ def learn_all(
     return constraints.merge((), learned)
 
 
-def stuck(name: str, arch: Arch, errors: Sequence[Finding]) -> WorldImpossible:
+def stuck(name: str, arch: Arch, errors: Sequence[Finding]) -> NoSolution:
     """The error for a package set whose errors teach nothing new."""
     shown = [f"{error.message} ({error.where})" for error in errors[:SHOWN]]
     if len(errors) > SHOWN:
         shown.append(f"and {len(errors) - SHOWN} more; imgbuild audit shows all")
     message = f"{name} on {arch}: its packages are incompatible, and no other set is known"
     hint = "change a pin; or, if you know better, waive the finding in matrix.yaml with a reason"
-    return WorldImpossible(message, reasons=tuple(shown), hint=hint)
+    return NoSolution(message, reasons=tuple(shown), hint=hint)

@@ -16,6 +16,7 @@ from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target, User
 from imgbuild.values import Arch, Digest, Sha256
 
+FILE = "lock.json"
 LOCK_FORMAT = 1
 
 
@@ -180,7 +181,7 @@ def require_arch(lock: Lock, arch: Arch) -> Resolution:
 
 def lock_path(images: Path, target: str) -> Path:
     """The path of the lock of `target` in the folder `images`."""
-    return images / target / "lock.json"
+    return images / target / FILE
 
 
 def read_lock(images: Path, target: str) -> Lock:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from imgbuild.errors import InputError, NothingSelected, WorldImpossible
+from imgbuild.errors import InputError, NoSolution, NothingSelected
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.matrix.near import like
 from imgbuild.matrix.validate import nearest
@@ -28,7 +28,7 @@ def select(
     """The targets that `patterns` (or `everything`) select, in the order of the matrix.
 
     Without `arches` all architectures of a target are selected. NothingSelected if a pattern
-    matches nothing. WorldImpossible if a target asked for by its name lacks one of `arches`; one
+    matches nothing. NoSolution if a target asked for by its name lacks one of `arches`; one
     that only a wildcard matched is left out then (see `left_out`).
     """
     chosen = _names(matrix, patterns, everything=everything)
@@ -84,7 +84,7 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
     return chosen
 
 
-def _impossible(matrix: Matrix, absent: Sequence[tuple[str, Arch]]) -> WorldImpossible:
+def _impossible(matrix: Matrix, absent: Sequence[tuple[str, Arch]]) -> NoSolution:
     wanted = {arch for _, arch in absent}
     have = [name for name, target in matrix.targets.items() if wanted & set(target.arch)]
     message = "; ".join(f"{name} is not available on {arch}" for name, arch in absent)
@@ -94,7 +94,7 @@ def _impossible(matrix: Matrix, absent: Sequence[tuple[str, Arch]]) -> WorldImpo
     arches = " or ".join(sorted(wanted))
     hint = f"targets on {arches}: {', '.join(have)}" if have else f"no target is for {arches}"
     first = absent[0]
-    return WorldImpossible(message, reasons=reasons, nearest=like(matrix, *first), hint=hint)
+    return NoSolution(message, reasons=reasons, nearest=like(matrix, *first), hint=hint)
 
 
 def _why(target: Target, arch: Arch) -> str:

@@ -22,7 +22,7 @@ LAYER_ZSTD = f"{LAYER}+zstd"
 
 
 class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What an OCI document says of a blob."""
+    """A descriptor: media type, digest and size of a blob."""
 
     media_type: str
     digest: Digest
@@ -51,12 +51,22 @@ class RootFs(msgspec.Struct, frozen=True):
     diff_ids: tuple[Digest, ...]
 
 
+class History(msgspec.Struct, frozen=True):
+    """What made a layer, in words; an `empty_layer` has no entry among the layers."""
+
+    created_by: str = ""
+    empty_layer: bool = False
+
+
 class Configuration(msgspec.Struct, frozen=True):
-    """The part of an image configuration that names its platform, its layers and how it runs."""
+    """An image configuration, as far as imgbuild reads it."""
 
     architecture: str
-    rootfs: RootFs
-    config: dict[str, object] = {}
+    rootfs: RootFs = RootFs(())
+    os: str = ""
+    variant: str = ""
+    config: dict[str, object] | None = None
+    history: tuple[History, ...] = ()
 
 
 def manifest(
@@ -68,8 +78,8 @@ def manifest(
 ) -> bytes:
     """The manifest of `config` and `layers`, bottom first.
 
-    A layer is a gzip of a tar unless `media_types` says something else of its digest, as it may for
-    the layers of a registry base.
+    `media_types`, by digest, are those of layers that are not a gzipped tar; the layers of a
+    registry base can be.
     """
     types = media_types or {}
     return codec.compact(
@@ -91,7 +101,7 @@ def manifest(
 
 
 def index(manifests: Mapping[Arch, bytes]) -> bytes:
-    """The index of one image on several architectures, in their alphabetical order."""
+    """The index of one image on several architectures, sorted by their names."""
     return codec.compact(
         {
             "schemaVersion": 2,
@@ -105,11 +115,11 @@ def index(manifests: Mapping[Arch, bytes]) -> bytes:
 
 
 def descriptor(media_type: str, data: bytes) -> dict[str, object]:
-    """What an OCI document says of another: its type, digest and size in bytes."""
+    """The descriptor of the document `data`."""
     return {"mediaType": media_type, "digest": digest_of(data), "size": len(data)}
 
 
 def platform(arch: Arch) -> dict[str, str]:
-    """The platform of `arch`; arm64 with its variant, v8, as Docker writes it."""
+    """The platform of `arch`; arm64 has the variant v8, as Docker writes it."""
     variant = {"variant": "v8"} if arch is Arch.ARM64 else {}
     return {"architecture": arch.oci, "os": "linux", **variant}

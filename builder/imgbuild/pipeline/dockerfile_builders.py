@@ -96,7 +96,7 @@ def build_all(
         place = targets.placed(own, item.name, output, several=len(selected) > 1, form=form)
         built = build(session, item.name, item.arches, place if form == "oci" else own, choice)
         if form != "oci":
-            archive.write(own, place, form, item.name)
+            archive.write(own, place, form, item.name, reporter=console)
             built = msgspec.structs.replace(built, output=place)
         made.append(built)
     return made
@@ -135,14 +135,15 @@ def build(
         else:
             # The base has one name in this user's storage, for all targets built on it.
             with inputs.store.exclusive(podman.base_name(order)):
-                podman.build(order, scratch / "layout", choice.name)
+                podman.build(order, scratch / "layout", choice.name, reporter=console)
         found = layout.read(scratch / "layout")
-        digest = layout.write(place, _images(found, arches), target, notes=notes)
+        images = _images(found, arches)
+        digest = layout.write(place, images, target, notes=notes, reporter=console)
     prune.trim(inputs.store)
     built = _built(layout.read(place), digest)
     console.info(
         f"{target}: {built.size / 1e9:.2f} GB in {place}, {built.digest}; the files are those of"
-        f" {sealed.digest}, the bytes are {choice.name}'s own (imgbuild compare)"
+        f" {sealed.digest}, the bytes are {choice.name}'s own (imgbuild diff --files)"
     )
     return built
 
@@ -271,11 +272,11 @@ def _laid_out(context: BuildContext, scratch: Path, target: str) -> Path:
     return scratch
 
 
-def _images(found: Layout, arches: Sequence[Arch]) -> dict[Arch, layout.Image]:
+def _images(found: Layout, arches: Sequence[Arch]) -> dict[Arch, layout.ImageFiles]:
     images = {}
     for arch in arches:
         stored = found.image(arch)
-        images[arch] = layout.Image(
+        images[arch] = layout.ImageFiles(
             config=found.blob(stored.config.digest).read_bytes(),
             manifest=found.blob(stored.manifest.digest).read_bytes(),
             layers={layer.digest: found.blob(layer.digest) for layer in stored.layers},

@@ -94,7 +94,7 @@ def build(
             verify=options.verify,
         )
     if form != "oci":
-        archive.write(folder, place, form, name)
+        archive.write(folder, place, form, name, reporter=console)
         built = msgspec.structs.replace(built, output=place)
     targets.report_built(built)
     prune.trim(inputs.store)
@@ -106,7 +106,7 @@ def _published(reference: Reference, client: Client) -> RebuildOrigin:
     found = client.resolve(reference)
     if found is None:
         message = f"{reference}: no such image"
-        raise FetchFailed(message, hint="check the name; imgbuild ls HOST/REPOSITORY shows what is")
+        raise FetchFailed(message, hint="check the name: imgbuild registry ls HOST/REPOSITORY")
     artifacts = attach.find(client, reference.repository, found.digest, bundle.ARTIFACT_TYPE)
     refused: ImgbuildError | None = None
     for artifact in artifacts:

@@ -22,7 +22,7 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.layout import BuiltImage
 from imgbuild.cache import prune
 from imgbuild.cache.context import Context
-from imgbuild.errors import ImgbuildError, InputError, WorldImpossible
+from imgbuild.errors import ImgbuildError, InputError, NoSolution
 from imgbuild.lock import published
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
@@ -135,14 +135,12 @@ def _lock(session: Session, name: str, inputs: Inputs, *, drop: bool) -> Seal:
         return lock_target.lock_target(
             session.project, session.matrix, name, inputs, processes=jobs, drop=drop
         )[1]
-    except WorldImpossible as error:
+    except NoSolution as error:
         with console.step(f"looking for the cause, and for suggestions near {name}"):
             raise _explained(error, session, name, inputs) from error
 
 
-def _explained(
-    error: WorldImpossible, session: Session, name: str, inputs: Inputs
-) -> WorldImpossible:
+def _explained(error: NoSolution, session: Session, name: str, inputs: Inputs) -> NoSolution:
     """`error` as a short conflict with suggestions, if there is one; else itself."""
     from imgbuild.resolve import explain
 
@@ -151,7 +149,7 @@ def _explained(
         problem = SolveProblem(session.matrix, name, arch, inputs.context, known)
         better = explain.explained(error, problem)
         if better is not error:
-            return WorldImpossible(
+            return NoSolution(
                 f"{name} for {arch}: {better.message}",
                 reasons=better.reasons,
                 nearest=better.nearest,
@@ -214,7 +212,7 @@ def build_all(
                 only_base=only_base,
             )
         if form != "oci":
-            archive.write(folder, place, form, item.name)
+            archive.write(folder, place, form, item.name, reporter=console)
             built = msgspec.structs.replace(built, output=place)
         report_built(built)
         made.append(built)

@@ -1,4 +1,4 @@
-"""Lock and digests of a target on disk: written together, read only if they are current."""
+"""Writes the lock, requirements and digests of a target, and reads them if they are current."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imgbuild.project import Project
 
 
 def write_locked(project: Project, lock: Lock, sealed: Seal) -> None:
-    """Write lock, requirements and, last, the seal: until then the old seal is not of this lock."""
+    """Write lock and requirements and, last, `digests.json`: an interrupted run leaves it stale."""
     folder = project.images / lock.target
     codec.write(locks.lock_path(project.images, lock.target), lock)
     for name, text in requirement_files(lock).items():
@@ -28,12 +28,12 @@ def write_locked(project: Project, lock: Lock, sealed: Seal) -> None:
 
 
 def requirement_files(lock: Lock) -> dict[str, str]:
-    """File name → text of every requirements file that follows from `lock`."""
+    """The requirements files of `lock`: file name → text."""
     return {requirements.file_name(arch): requirements.text(lock, arch) for arch in lock.arch}
 
 
 def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Seal]:
-    """Lock and seal of `name`; LockStale, with every reason, if the matrix says otherwise."""
+    """Lock and digests of `name`; LockStale, with all reasons, if they are missing or stale."""
     lock = locks.read_lock(project.images, name)
     reasons = list(extension.stale(lock, matrix))
     known = constraints.read(project.images)

@@ -1,6 +1,6 @@
 """The image configuration of a plan, as canonical JSON.
 
-It follows from the plan alone: no version of a tool, no machine and no time is in it.
+It depends on the plan alone: it contains no version of a tool, no name of a machine and no time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from imgbuild.values import Digest
 def config(plan: Plan, diff_ids: Sequence[Digest]) -> bytes:
     """The image configuration of `plan`, whose layers have `diff_ids`, bottom first.
 
-    ValueError if there is not one diff id for each layer of the plan.
+    ValueError if the number of diff ids is not that of the layers.
     """
     settings = plan.config
     running: dict[str, object] = {

@@ -16,7 +16,7 @@ from imgbuild.cache.store import Store
 from imgbuild.oci import documents, layout
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry.client import Client
-from imgbuild.registry.image import Image, read
+from imgbuild.registry.image import RegistryImage, read
 from imgbuild.registry.reference import Reference
 from imgbuild.system import files
 from imgbuild.system.console import Bar, console
@@ -53,13 +53,13 @@ def pull(
         due = [layer for digest, layer in layers.items() if near[digest] is None]
         moved = sum(layer.size for layer in due)
         near |= _downloaded(client, reference, due, store)
-        papers = [data for one in images.values() for data in (one.config, one.manifest.data)]
+        papers = [data for one in images.values() for data in (one.config, one.data)]
         placed = [(layers[digest], path) for digest, path in near.items() if path is not None]
         layout.keep(output, _top(found), [*papers, top.data], placed, name(reference))
     return Pulled(
         reference=f"{reference.repository}@{top.digest}",
         digest=top.digest,
-        arch={one_arch: one.manifest.digest for one_arch, one in images.items()},
+        arch={one_arch: one.descriptor.digest for one_arch, one in images.items()},
         output=output,
         size=size,
         moved=moved,
@@ -67,7 +67,7 @@ def pull(
     )
 
 
-def _top(found: Image) -> dict[str, object]:
+def _top(found: RegistryImage) -> dict[str, object]:
     entry = documents.descriptor(found.top.media_type, found.top.data)
     if found.top.media_type == documents.INDEX:
         return entry

@@ -335,10 +335,10 @@ def _upload(work: Work, source: Source, name: str, steps: Steps, stop: Stop) -> 
             nonlocal done
             stop.check()
             done += amount
-            steps.move(key, name, done, source.size)
+            steps.move(key, done, source.size)
 
         steps.begin(key, name)
-        steps.move(key, name, 0, source.size)
+        steps.move(key, 0, source.size)
         outcome = work.client.upload(work.repository, source, advance=_advance)
         steps.end(key, name, cached=outcome is Outcome.PRESENT)
         return outcome

@@ -16,7 +16,7 @@ from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import Layer, base_of, plan
-from imgbuild.plan.seal import Document, Seal
+from imgbuild.plan.seal import ImageDocuments, Seal
 from imgbuild.values import Arch, Bytes, Digest, digest_of
 
 CONFIG = "configuration"
@@ -115,7 +115,9 @@ def push_plan(
     )
 
 
-def _blobs(layers: dict[Arch, tuple[Layer, ...]], made: dict[Arch, Document]) -> tuple[Blob, ...]:
+def _blobs(
+    layers: dict[Arch, tuple[Layer, ...]], made: dict[Arch, ImageDocuments]
+) -> tuple[Blob, ...]:
     """Every blob once, under the first name that it has, with all architectures that have it."""
     found: dict[Digest, Blob] = {}
     for arch, document in made.items():

@@ -79,7 +79,7 @@ def base(text: str, arch: Arch, client: Client | None = None) -> Base:
         )
         for layer, diff_id in zip(manifest.layers, config.rootfs.diff_ids, strict=True)
     )
-    return Base(manifest=digest, layers=layers, settings=config.config)
+    return Base(manifest=digest, layers=layers, settings=config.config or {})
 
 
 def fetch_layers(

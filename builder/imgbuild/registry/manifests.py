@@ -37,7 +37,7 @@ class NotFound(Refused):
 
     def __init__(self, what: object, refused: Refused) -> None:
         message = f"{what} is not there: {refused.message}"
-        super().__init__(message, status=404, hint="look at what is there: imgbuild ls")
+        super().__init__(message, status=404, hint="look at what is there: imgbuild registry ls")
 
 
 class Fetched(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from imgbuild.audit.binaries import gpus
 from imgbuild.audit.judge import CHECKS
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.index.remote_wheel import FACT
 from imgbuild.learn.loop import READABLE, settle
 from imgbuild.lock.resolution import Resolution
@@ -141,7 +141,7 @@ def found_on(
             )
             python_support.refuse(query)
             made, found[arch], first = find(query)
-        except WorldImpossible as error:
+        except NoSolution as error:
             outcomes[arch] = ArchOutcome(refused=refused(error))
             continue
         target = target or made
@@ -159,11 +159,11 @@ def find(query: Query) -> tuple[Target, Resolution, FirstSolve]:
     """A target that has what is asked for, and its packages.
 
     What is learned while it is solved may call for another torch: then it starts again.
-    WorldImpossible if nothing is left to try.
+    NoSolution if nothing is left to try.
     """
     ask, matrix, arch, memory = query.ask, query.matrix, query.arch, query.memory
     base = request.base_of(ask, matrix)
-    failed: WorldImpossible | None = None
+    failed: NoSolution | None = None
     tried: list[TorchBuild | None] = []
     while True:
         with query.context.reporter.step(f"first solve for {arch}"):
@@ -177,7 +177,7 @@ def find(query: Query) -> tuple[Target, Resolution, FirstSolve]:
         extended = with_target(matrix, name, msgspec.structs.replace(made, arch=(arch,)))
         try:
             done = settle(extended, name, [arch], query.context, memory.known, memory.keep)
-        except WorldImpossible as error:
+        except NoSolution as error:
             failed = error
             tried.append(first.torch)
         else:
@@ -289,7 +289,7 @@ def settled(
     )
 
 
-def refused(error: WorldImpossible) -> Refusal:
+def refused(error: NoSolution) -> Refusal:
     """An error as a value."""
     return Refusal(
         message=error.message, reasons=error.reasons, nearest=error.nearest, hint=error.hint

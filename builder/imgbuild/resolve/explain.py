@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from imgbuild.errors import ImgbuildError, WorldImpossible
+from imgbuild.errors import ImgbuildError, NoSolution
 from imgbuild.lock import published
 from imgbuild.lock.published import PublishedTarget
 from imgbuild.resolve import conflict, first_solve, request
@@ -24,7 +24,7 @@ from imgbuild.values import Arch
 TRIED = 24  # versions of a package for which a range was asked
 
 
-def explained(error: WorldImpossible, problem: SolveProblem) -> WorldImpossible:
+def explained(error: NoSolution, problem: SolveProblem) -> NoSolution:
     """`error` of a target of the matrix, with a short conflict and suggestions if there are any."""
     try:
         found = published.extended_target(problem.matrix, problem.name)
@@ -33,12 +33,12 @@ def explained(error: WorldImpossible, problem: SolveProblem) -> WorldImpossible:
         return error  # what stopped the explanation is not a reason of the failure
 
 
-def _of_target(error: WorldImpossible, problem: SolveProblem) -> WorldImpossible:
+def _of_target(error: NoSolution, problem: SolveProblem) -> NoSolution:
     query = query_of(problem)
     try:
         with first_solve.opened(query) as facts:
             first_solve.refuse(query, facts)
-    except WorldImpossible as better:
+    except NoSolution as better:
         return better
     return error
 
@@ -54,15 +54,13 @@ def query_of(problem: SolveProblem) -> Query:
     )
 
 
-def _of_added(
-    error: WorldImpossible, problem: SolveProblem, found: PublishedTarget
-) -> WorldImpossible:
+def _of_added(error: NoSolution, problem: SolveProblem, found: PublishedTarget) -> NoSolution:
     """The same for a target that extends a published one, whose packages cannot change."""
     hint = (
         f"{found.name} cannot change: add another version, or extend a published target that has"
         " what it needs"
     )
-    plain = WorldImpossible(error.message, reasons=error.reasons, hint=hint)
+    plain = NoSolution(error.message, reasons=error.reasons, hint=hint)
     arch, cuda = problem.arch, problem.target.cuda
     demands = _demands(found, problem)
     asked = tuple(RequestedPackage(package=item.package, spec=item.spec) for item in demands)
@@ -78,7 +76,7 @@ def _of_added(
     except ImgbuildError:
         return plain
     message = f"{' and '.join(added)} cannot be added to {found.name}"
-    return WorldImpossible(message, reasons=conflict.reasons, nearest=near, hint=hint)
+    return NoSolution(message, reasons=conflict.reasons, nearest=near, hint=hint)
 
 
 def _demands(found: PublishedTarget, problem: SolveProblem) -> tuple[Demand, ...]:

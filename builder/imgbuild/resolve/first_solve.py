@@ -13,7 +13,7 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild.cache.context import Context
-from imgbuild.errors import InputError, WorldImpossible
+from imgbuild.errors import InputError, NoSolution
 from imgbuild.index.candidates import same_version
 from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import metadata
@@ -109,7 +109,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 def solve_first(query: Query) -> FirstSolve:
     """The first solve of `query`.
 
-    WorldImpossible if nothing fits; InputError if the CUDA release cannot be determined.
+    NoSolution if nothing fits; InputError if the CUDA release cannot be determined.
     """
     cuda, demands, memory = query.cuda, query.demands, query.memory
     with opened(query) as own:
@@ -162,7 +162,7 @@ def with_target(matrix: Matrix, name: str, target: Target) -> Matrix:
 
 
 def refuse(query: Query, facts: PackageFacts) -> None:
-    """WorldImpossible, with the conflict and suggestions, if the demands contradict each other."""
+    """NoSolution, with the conflict and suggestions, if the demands contradict each other."""
     ask, demands, cuda, context = query.ask, query.demands, query.cuda, query.context
     catalogue = facts.catalogue
     found = conflict.conflict(facts, demands, cuda, row=ask.row)
@@ -183,7 +183,7 @@ def refuse(query: Query, facts: PackageFacts) -> None:
     near = looked.find(cuda)
     known = suggest.targets(query.matrix, demands, cuda, query.arch, apart_from=ask.row)
     message = f"no solution on {query.arch}"
-    raise WorldImpossible(message, reasons=tuple(reasons), nearest=(*near, *known))
+    raise NoSolution(message, reasons=tuple(reasons), nearest=(*near, *known))
 
 
 def _provisional(query: Query) -> Target:
@@ -224,7 +224,7 @@ def _ask(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
         message = f"no set of packages satisfies what is asked for on {query.arch}"
         near = suggest.targets(matrix, demands, cuda, query.arch)
         reasons = refusal.of_resolver(str(error))
-        raise WorldImpossible(message, reasons=reasons, nearest=near) from error
+        raise NoSolution(message, reasons=reasons, nearest=near) from error
 
 
 def _unless_pinned(gaps: Gaps, pins: Mapping[str, str]) -> Callable[[str, Version], bool]:

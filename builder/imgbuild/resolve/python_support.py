@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.packages.library import Library
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import Blocks
@@ -23,7 +23,7 @@ from imgbuild.wheel.tags import Tags
 
 
 def refuse(query: Query) -> None:
-    """WorldImpossible if no base has the Python that is asked for."""
+    """NoSolution if no base has the Python that is asked for."""
     ask, matrix, arch = query.ask, query.matrix, query.arch
     store, http = query.context.store, query.context.http
     bases = {name: base.python for name, base in matrix.bases.items()}
@@ -57,7 +57,7 @@ def refuse(query: Query) -> None:
     demands = [conflict.demand(requested.package, requested.spec) for requested in ask.requests]
     packages = f", with {', '.join(near)}" if near else ""
     message = f"no solution on {arch}"
-    raise WorldImpossible(
+    raise NoSolution(
         message,
         reasons=tuple(reasons[: conflict.STEPS]),
         nearest=(

@@ -14,9 +14,10 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 import msgspec
 
 from imgbuild.codec import compact
-from imgbuild.oci.image import Configuration, Picture
+from imgbuild.oci.documents import Configuration
+from imgbuild.oci.image import Picture
 from imgbuild.oci.merged import Merged, Node, shown
-from imgbuild.oci.unpack import Reader, inflated
+from imgbuild.oci.reader import Reader, inflated
 from imgbuild.show.accepted import Accepted, Acceptor, Difference
 from imgbuild.system.console import console
 from imgbuild.values import Bytes, Digest

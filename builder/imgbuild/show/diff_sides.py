@@ -14,10 +14,11 @@ from imgbuild.attest import bundle
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
+from imgbuild.oci.image import PlatformImage
 from imgbuild.plan import seal as seals
 from imgbuild.registry import artifacts
 from imgbuild.registry.client import Client
-from imgbuild.registry.image import Remote, read
+from imgbuild.registry.image import read
 from imgbuild.registry.reference import Reference, parse
 from imgbuild.show import diff as diffs
 from imgbuild.show import revisions
@@ -93,13 +94,13 @@ def _lock(client: Client, reference: Reference, digest: Digest) -> Lock | None:
     return None
 
 
-def _content(one: Remote, lock: Lock | None) -> Content:
-    made = [step.created_by for step in one.settings.history if not step.empty_layer]
+def _content(one: PlatformImage, lock: Lock | None) -> Content:
+    made = [step.created_by for step in one.configuration.history if not step.empty_layer]
     names = [match[1] if (match := MADE.fullmatch(text)) else "" for text in made]
     names += [""] * (len(one.layers) - len(names))
     said = {
         ("wheel", key.removeprefix(VERSION)): text
-        for key, text in one.settings.config.labels.items()
+        for key, text in one.labels.items()
         if key.startswith(VERSION)
     }
     return Content(

@@ -26,9 +26,9 @@ OWN_PLACE = (*COLUMNS, "flashinfer-python", "flashinfer-cubin")
 DIGITS = 12  # of a digest that a table shows
 NONE = "-"
 
-# What `imgbuild matrix --into` writes between these lines; the first one names the command.
+# What `imgbuild list --into` writes between these lines; the first one names the command.
 BEGIN, END = "<!-- images -->", "<!-- /images -->"
-MADE = "<!-- made from locks and proofs by: imgbuild matrix --into README.md -->"
+MADE = "<!-- made from locks and proofs by: imgbuild list --into README.md -->"
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,8 +50,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     `indexes` maps packages to indexes other than the default. `state` is how far it is (see
     `imgbuild.show.status`), `reasons` why it is no further; empty where nobody asked. `images` are
-    those of its seal; `contradictions` says what `proof`, the matrix's own words, and the runs of
-    them say differently.
+    those of its seal.
     """
 
     target: str
@@ -70,7 +69,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     reasons: tuple[str, ...] = ()
     images: tuple[Picture, ...] = ()
-    contradictions: tuple[str, ...] = ()
 
 
 def picture(arch: Arch, digest: Digest, size: Bytes, runs: Sequence[Run]) -> Picture:
@@ -199,5 +197,4 @@ def shown(project: Project, row: Row) -> Row:
         for arch in row.arch
         if arch in sealed.arch
     ]
-    contrary = proofs.contradictions(row.proof, [run for one in found for run in one.runs])
-    return msgspec.structs.replace(row, images=tuple(found), contradictions=contrary)
+    return msgspec.structs.replace(row, images=tuple(found))

@@ -8,8 +8,7 @@ configuration and, where it says which layers it ran, of their diff ids.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,13 +22,11 @@ from imgbuild.plan.seal import SealedImage
 from imgbuild.project import Project
 from imgbuild.report import OUTCOMES, Tier, count, passed
 from imgbuild.smoke import records, run
-from imgbuild.smoke.records import Content, Result, Run, Stop
+from imgbuild.smoke.records import Content, FirstFailure, Result, Run
 from imgbuild.smoke.reports import Claim, pairs, refuse
 from imgbuild.values import Arch, Digest
 
 LONGEST = 500  # characters of an error that a ledger keeps; the report has all of it
-PASSES, DENIED = re.compile(r"\bpass"), re.compile(r"\b[Nn]ot (run|proven|a proof)\b")
-TIER_WORD = re.compile(r"(?<![\w-])(static|cpu|gpu|multi-gpu)(?![\w-])")
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,29 +86,6 @@ def counting(project: Project, sealed: seals.Seal) -> dict[Arch, tuple[Run, ...]
         arch: records.counting(known, arch, image.config, diff_ids(image))
         for arch, image in sealed.arch.items()
     }
-
-
-def contradictions(told: str, runs: Sequence[Run]) -> tuple[str, ...]:
-    """Where the matrix's own words about a target, its `proof`, and the runs that count differ.
-
-    Words are read clause by clause: one with "pass" says so of the tiers that it names, one with
-    "not run", "not proven" or "not a proof" that no GPU tier passed; of an architecture only, where
-    it names one. A clause that says neither is passed over: this is a help, no proof of sense.
-    """
-    found = []
-    for clause in re.split(r"[.;:]\s|[.;:]$", told):
-        about = [run for run in runs if run.arch in clause or not any(a in clause for a in Arch)]
-        went = {run.tier for run in about if run.good}
-        failed = {run.tier for run in about if not run.good}
-        if DENIED.search(clause):
-            if proven := sorted(went & run.GPU_TIERS.keys()):
-                found.append(f"matrix.yaml says {clause.strip()!r}; recorded: {proven[0]} passed")
-        elif PASSES.search(clause):
-            for tier in TIER_WORD.findall(clause):
-                if tier not in went or tier in failed:
-                    recorded = f"{tier} failed" if tier in failed else f"no run of {tier}"
-                    found.append(f"matrix.yaml says {clause.strip()!r}; recorded: {recorded}")
-    return tuple(found)
 
 
 def require_sealed(project: Project, lock: Lock, arch: Arch, config: Digest, place: str) -> None:
@@ -188,7 +162,7 @@ def _run(claim: Claim, lock: Lock) -> Run:
         versions=_versions(lock, claim.arch),
         seconds=claim.seconds,
         **counts,
-        first=Stop(case=first.name, message=_cut(first.message)) if first else None,
+        first=FirstFailure(case=first.name, message=_cut(first.message)) if first else None,
         through=claim.through,
         sif=claim.sif,
         stranger=claim.stranger,

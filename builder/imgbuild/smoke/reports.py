@@ -1,9 +1,8 @@
-"""What runs of the smoke tests say of themselves, wherever they were made.
+"""Reads results of the smoke tests that ran here or on another machine.
 
-Comes in: reports of `imgbuild smoke`, of this machine or as a file that `--json` wrote elsewhere,
-or a folder that tools/gpu_proof.py left on a machine without imgbuild. Goes out: a `Claim` for each
-tier, of which `proofs` sees whether it fits; InputError for what contradicts itself, did not end or
-is only a part of its tier.
+Read are the reports of `imgbuild smoke`, as values or as a file that `--json` wrote, and folders of
+an unpacked run: machine.json (image, host, exit status) and report.json (the tests' own report).
+Each tier becomes a `Claim`, which `proofs` compares with the target's digests.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from imgbuild.smoke.records import Moment
 from imgbuild.smoke.result import Tested, is_run
 from imgbuild.values import Arch, Digest
 
-MACHINE, REPORT = "machine.json", "report.json"  # of tools/gpu_proof.py
+MACHINE, REPORT = "machine.json", "report.json"  # of an unpacked run
 ANSWER = "smoke.answer.json"  # of a job of `imgbuild ci`
 PAPERS = "docs"  # below it reports are kept for people
 RELEASE = re.compile(r"Kernel Module .*?(\d+\.[\d.]+)")
@@ -64,7 +63,7 @@ class _Host(msgspec.Struct, frozen=True):
 
 
 class _Machine(msgspec.Struct, frozen=True):
-    """What tools/gpu_proof.py writes of a run; without `status` while it goes on."""
+    """The image, host and outcome of an unpacked run; `status` is None while it goes on."""
 
     target: str
     arch: Arch
@@ -87,17 +86,17 @@ class _Machine(msgspec.Struct, frozen=True):
 
 
 def claims(path: Path, project: Project) -> tuple[Claim, ...]:
-    """The runs that `path` tells of; InputError if there is none, or it is damaged.
+    """The runs in `path`; InputError if there is none, or a file is damaged.
 
-    A folder of tools/gpu_proof.py, one of a job of `imgbuild ci`, or a file that
-    `imgbuild smoke --json` wrote.
+    `path` is a file that `imgbuild smoke --json` wrote, the folder of a job of `imgbuild ci`, or
+    the folder of an unpacked run.
     """
     if (path / MACHINE).is_file():
         return (_of_folder(path, project),)
     answer = path / ANSWER if (path / ANSWER).is_file() else path
     if not answer.is_file():
-        message = f"{path} tells of no run: it has neither {MACHINE} nor {ANSWER}"
-        hint = "name an out/ folder of tools/gpu_proof.py, or what `imgbuild smoke --json` wrote"
+        message = f"{path} has no test results: it has neither {MACHINE} nor {ANSWER}"
+        hint = "name a file that `imgbuild smoke --json` wrote"
         raise InputError(message, hint=hint)
     found = codec.read(answer, tuple[Tested, ...], what="answer of imgbuild smoke", hint=AGAIN)
     ran = tuple(filter(is_run, found))
@@ -139,7 +138,7 @@ def of_reports(reports: Sequence[Tested], place: str = "", kept: str = "") -> tu
 
 
 def _of_folder(folder: Path, project: Project) -> Claim:
-    """The run that tools/gpu_proof.py left in `folder`."""
+    """The unpacked run in `folder`."""
     machine = codec.read(folder / MACHINE, _Machine, what="record of a run", hint=AGAIN)
     place = str(folder)
     for number, (said, is_) in enumerate(pairs(machine.diff_ids, machine.unpacked), start=1):
@@ -148,7 +147,7 @@ def _of_folder(folder: Path, project: Project) -> Claim:
     _require_whole(place, machine.only, machine.model)
     if machine.status is None:
         refuse(place, "the run did not end", hint="run it again")
-    document = codec.read(folder / REPORT, run.Document, what="report", hint=AGAIN)
+    document = codec.read(folder / REPORT, run.RunnerReport, what="report", hint=AGAIN)
     if (document.format, document.tier) != (run.FORMAT, machine.tier):
         refuse(
             place,

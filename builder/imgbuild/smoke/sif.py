@@ -1,8 +1,4 @@
-"""Runs the smoke tests in a SIF, as a cluster would: a read-only root and a user whom nobody knows.
-
-Comes in: a lock and the layout that was built from it. Goes out: a report for each tier. The SIF is
-the one that `imgbuild sif` makes.
-"""
+"""Runs the smoke tests in a SIF, as on a cluster: a read-only root, and a user without a name."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ def smoke_sif(
     store: Store,
     how: How = run.USUAL,
 ) -> Iterator[Tested]:
-    """Run `tiers` in the image of `layout` on `arch`: a report for each.
+    """Run `tiers` in a SIF of the image of `layout` on `arch`, and yield a report for each.
 
     ToolMissing if there is no Apptainer or no mksquashfs, WorkFailed if the tests could not run.
     """
@@ -37,7 +33,7 @@ def smoke_sif(
     with store.scratch() as scratch:
         image = scratch / "image.sif"
         with console.step(f"making a SIF of {layout.path.name}"):
-            convert.convert(layout, arch, image, convert.Options())
+            convert.convert(layout, arch, image, convert.ConvertOptions())
         for made in smoke_file(lock, image, arch, tiers, store=store, how=how):
             yield run.of_image(layout.image(arch), made)
 
@@ -51,7 +47,7 @@ def smoke_file(
     store: Store,
     how: How = run.USUAL,
 ) -> Iterator[Tested]:
-    """Run `tiers` in the SIF `image` of the target of `lock`, on `arch`: a report for each.
+    """Run `tiers` in the SIF `image` of the target of `lock`, and yield a report for each.
 
     ToolMissing if there is no Apptainer, WorkFailed if the tests could not run.
     """
@@ -65,7 +61,7 @@ def smoke_file(
             work = scratch / f"work-{tier}"
             work.mkdir()
             work.chmod(0o1777)
-            settings = apptainer.Running(
+            settings = apptainer.ApptainerOptions(
                 binds=binds,
                 work=work,
                 workdir=lock.settings.workdir,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,7 +14,8 @@ from imgbuild.deb import apt
 from imgbuild.errors import InputError
 from imgbuild.lock.resolution import Deb, RegistryLayer
 from imgbuild.matrix.model import Base, DebianBase, RegistryBase
-from imgbuild.oci.unpack import OPAQUE, WHITEOUT, Reader, inflated
+from imgbuild.oci.merged import Merged
+from imgbuild.oci.reader import FILES, Entry, Reader, inflated
 from imgbuild.registry import base_image
 from imgbuild.registry.client import Client
 from imgbuild.values import Arch, Digest
@@ -111,37 +111,24 @@ def refuse_other_python(base: RegistryBase, found: Contents) -> None:
 
 def contents(blobs: Sequence[Path]) -> Contents:
     """What the layers `blobs`, bottom first, amount to; IntegrityError if one is damaged."""
-    found = Contents(paths={}, accounts={})
-    for blob in blobs:
+    tree = Merged()
+    texts: dict[tuple[int, int], bytes] = {}  # of accounts, by layer and member
+    for number, blob in enumerate(blobs, start=1):
         with inflated(blob) as stream:
-            _add(found, Reader(stream, str(blob)))
-    return found
+            tree.add_headers(_keeping(Reader(stream, str(blob)), number, texts))
+    paths = {path.strip("/"): node.target or None for path, node in tree.walk()}
+    found = {path: tree.find(path) for path in ACCOUNTS}
+    accounts = {
+        path: texts[node.source]
+        for path, node in found.items()
+        if node is not None and node.source in texts
+    }
+    return Contents(paths=paths, accounts=accounts)
 
 
-def _add(found: Contents, layer: Reader) -> None:
-    """Put one layer on top: what it removes goes first, wherever the layer says so."""
-    own: dict[str, str | None] = {}
-    texts: dict[str, bytes] = {}
-    for entry in layer:
-        path = posixpath.normpath(entry.path.lstrip("/"))
-        folder, name = posixpath.split(path)
-        if name == OPAQUE:
-            _remove(found, f"{folder}/")
-        elif name.startswith(WHITEOUT):
-            _remove(found, posixpath.join(folder, name.removeprefix(WHITEOUT)))
-        else:
-            own[path] = entry.target if entry.type == tarfile.SYMTYPE else None
-            if path in ACCOUNTS and entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE):
-                texts[path] = b"".join(layer.content())
-    for path in own:
-        found.accounts.pop(path, None)
-    found.paths.update(own)
-    found.accounts.update(texts)
-
-
-def _remove(found: Contents, path: str) -> None:
-    """Forget `path` and what is below it; only what is below it, if it ends with a slash."""
-    below = path.rstrip("/") + "/"
-    for name in [name for name in found.paths if name == path or name.startswith(below)]:
-        found.paths.pop(name)
-        found.accounts.pop(name, None)
+def _keeping(layer: Reader, number: int, texts: dict[tuple[int, int], bytes]) -> Iterator[Entry]:
+    """The members of `layer`; the content of those that may be accounts goes into `texts`."""
+    for member, entry in enumerate(layer, start=1):
+        if posixpath.normpath(entry.path.lstrip("/")) in ACCOUNTS and entry.type in FILES:
+            texts[number, member] = b"".join(layer.content())
+        yield entry

@@ -22,7 +22,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imgbuild.container import sandbox
-from imgbuild.errors import IntegrityError, WorldImpossible
+from imgbuild.errors import IntegrityError, NoSolution
 from imgbuild.wheel.metadata import read_metadata
 
 DEFAULT_REQUIRES = ("setuptools>=40.8.0", "wheel")  # PEP 518, for an sdist that says nothing
@@ -123,7 +123,7 @@ def _is_pyproject(path: str) -> bool:
 def build(job: SdistJob) -> Path:
     """Build and repack; the wheel's path in `job.folder`.
 
-    MissingRequirements if the build asks for what `job` lacks; WorldImpossible if it fails or no
+    MissingRequirements if the build asks for what `job` lacks; NoSolution if it fails or no
     pure wheel comes out.
     """
     _prepare(job)
@@ -187,7 +187,7 @@ def _run_hooks(job: SdistJob) -> SdistResult:
         tail = tuple((done.stderr or done.stdout).strip().splitlines()[-12:])
         message = f"{job.package} {job.version} cannot be built from its sdist"
         hint = "its entry under sdists: in the matrix may need env or requires"
-        raise WorldImpossible(message, reasons=tail, hint=hint)
+        raise NoSolution(message, reasons=tail, hint=hint)
     return msgspec.json.decode(answer.read_bytes(), type=SdistResult)
 
 
@@ -208,7 +208,7 @@ def environment() -> dict[str, str]:
 
 
 def refuse_impure(job: SdistJob, wheel: Path) -> None:
-    """WorldImpossible if `wheel` is for one platform, has machine code, or another version."""
+    """NoSolution if `wheel` is for one platform, has machine code, or another version."""
     _, version, _, tags = parse_wheel_filename(wheel.name)
     reasons = []
     if any(tag.abi != "none" or tag.platform != "any" for tag in tags):
@@ -223,7 +223,7 @@ def refuse_impure(job: SdistJob, wheel: Path) -> None:
     if reasons:
         message = f"{job.package} {job.version} does not yield a pure wheel"
         hint = "only pure-Python sdists are built; pin a version that has a wheel"
-        raise WorldImpossible(message, reasons=tuple(reasons[:8]), hint=hint)
+        raise NoSolution(message, reasons=tuple(reasons[:8]), hint=hint)
 
 
 def repack(wheel: Path, target: Path) -> Path:

@@ -19,7 +19,7 @@ from imgbuild import codec
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Want, fetch_all
 from imgbuild.cache.store import Store
-from imgbuild.errors import IntegrityError, WorldImpossible
+from imgbuild.errors import IntegrityError, NoSolution
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import lock_file, lock_wheel
@@ -79,7 +79,7 @@ class Workshop:
         return sdist_wheel.metadata(path)
 
     def built(self, package: str, sdist: IndexFile) -> BuiltWheel:
-        """`sdist` made into a wheel; WorldImpossible if it does not yield a pure one."""
+        """`sdist` made into a wheel; NoSolution if it does not yield a pure one."""
         if sdist.name not in self._made:
             self._made[sdist.name] = self._built(package, sdist)
         return self._made[sdist.name]
@@ -112,7 +112,7 @@ class Workshop:
                     self._store.put_fact(FACT, key, msgspec.json.encode(more))
             lines += more
         message = f"the build of {package} keeps asking for more: {', '.join(lines)}"
-        raise WorldImpossible(message, hint="pin a version that has a wheel")
+        raise NoSolution(message, hint="pin a version that has a wheel")
 
     def _known_more(self, recipe: BuiltWheel) -> tuple[str, ...]:
         """What the build of this recipe asked for when it was tried before."""
@@ -132,7 +132,7 @@ class Workshop:
                 f"building {package} needs {', '.join(missing)} at the target's version,"
                 " but the target has no such pin"
             )
-            raise WorldImpossible(message, hint=f"pin {missing[0]} in the target")
+            raise NoSolution(message, hint=f"pin {missing[0]} in the target")
         return [f"{name}=={pins[name]}" for name in wanted]
 
     def _with_requires(self, recipe: BuiltWheel, lines: Sequence[str]) -> BuiltWheel:
@@ -155,7 +155,7 @@ class Workshop:
             chosen = uv.ask(self._catalogue, lines, self._constraints, self._store)
         except uv.Unsolvable as error:
             message = f"no set of packages satisfies the build requirements of {package}"
-            raise WorldImpossible(message, reasons=of_resolver(str(error))) from error
+            raise NoSolution(message, reasons=of_resolver(str(error))) from error
         wheels = []
         for item in chosen:
             offer = self._catalogue.chosen(item.package, Version(item.version))

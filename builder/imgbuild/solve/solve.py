@@ -17,7 +17,7 @@ import msgspec
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.index import cuda_releases, server
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import Indexes, IndexFile, places
@@ -59,7 +59,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
 def resolve(problem: SolveProblem) -> Resolution:
     """Every input of the target, each list sorted by package.
 
-    WorldImpossible, with the reasons, if no set of packages satisfies the target; FetchFailed if an
+    NoSolution, with the reasons, if no set of packages satisfies the target; FetchFailed if an
     index or an archive does not answer.
     """
     with opened(problem) as prepared:
@@ -70,7 +70,7 @@ def resolve(problem: SolveProblem) -> Resolution:
 
 @contextlib.contextmanager
 def opened(problem: SolveProblem) -> Iterator[PreparedTarget]:
-    """The target with its base resolved; WorldImpossible if its pins cannot be met.
+    """The target with its base resolved; NoSolution if its pins cannot be met.
 
     A wheel can be built from an sdist as long as it is open.
     """
@@ -99,11 +99,11 @@ def lock_answer(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) 
 
 
 def refuse_excluded(problem: SolveProblem) -> None:
-    """WorldImpossible if the matrix excludes the architecture from the target."""
+    """NoSolution if the matrix excludes the architecture from the target."""
     reason = problem.target.exclude.get(problem.arch)
     if reason is not None:
         message = f"{problem.name} cannot be built for {problem.arch}"
-        raise WorldImpossible(message, reasons=(reason,), hint=_others(problem))
+        raise NoSolution(message, reasons=(reason,), hint=_others(problem))
 
 
 def _others(problem: SolveProblem) -> str | None:
@@ -234,7 +234,7 @@ def with_sdists(
 def cuda_release(problem: SolveProblem, catalogue: Catalogue) -> cuda_releases.CudaRelease:
     """The newest patch release of the target's CUDA that torch's own requirements allow.
 
-    WorldImpossible if torch has no CUDA on this architecture or allows no release.
+    NoSolution if torch has no CUDA on this architecture or allows no release.
     """
     name, target, context = problem.name, problem.target, problem.context
     torch: list[Requirement] = []
@@ -253,7 +253,7 @@ def cuda_release(problem: SolveProblem, catalogue: Catalogue) -> cuda_releases.C
     )
     if found is None:
         message = f"{name}: torch {pin} is compatible with no release of CUDA {target.cuda}"
-        raise WorldImpossible(
+        raise NoSolution(
             message,
             reasons=reasons or (f"{cuda_releases.METAPACKAGE} has no release {target.cuda}",),
             hint="give the target the CUDA version that its torch was built for",
@@ -280,7 +280,7 @@ def pinned(catalogue: Catalogue, package: str, pin: str) -> OfferedFile | None:
 def refuse_cpu_build(
     problem: SolveProblem, catalogue: Catalogue, torch: IndexFile, requires: Sequence[Requirement]
 ) -> None:
-    """WorldImpossible if the torch that fits has no CUDA, or that of another release."""
+    """NoSolution if the torch that fits has no CUDA, or that of another release."""
     version, target = torch.version, problem.target
     index = catalogue.indexes.place("torch").name
     arch = catalogue.rules.tags.arch.wheel
@@ -297,22 +297,22 @@ def refuse_cpu_build(
         return
     message = f"{problem.name} cannot be solved for {problem.arch}"
     reasons = (f"{reason} ({torch.name})", *refusal.of_pins(catalogue))
-    raise WorldImpossible(
+    raise NoSolution(
         message, reasons=reasons, hint="assign torch to an index that has a CUDA build"
     )
 
 
 def refuse_pins(prepared: PreparedTarget) -> None:
-    """WorldImpossible, with the files that exist, if a pin has none that may be used."""
+    """NoSolution, with the files that exist, if a pin has none that may be used."""
     reasons = refusal.of_pins(prepared.catalogue)
     if reasons:
         problem = prepared.problem
         message = f"{problem.name} cannot be solved for {problem.arch}"
-        raise WorldImpossible(message, reasons=reasons, hint=_others(problem))
+        raise NoSolution(message, reasons=reasons, hint=_others(problem))
 
 
 def ask(prepared: PreparedTarget, known: Sequence[Constraint] = ()) -> tuple[uv.ChosenPackage, ...]:
-    """Uv's answer under what is `known`; WorldImpossible, with the reasons, if there is none.
+    """Uv's answer under what is `known`; NoSolution, with the reasons, if there is none.
 
     A learned constraint applies only once its package is present: the target requires it, or an
     answer has it. So uv is asked again if its answer adds such a package.
@@ -340,7 +340,7 @@ def _ask(
         return uv.ask(catalogue, prepared.requirements, held, store, amend)
     except uv.Unsolvable as error:
         message = f"no set of packages satisfies {problem.name} on {problem.arch}"
-        raise WorldImpossible(
+        raise NoSolution(
             message,
             reasons=(
                 *(failure.message for failure in catalogue.failures),
@@ -364,11 +364,11 @@ def _learned(text: str, known: Sequence[Constraint]) -> tuple[str, ...]:
 
 
 def check_cuda(prepared: PreparedTarget, versions: Mapping[str, str]) -> None:
-    """WorldImpossible if a chosen NVIDIA component is not of the target's CUDA release."""
+    """NoSolution if a chosen NVIDIA component is not of the target's CUDA release."""
     problem, release = prepared.problem, prepared.release
     broken = cuda_releases.violations(release, versions)
     if broken:
         message = f"{problem.name} on {problem.arch} would mix CUDA releases"
-        raise WorldImpossible(message, reasons=broken, hint="find what requires it and pin that")
+        raise NoSolution(message, reasons=broken, hint="find what requires it and pin that")
     for text in cuda_releases.outside(release, versions):
         problem.context.reporter.detail(f"CUDA {release.version} has no component {text}")

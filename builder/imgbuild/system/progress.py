@@ -1,8 +1,4 @@
-"""Steps of work that somebody else does, as one tree: what runs, how far it is, what is done.
-
-Comes in: steps that begin, move and end, in any order and several at once. Goes out: on a terminal
-a tree that moves, elsewhere a line for each step that is done.
-"""
+"""Progress of several steps: a tree on a terminal, elsewhere a line for each that is done."""
 
 from __future__ import annotations
 
@@ -15,58 +11,55 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-SHOWN = 12  # steps that run at once, more are counted
+SHOWN = 12  # running steps; more are only counted
 REFRESH = 8  # times a second
-TOLD_FROM = 0.05  # seconds; what takes less was there already
+REPORTED_FROM = 0.05  # seconds; shorter steps were cached
 
 
 class _Step:
-    """One step while it runs."""
+    """One running step."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.started = time.monotonic()
-        self.parts: dict[str, tuple[int, int]] = {}  # done and total, in bytes
+        self.done = self.total = 0  # bytes
 
     @property
     def amount(self) -> str:
-        """How far it is, where its parts say how much there is to do."""
-        done = sum(part[0] for part in self.parts.values())
-        total = sum(part[1] for part in self.parts.values())
-        if total > 1 << 20:
-            return f"{done / 1e6:.0f}/{total / 1e6:.0f} MB"
-        return f"{done / 1e6:.0f} MB" if done > 1 << 20 else ""
-
-    @property
-    def doing(self) -> str:
-        """The part that was told last, if it is said in words."""
-        last = next(reversed(self.parts), "")
-        return "" if not last or "sha256:" in last or last.endswith(":") else f": {last[:40]}"
+        """How far it is, where that is known."""
+        if self.total > 1 << 20:
+            return f"{self.done / 1e6:.0f}/{self.total / 1e6:.0f} MB"
+        return f"{self.done / 1e6:.0f} MB" if self.done > 1 << 20 else ""
 
     @property
     def seconds(self) -> float:
-        """How long it has run."""
+        """The seconds since its start."""
         return time.monotonic() - self.started
 
 
 class Steps:
-    """A tree of steps under `title`; a context. `say` writes a line where there is no terminal."""
+    """A tree of steps under `title`, as a context manager.
 
-    def __init__(self, title: str, say: Callable[[str], None], talk: Rich | None) -> None:
+    `terminal` shows it; without one, `print_line` is called for each finished step.
+    """
+
+    def __init__(
+        self, title: str, print_line: Callable[[str], None], terminal: Rich | None
+    ) -> None:
         self._title = title
-        self._say = say
-        self._talk = talk
+        self._print_line = print_line
+        self._terminal = terminal
         self._live: Live | None = None
         self._running: dict[str, _Step] = {}
         self._done: set[str] = set()
         self._cached: set[str] = set()
 
     def __enter__(self) -> Self:
-        if self._talk is not None:
+        if self._terminal is not None:
             from rich.live import Live
 
             self._live = Live(
-                console=self._talk,
+                console=self._terminal,
                 get_renderable=self._tree,
                 refresh_per_second=REFRESH,
                 transient=True,
@@ -79,34 +72,34 @@ class Steps:
             self._live.stop()
 
     def begin(self, key: str, name: str) -> None:
-        """A step has started; one that runs already keeps its clock."""
+        """Report that a step has started; no change if it runs already."""
         if key not in self._running:
             self._running[key] = _Step(name)
 
-    def move(self, key: str, part: str, done: int, total: int) -> None:
-        """A part of a running step has come so far, in bytes; `total` is 0 if nobody knows."""
-        if key in self._running:
-            self._running[key].parts[part] = (done, total)
+    def move(self, key: str, done: int, total: int) -> None:
+        """A running step has come so far, in bytes."""
+        if (step := self._running.get(key)) is not None:
+            step.done, step.total = done, total
 
     def end(self, key: str, name: str, *, cached: bool) -> None:
-        """A step is done, or was not needed because its result was kept."""
+        """Report that a step is done; `cached` if it was skipped because its result was cached."""
         step = self._running.pop(key, None)
         self._done.add(key)
         if cached:
             self._cached.add(key)
-        if self._live is None and step is not None and step.seconds > TOLD_FROM:
-            self._say(f"  {name}: {step.seconds:.1f} s")
+        if self._live is None and step is not None and step.seconds > REPORTED_FROM:
+            self._print_line(f"  {name}: {step.seconds:.1f} s")
 
     def _tree(self) -> RenderableType:
         from rich.markup import escape
         from rich.tree import Tree
 
-        kept = f", {len(self._cached)} of them kept from before" if self._cached else ""
+        kept = f", {len(self._cached)} of them cached" if self._cached else ""
         tree = Tree(f"{escape(self._title)}: {len(self._done)} steps done{kept}")
         running = list(self._running.values())
         for step in running[:SHOWN]:
             words = " ".join(word for word in (f"{step.seconds:.0f} s", step.amount) if word)
-            tree.add(f"[dim]{words}[/] {escape(step.name + step.doing)}")
+            tree.add(f"[dim]{words}[/] {escape(step.name)}")
         if len(running) > SHOWN:
             tree.add(f"[dim]and {len(running) - SHOWN} more[/]")
         return tree

@@ -1,4 +1,4 @@
-"""How a stage reports progress and warnings without printing: the caller decides where they go."""
+"""The interface by which stages report progress and warnings: they print nothing themselves."""
 
 from __future__ import annotations
 

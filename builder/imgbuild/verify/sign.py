@@ -18,14 +18,15 @@ from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.attest.signing.pushed import Sign
 from imgbuild.attest.signing.signer import Signed
 from imgbuild.errors import IntegrityError
+from imgbuild.oci import image as images
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry.client import Client
+from imgbuild.registry.image import InRegistry
 from imgbuild.registry.reference import Reference
 from imgbuild.system.console import console
-from imgbuild.verify import image, places
+from imgbuild.verify import image
 from imgbuild.verify.checks import Check, Checklist, Outcome
 from imgbuild.verify.expected_lock import Known
-from imgbuild.verify.places import InRegistry
 from imgbuild.verify.verify import Wanted, verify
 
 
@@ -44,7 +45,7 @@ def sign(
             f"{reference}: only its digest is signed, since what is attached is anybody's word;"
             " to sign provenance and SBOMs too, name your own lock with --target or --lock"
         )
-        found = {one.digest: one for one in (place.top, *places.manifests(place))}
+        found = {one.digest: one for one in (place.top, *images.manifests(place))}
         return tuple(_how(place, key)(one, ()) for one in found.values())
     checklist = Checklist()
     image.check(place, own.due, checklist, whole=False)

@@ -15,14 +15,15 @@ from imgbuild.attest.sbom import cyclonedx, spdx
 from imgbuild.attest.signing import statements, stored
 from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.stored import Beside
-from imgbuild.errors import FetchFailed, ToolMissing, WorkFailed, WorldImpossible
+from imgbuild.errors import FetchFailed, NoSolution, ToolMissing, WorkFailed
+from imgbuild.oci.image import Source
 from imgbuild.registry import artifacts
+from imgbuild.registry.image import InRegistry
 from imgbuild.values import Arch, Digest
 from imgbuild.verify import claims, expected_lock, image
 from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked, Verified
 from imgbuild.verify.claims import Word
 from imgbuild.verify.expected_lock import Known
-from imgbuild.verify.places import InRegistry, Place
 
 LAYOUT = "a layout holds none; verify the image in a registry"
 NO_LOCK = "there is no lock to hold it against"
@@ -75,7 +76,7 @@ SBOMS = (
 )
 
 
-def verify(place: Place, wanted: Wanted) -> Verified:
+def verify(place: Source, wanted: Wanted) -> Verified:
     """Check the image at `place`; nothing of it is believed that is not checked."""
     return Verification(place, wanted).run()
 
@@ -86,7 +87,7 @@ class Verification:
     After `run`, `held` is the lock that it was held against, None if there was none.
     """
 
-    def __init__(self, place: Place, wanted: Wanted) -> None:
+    def __init__(self, place: Source, wanted: Wanted) -> None:
         self.place = place
         self.remote = place if isinstance(place, InRegistry) else None
         self.wanted = wanted
@@ -248,7 +249,7 @@ class Verification:
             raise Lacking(message)
         try:
             return self.wanted.rebuild(held, arches)
-        except (FetchFailed, ToolMissing, WorkFailed, WorldImpossible) as error:
+        except (FetchFailed, ToolMissing, WorkFailed, NoSolution) as error:
             message = f"not built: {error.message}" + (f" ({error.hint})" if error.hint else "")
             raise Lacking(message) from error
 

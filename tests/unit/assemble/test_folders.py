@@ -20,11 +20,11 @@ from imgbuild.lock.published import Extended
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.oci.layer import write_layer
 from imgbuild.oci.merged import Merged
+from imgbuild.oci.reader import Reader, inflated
 from imgbuild.oci.tar import Kind, Member
-from imgbuild.oci.unpack import Reader, inflated
 from imgbuild.plan.plan import AddedFilesRecipe, plan
 from imgbuild.values import Arch, sha256
-from tests import extended, images
+from tests.support import extended, images
 
 PRIVATE, OWNED = "/etc/ssl/private/team.pem", "/var/lib/agent/team/list"
 BASE = (

@@ -25,7 +25,7 @@ from imgbuild.plan.plan import (
     WheelsRecipe,
     layer_id,
 )
-from tests import samples
+from tests.support import samples
 
 
 @pytest.fixture

@@ -24,19 +24,19 @@ from imgbuild.registry.client import Client
 from imgbuild.solve import sdists
 from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
-from tests import extended, registries, samples
-from tests.registries import Registry
-from tests.registry_words import Fault
+from tests.support import extended, memory_registry, samples
+from tests.support.memory_registry import Registry
+from tests.support.memory_registry_values import Fault
 
 NAME = "team/inputs"
 
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.delenv(mirror.VARIABLE, raising=False)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    with registries.serve(Registry()) as found:
+    with memory_registry.serve(Registry()) as found:
         yield found
 
 

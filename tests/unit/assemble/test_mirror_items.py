@@ -10,7 +10,7 @@ from imgbuild.assemble import mirror_items
 from imgbuild.lock.lock import AddedFile, Extends, Lock, make_lock
 from imgbuild.lock.resolution import BuiltWheel, LockedFile, RegistryLayer
 from imgbuild.values import Arch, sha256
-from tests import samples
+from tests.support import samples
 
 X86 = Arch.X86_64
 

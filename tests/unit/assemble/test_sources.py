@@ -19,7 +19,7 @@ from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wh
 from imgbuild.matrix.model import Index, Matrix
 from imgbuild.solve.sdists import host_arch
 from imgbuild.values import Arch, sha256
-from tests import samples
+from tests.support import samples
 
 
 def words(file: str) -> bytes:

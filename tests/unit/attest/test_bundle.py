@@ -25,9 +25,8 @@ from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import AddedFilesRecipe, plan
 from imgbuild.plan.seal import Seal
 from imgbuild.values import Arch, sha256
-from tests import extended
-from tests.unit import cli_project
-from tests.unit.cli_project import TARGET, World
+from tests.support import extended, inprocess_project
+from tests.support.inprocess_project import TARGET, World
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"
     folder.mkdir()
-    return cli_project.make(folder)
+    return inprocess_project.make(folder)
 
 
 def of(world: World) -> Carried:
@@ -154,7 +153,7 @@ def test_missing_file_is_refused(world: World, name: str):
 def test_seal_of_another_lock_is_refused(world: World):
     own = of(world)
     changed = codec.encode(msgspec.structs.replace(world.lock, as_of="2025-06-21"))
-    with pytest.raises(LockStale, match=f"there/digests.json is not the seal of {TARGET}'s lock"):
+    with pytest.raises(LockStale, match=f"there/digests.json does not match the lock of {TARGET}"):
         bundle.read({**own.data, "lock.json": changed}, "there")
 
 

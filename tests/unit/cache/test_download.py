@@ -16,7 +16,7 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, Interrupted, WorkFailed
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.values import sha256
-from tests.servers import Site, serve
+from tests.support.servers import Site, serve
 
 DATA = bytes(range(256)) * 2000
 

@@ -19,11 +19,11 @@ from imgbuild.plan import seal
 from imgbuild.project import Project
 from imgbuild.registry.client import Client
 from imgbuild.sif import push as pushing
-from imgbuild.sif.convert import Made
+from imgbuild.sif.convert import ConvertedImage
 from imgbuild.smoke import result
 from imgbuild.values import Arch, digest_of
-from tests.unit.ci_world import BOTH, RUNNERS, _made, _place, _world, of, passed, told, way
-from tests.unit.cli_project import TARGET, UNLOCKED, World
+from tests.support.ci_jobs_sample import BOTH, RUNNERS, _made, _place, _world, of, passed, told, way
+from tests.support.inprocess_project import TARGET, UNLOCKED, World
 
 __all__ = ["_made", "_place", "_world"]  # fixtures
 
@@ -193,7 +193,7 @@ def test_tags_say_what_is_published(place, tmp_path):
     file = tmp_path / "x.sif"
     file.write_bytes(b"a SIF")
     image = place.world.seal.arch[Arch.X86_64].manifest
-    sif = Made(
+    sif = ConvertedImage(
         name=TARGET, arch=Arch.X86_64, format="sif", compressor="gzip", tool="4.6", output=file,
         digest=digest_of(b"a SIF"), size=5, image=image,
     )  # fmt: skip
@@ -358,7 +358,7 @@ def test_steps_are_verbs_that_one_can_paste(world):
     )  # fmt: skip
     assert running.command(here, publish, "tag") == (
         # The target's own tag last: where it is, a later night has nothing left to do.
-        "tag", place, f"{TARGET}-20261121", TARGET, *plain, "--json",
+        "registry", "tag", place, f"{TARGET}-20261121", TARGET, *plain, "--json",
     )  # fmt: skip
 
 
@@ -392,5 +392,5 @@ def test_another_machine_is_told_what_this_one_was(world):
         "--results", str(world.folder / "build/ci"), "--registry", "registry.example/rl",
         "--date", "2026-11-21", "--arch", "x86_64",
         "--gate", "static", "--gate", "cpu", "--gate", "gpu",
-        "--through", "root", "--patience", "2.0",
+        "--through", "root", "--timeout-factor", "2.0",
     ]  # fmt: skip

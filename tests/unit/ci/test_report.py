@@ -12,9 +12,9 @@ from imgbuild.ci import report, results, running
 from imgbuild.ci.choosing import Chosen, Passed
 from imgbuild.ci.results import StepResult
 from imgbuild.errors import InputError
-from tests import registries
-from tests.unit.ci_world import RUNNERS, _made, _world, of, passed, told, way
-from tests.unit.cli_project import TARGET, Command, World
+from tests.support import memory_registry
+from tests.support.ci_jobs_sample import RUNNERS, _made, _world, of, passed, told, way
+from tests.support.inprocess_project import TARGET, Command, World
 
 __all__ = ["_made", "_world"]  # fixtures
 
@@ -112,7 +112,7 @@ def test_who_is_told_of_an_unfinished_target_has_the_line_of_its_first_open_job(
 def _command(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    registries.alone(monkeypatch, world.folder)
+    memory_registry.alone(monkeypatch, world.folder)
     return Command(monkeypatch, capsys)
 
 
@@ -207,6 +207,6 @@ def test_what_no_machine_can_prove_is_red_if_asked_for(world, command):
 
 
 def test_a_night_needs_a_registry(command):
-    done = command("nightly", "--all")
+    done = command("ci", "nightly", "--all")
     assert done.status == InputError.exit_code
     assert "no registry is named" in done.stderr

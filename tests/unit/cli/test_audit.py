@@ -20,9 +20,9 @@ from imgbuild.lock import lock as locks
 from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.matrix.load import load
 from imgbuild.values import Arch
-from tests import samples
-from tests.unit.cli_project import SECOND, UNLOCKED, Command
-from tests.unit.matrix_text import RIGHT
+from tests.support import samples
+from tests.support.inprocess_project import SECOND, UNLOCKED, Command
+from tests.support.matrix_text import RIGHT
 
 TARGET = "cu124-vllm"
 # Checks that ask for no Debian package, of which this project has no file.

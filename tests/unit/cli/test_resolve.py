@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.cli import worlds as words
+from imgbuild.cli import _resolve_lines as words
 from imgbuild.resolve.answer import ArchOutcome, ChosenVersion, Refusal, ResolveAnswer
 from imgbuild.values import Arch
-from tests.unit.cli_project import Command
-from tests.unit.matrix_text import RIGHT
+from tests.support.inprocess_project import Command
+from tests.support.matrix_text import RIGHT
 
 
 @pytest.fixture

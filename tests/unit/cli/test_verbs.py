@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from imgbuild.cli.app import app
-from tests.unit.cli_project import Command
+from imgbuild.cli._app import app
+from tests.support.inprocess_project import Command
 
 ROOT = Path(__file__).parents[3]
 SHARED = {"json": ("--json",), "quiet": ("--quiet", "-q"), "verbose": ("--verbose", "-v")}

@@ -18,22 +18,22 @@ from imgbuild.registry import artifacts
 from imgbuild.registry.artifacts import Part
 from imgbuild.values import Arch
 from imgbuild.verify import expected_lock
-from tests.unit import verified
-from tests.unit.cli_project import Command, json_of
-from tests.unit.registry_project import BOTH, NAME, Place
-from tests.unit.verified import World
+from tests.support import signed_image
+from tests.support.inprocess_project import Command, json_of
+from tests.support.registry_project import BOTH, NAME, Place
+from tests.support.signed_image import World
 
 MARK = "sha256:"
 
 
 @pytest.fixture(name="whole", scope="module")
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    yield from verified.make(tmp_path_factory.mktemp("verifying"))
+    yield from signed_image.make(tmp_path_factory.mktemp("verifying"))
 
 
 @pytest.fixture(name="world")
 def _world(whole: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
-    return verified.use(whole, monkeypatch, tmp_path)
+    return signed_image.use(whole, monkeypatch, tmp_path)
 
 
 @pytest.fixture(name="place")

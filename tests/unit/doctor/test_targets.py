@@ -15,7 +15,7 @@ from imgbuild.doctor.targets import Offer
 from imgbuild.plan.seal import seal_path
 from imgbuild.report import Floors
 from imgbuild.values import Arch
-from tests.unit.cli_project import TARGET, Command, json_of, make
+from tests.support.inprocess_project import TARGET, Command, json_of, make
 
 H200 = Gpu(name="NVIDIA H200", memory=143771 << 20, capability="9.0")
 # Written by nvidia-smi and the driver of an H200, 2026-11-21.

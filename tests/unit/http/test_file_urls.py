@@ -14,8 +14,8 @@ from imgbuild.http.client import Refused
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import lock_wheel, metadata
 from imgbuild.values import sha256
-from tests.localindex import wheel_bytes
-from tests.servers import Site, serve
+from tests.support.local_index import wheel_bytes
+from tests.support.servers import Site, serve
 
 NAME = "flash_attn-2.8.3+cu12torch2.9-cp311-cp311-linux_x86_64.whl"
 

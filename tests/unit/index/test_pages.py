@@ -9,9 +9,9 @@ from imgbuild.errors import FetchFailed, InputError
 from imgbuild.http.client import Http, TextPage
 from imgbuild.index.pages import IndexAddress, Indexes, fill, places, read_json_api, read_page, when
 from imgbuild.matrix.model import Index
-from tests import samples
-from tests.localindex import LocalIndex
-from tests.servers import Site, serve
+from tests.support import samples
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site, serve
 
 SHA = "a" * 64
 

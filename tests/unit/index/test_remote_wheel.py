@@ -9,8 +9,8 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
 from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import Blocks, lock_file, lock_wheel, metadata
-from tests.localindex import wheel_bytes
-from tests.servers import Site, serve
+from tests.support.local_index import wheel_bytes
+from tests.support.servers import Site, serve
 
 NAME = "demo-1.0-py3-none-any.whl"
 DATA = wheel_bytes("demo", "1.0", ["numpy"])

@@ -15,9 +15,9 @@ from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue, amended, serve
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests.localindex import LocalIndex, sdist_bytes
-from tests.servers import Site
-from tests.servers import serve as serve_site
+from tests.support.local_index import LocalIndex, sdist_bytes
+from tests.support.servers import Site
+from tests.support.servers import serve as serve_site
 
 AS_OF = datetime.date(2025, 6, 20)
 

@@ -16,8 +16,8 @@ from imgbuild.learn.boundaries import Shelf, asks, at_time, boundary, lacks
 from imgbuild.report import Evidence, Relation
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel.tags import Tags
-from tests import shelves
-from tests.localindex import LocalIndex, wheel_bytes
+from tests.support import shelves
+from tests.support.local_index import LocalIndex, wheel_bytes
 
 NUMBERS = list(range(40))
 

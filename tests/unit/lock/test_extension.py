@@ -25,7 +25,7 @@ from imgbuild.plan.plan import (
     plan,
 )
 from imgbuild.values import Arch, sha256
-from tests import extended, renderworld, samples
+from tests.support import extended, render_sample, samples
 
 REPOSITORY = Path(__file__).parents[3]
 GOLDEN = """\
@@ -213,13 +213,13 @@ def test_a_published_package_that_is_gone_is_told(path: Path) -> None:
 
 def test_a_published_package_that_was_built_stays_what_it_is(tmp_path: Path) -> None:
     lock = extended.published()
-    old = msgspec.structs.replace(lock.arch[Arch.X86_64], built=(renderworld.BUILT,))
+    old = msgspec.structs.replace(lock.arch[Arch.X86_64], built=(render_sample.BUILT,))
     lock = msgspec.structs.replace(lock, arch={Arch.X86_64: old})
     path = extended.repository(tmp_path, lock=lock)
     own = made(path)
-    assert own.arch[Arch.X86_64].built == (renderworld.BUILT,)
+    assert own.arch[Arch.X86_64].built == (render_sample.BUILT,)
     assert extension.stale(own, extended.read(path)) == ()
-    other = msgspec.structs.replace(renderworld.BUILT, env={})
+    other = msgspec.structs.replace(render_sample.BUILT, env={})
     changed = msgspec.structs.replace(own.arch[Arch.X86_64], built=(other,))
     own = msgspec.structs.replace(own, arch={Arch.X86_64: changed})
     (told,) = extension.stale(own, extended.read(path))

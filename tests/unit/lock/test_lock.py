@@ -12,7 +12,7 @@ from imgbuild.errors import InputError, LockStale
 from imgbuild.lock import lock
 from imgbuild.matrix.model import Variable, Wanted
 from imgbuild.values import Arch
-from tests import samples
+from tests.support import samples
 
 
 def test_a_lock_is_read_back_as_written(tmp_path):

@@ -7,7 +7,7 @@ import msgspec
 from imgbuild.lock import requirements
 from imgbuild.lock.resolution import BuiltWheel, LockedFile
 from imgbuild.values import Arch
-from tests import samples
+from tests.support import samples
 
 
 def test_each_package_has_one_line_with_its_hash():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.matrix_text import RIGHT, broken, check, only, problems
+from tests.support.matrix_text import RIGHT, broken, check, only, problems
 
 TARGET = "targets.cu124-vllm"
 FLASHINFER = '    flashinfer: {mode: "off", reason: there is no wheel}'

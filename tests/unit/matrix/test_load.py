@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from imgbuild.errors import InputError
 from imgbuild.matrix.load import load, loads
 from imgbuild.matrix.model import Matrix
-from tests.unit.matrix_text import FILE, RIGHT, broken, check, only, problems
+from tests.support.matrix_text import FILE, RIGHT, broken, check, only, problems
 
 REPOSITORY = Path(__file__).parents[3]
 

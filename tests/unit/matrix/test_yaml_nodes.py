@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imgbuild.matrix.yaml_nodes import MAX_BYTES
-from tests.unit.matrix_text import FILE, RIGHT, broken, check, only, problems
+from tests.support.matrix_text import FILE, RIGHT, broken, check, only, problems
 
 YAML = {
     "duplicate key": (

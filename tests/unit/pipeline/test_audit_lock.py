@@ -25,9 +25,9 @@ from imgbuild.pipeline import audit_lock
 from imgbuild.report import Finding, Relation, Severity
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests import audited, samples, shelves
-from tests.localindex import LocalIndex
-from tests.servers import Site
+from tests.support import audited, samples, shelves
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site
 from tests.unit.learn.test_removed_attributes import GONE, HEAD, OLD, READER
 
 SUBJECT = "transformers.Base.extended"

@@ -14,8 +14,8 @@ from imgbuild.pipeline import lock_target
 from imgbuild.plan import current
 from imgbuild.project import Project
 from imgbuild.report import Finding, Report, Severity
-from tests import samples
-from tests.sourcecode import ROOT
+from tests.support import samples
+from tests.support.source_code import ROOT
 
 LEARNED = Constraint(
     package="trl",

@@ -10,7 +10,7 @@ from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import documents as image
 from imgbuild.values import Arch, sha256
-from tests import images
+from tests.support import images
 
 DIFF_IDS = [f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"]
 RECORDS = [
@@ -24,7 +24,7 @@ GOLDEN = [
 ]
 
 
-def test_config_is_what_the_specification_says():
+def test_config_follows_the_specification():
     found = json.loads(image.config(images.plan(), DIFF_IDS))
     assert found == {
         "architecture": "amd64",
@@ -45,7 +45,7 @@ def test_config_is_what_the_specification_says():
     }
 
 
-def test_bytes_never_change():
+def test_golden_bytes():
     # Every published digest follows from these: if this fails, digests of all images move.
     config = image.config(images.plan(), DIFF_IDS)
     manifest = oci_documents.manifest(config, RECORDS)
@@ -53,7 +53,7 @@ def test_bytes_never_change():
     assert [sha256(data) for data in (config, manifest, index)] == GOLDEN
 
 
-def test_nothing_of_the_tool_is_in_the_bytes():
+def test_the_bytes_contain_no_version_of_a_tool():
     config = image.config(images.plan(), DIFF_IDS)
     for data in (config, oci_documents.manifest(config, RECORDS)):
         assert imgbuild.__version__.encode() not in data

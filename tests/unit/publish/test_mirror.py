@@ -23,9 +23,9 @@ from imgbuild.publish.mirror import Filled, Part
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
 from imgbuild.values import Arch
-from tests import registries, samples
-from tests.registries import Registry
-from tests.registry_words import Fault
+from tests.support import memory_registry, samples
+from tests.support.memory_registry import Registry
+from tests.support.memory_registry_values import Fault
 
 NAME = "team/inputs"
 X86 = Arch.X86_64
@@ -60,7 +60,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     store, matrix = Store.open(), samples.matrix()
     wheels = {
@@ -74,7 +74,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     ]
     other = msgspec.structs.replace(locks[1], target="other")
     inputs = Inputs(matrix, Context(store, Http(offline=True)))
-    with registries.serve(Registry()) as registry:
+    with memory_registry.serve(Registry()) as registry:
         yield World(registry, inputs, locks[0], other)
 
 

@@ -21,7 +21,7 @@ from imgbuild.oci import documents, layout
 from imgbuild.registry import base_image
 from imgbuild.registry.client import Client
 from imgbuild.values import Arch, sha256
-from tests import images
+from tests.support import images
 
 BOTH = (Arch.X86_64, Arch.ARM64)
 LOGIN = ("me", "s3cr3t-word")

@@ -15,8 +15,8 @@ from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import manifests, pages
 from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.reference import Reference
-from tests import registries
-from tests.registries import Answer, Fault, Registry, named, says
+from tests.support import memory_registry
+from tests.support.memory_registry import Answer, Fault, Registry, named, says
 
 DATA = random.Random(8).randbytes(300_000)
 BLOB = bytes_source(DATA)
@@ -26,12 +26,12 @@ OTHER = f"sha256:{'0' * 64}"
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
 
 
 @pytest.fixture(name="registry")
 def _registry() -> Iterator[Registry]:
-    with registries.serve(Registry()) as registry:
+    with memory_registry.serve(Registry()) as registry:
         yield registry
 
 
@@ -246,7 +246,7 @@ def test_pages_without_end_end(client, registry, monkeypatch):
     push(client, registry)
     asked = iter(range(1000))
 
-    def _another(answer: registries.Answer) -> None:
+    def _another(answer: memory_registry.Answer) -> None:
         answer.headers["Link"] = f'</v2/me/x/tags/list?last={next(asked)}>; rel="next"'
 
     registry.faults.append(Fault("GET .*/tags/list", times=1000, edit=_another))

@@ -16,8 +16,8 @@ from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import uploads
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.registry.reference import Reference, Repository
-from tests import registries
-from tests.registries import Asked, Fault, Registry, says
+from tests.support import memory_registry
+from tests.support.memory_registry import Asked, Fault, Registry, says
 
 MINE, VICTIMS = ("me", "my-own-word"), ("me", "victims-word")
 DATA = bytes(200_000)
@@ -27,21 +27,21 @@ MANIFEST = b'{"manifests": []}'
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    registries.alone(monkeypatch, tmp_path)
+    memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.setattr(uploads, "CHUNK", 60_000)
 
 
 @pytest.fixture(name="registry")
 def _registry() -> Iterator[Registry]:
     """The one that is asked, and that is hostile."""
-    with registries.serve(Registry(auth="basic", login=MINE)) as registry:
+    with memory_registry.serve(Registry(auth="basic", login=MINE)) as registry:
         yield registry
 
 
 @pytest.fixture(name="victim", params=["basic", "bearer"])
 def _victim(request: pytest.FixtureRequest) -> Iterator[Registry]:
     """Another one, for which the user has a login too."""
-    with registries.serve(Registry(auth=request.param, login=VICTIMS)) as victim:
+    with memory_registry.serve(Registry(auth=request.param, login=VICTIMS)) as victim:
         yield victim
 
 
@@ -89,8 +89,8 @@ def told(registry: Registry) -> list[Asked]:
 
 def holds_an_image(victim: Registry) -> None:
     """What an attacker would have written over or deleted."""
-    victim.manifests["victim", registries.named(MANIFEST)] = (MANIFEST, documents.INDEX)
-    victim.tags["victim", "latest"] = registries.named(MANIFEST)
+    victim.manifests["victim", memory_registry.named(MANIFEST)] = (MANIFEST, documents.INDEX)
+    victim.tags["victim", "latest"] = memory_registry.named(MANIFEST)
 
 
 @pytest.mark.parametrize("user", ["", "me:guessed@"])
@@ -161,7 +161,7 @@ def test_redirects_of_writes(registry, victim, where, work):
     assert victim.asked("/manifests/latest")
     assert told(victim) == []
     assert victim.granted == []
-    assert victim.tags["victim", "latest"] == registries.named(MANIFEST)
+    assert victim.tags["victim", "latest"] == memory_registry.named(MANIFEST)
 
 
 @pytest.mark.usefixtures("logins")

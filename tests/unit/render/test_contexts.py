@@ -14,7 +14,7 @@ from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.render import contexts
 from imgbuild.values import Arch
-from tests import samples
+from tests.support import samples
 
 PACKAGES = ("alpha", "pip", "torch")
 

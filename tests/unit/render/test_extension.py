@@ -15,7 +15,7 @@ from imgbuild.plan.plan import base_of, plan
 from imgbuild.render import committed
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
 from imgbuild.values import Arch, digest_of
-from tests import extended, samples
+from tests.support import extended, samples
 
 
 @pytest.fixture

@@ -23,10 +23,10 @@ from imgbuild.solve import torch
 from imgbuild.solve.torch import TorchBuild
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests import samples
-from tests.localindex import LocalIndex
-from tests.servers import Site, serve
-from tests.unit.matrix_text import RIGHT
+from tests.support import samples
+from tests.support.local_index import LocalIndex
+from tests.support.matrix_text import RIGHT
+from tests.support.servers import Site, serve
 
 MARKERS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
 

@@ -23,9 +23,9 @@ from imgbuild.resolve.suggest import QuickLook
 from imgbuild.solve import torch
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests import samples
-from tests.localindex import LocalIndex
-from tests.servers import Site, serve
+from tests.support import samples
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site, serve
 
 X86, ARM = "cp311-cp311-manylinux_2_17_x86_64", "cp311-cp311-manylinux_2_17_aarch64"
 LEARNED = Constraint(

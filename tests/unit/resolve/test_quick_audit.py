@@ -9,8 +9,8 @@ from imgbuild.cache.download import Http
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Relation
 from imgbuild.resolve.quick_audit import QuickAudit, audit_requested, evidence_of, widened
-from tests import shelves
-from tests.localindex import LocalIndex
+from tests.support import shelves
+from tests.support.local_index import LocalIndex
 
 CONFIGS = "transformers/models/auto/configuration_auto.py"
 BEFORE = "CONFIG_MAPPING_NAMES = OrderedDict([])\nclass AutoConfig:\n    pass\n"

@@ -13,9 +13,8 @@ from imgbuild.matrix.select import Selected
 from imgbuild.project import Project
 from imgbuild.show import status
 from imgbuild.values import Condition
-from tests import samples
-from tests.unit import cli_project
-from tests.unit.cli_project import TARGET, UNLOCKED, Command, World
+from tests.support import inprocess_project, samples
+from tests.support.inprocess_project import TARGET, UNLOCKED, Command, World
 
 FAR = {"torch": "pytorch", "triton": "pytorch"}
 
@@ -23,7 +22,7 @@ FAR = {"torch": "pytorch", "triton": "pytorch"}
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.chdir(tmp_path)
-    return cli_project.make(tmp_path)
+    return inprocess_project.make(tmp_path)
 
 
 @pytest.fixture
@@ -96,15 +95,17 @@ def test_nothing_is_left(tmp_path: Path) -> None:
 
 def test_the_states_of_a_project(world: World, imgbuild: Command) -> None:
     # The target's torch comes from another index; it has a lock, so nothing is needed any more.
-    lines = imgbuild("matrix").stdout.splitlines()
+    lines = imgbuild("list").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["target", TARGET, UNLOCKED]
     ends = [[cell.strip() for cell in line.split("  ") if cell][-2:] for line in lines]
     digest = world.seal.digest.removeprefix("sha256:")[:12]
     assert ends == [
-        ["state", "proven"], ["locked", f"{digest}: no proof of this digest"], ["not locked", "-"]
-    ]  # fmt: skip
+        ["state", "proven"],
+        ["locked", f"{digest}: no test record for this digest"],
+        ["not locked", "-"],
+    ]
     world.edit('value: "1", reason: the newer engine', 'value: "0", reason: the newer engine')
-    (row,) = cli_project.json_of(imgbuild("matrix", "--state", "stale", "--json"))
+    (row,) = inprocess_project.json_of(imgbuild("list", "--state", "stale", "--json"))
     assert row["target"] == TARGET
     assert any("VLLM_USE_V1" in reason for reason in row["reasons"])
 
@@ -119,6 +120,6 @@ def test_all_builds_what_is_locked_and_tells_the_rest(world: World, imgbuild: Co
 
 
 def test_filters_that_leave_nothing(world: World, imgbuild: Command) -> None:
-    assert imgbuild("matrix", "--cuda", "13", "--state", "locked").status == 3
-    (row,) = cli_project.json_of(imgbuild("matrix", "--cuda", "12", "--json"))
+    assert imgbuild("list", "--cuda", "13", "--state", "locked").status == 3
+    (row,) = inprocess_project.json_of(imgbuild("list", "--cuda", "12", "--json"))
     assert (row["target"], row["state"]) == (TARGET, Condition.LOCKED)

@@ -15,7 +15,7 @@ from imgbuild.render import templates
 from imgbuild.slurm import array, commands
 from imgbuild.slurm.array import Followed, Order, State, Task
 from imgbuild.system import process as processes
-from tests.unit.cli_project import TARGET, Command, make
+from tests.support.inprocess_project import TARGET, Command, make
 
 ONE = Task(target="one", digest="sha256:" + "1" * 64)
 TWO = Task(target="two", digest="sha256:" + "2" * 64)

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from imgbuild.cli import containers
+from imgbuild.cli import _slurm_runtime
 from imgbuild.errors import InputError
 from imgbuild.sif import container, files
 from imgbuild.slurm import jobs
 from imgbuild.slurm.jobs import Allocation, Container, Job
 from imgbuild.values import Arch, digest_of
-from tests import samples
-from tests.unit.cli_project import TARGET, Command, make
+from tests.support import samples
+from tests.support.inprocess_project import TARGET, Command, make
 
 GOLDEN = Path(__file__).parents[2] / "data/slurm"
 DIGEST = "sha256:" + "1" * 64
@@ -59,11 +59,9 @@ KINDS: dict[str, tuple[Job, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_script_is_the_committed_one(kind):
+def test_the_script_is_the_committed_one(kind, golden):
     job, changes = KINDS[kind]
-    path = GOLDEN / f"{kind}.sh"
-    text = made(job, **changes)
-    assert text == path.read_text("utf-8"), f"look at the difference, then write {path} anew"
+    golden(GOLDEN / f"{kind}.sh", made(job, **changes))
 
 
 def test_every_committed_script_is_one_of_these():
@@ -298,7 +296,7 @@ def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatc
     command = Command(monkeypatch, capsys)
     done = command("slurm", TARGET, "--sif", str(sif), "--", "true")
     assert done.status == 0
-    assert "some.sif is no SIF for x86_64 or arm64" in done.stderr
+    assert "some.sif is not a SIF for x86_64 or arm64" in done.stderr
 
     objects = [container.Object(kind=container.JSON, name=files.CONFIG_OBJECT, data=b"{}")]
     sif.write_bytes(bytes(container.file_system_at(objects) + 4096))
@@ -308,12 +306,12 @@ def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatc
     assert "some.sif is not the image that is locked now" in done.stderr
 
     locked = msgspec.structs.replace(world.seal.arch[Arch.X86_64], config=digest_of(b"{}"))
-    containers.same_image(sif, msgspec.structs.replace(world.seal, arch={Arch.X86_64: locked}))
+    _slurm_runtime.same_image(sif, msgspec.structs.replace(world.seal, arch={Arch.X86_64: locked}))
     assert "not the image" not in capsys.readouterr().err
 
 
 def test_pyxis_is_given_files_by_their_whole_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "image").touch()
-    assert containers.imported("image") == tmp_path / "image"
-    assert containers.imported("reg#rl:small") == "reg#rl:small"
+    assert _slurm_runtime.imported("image") == tmp_path / "image"
+    assert _slurm_runtime.imported("reg#rl:small") == "reg#rl:small"

@@ -15,8 +15,8 @@ from imgbuild.solve.freshness import held_back, lags
 from imgbuild.solve.uv import ChosenPackage
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests.localindex import LocalIndex
-from tests.servers import Site, serve
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site, serve
 
 
 @pytest.fixture

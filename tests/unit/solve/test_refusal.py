@@ -8,7 +8,7 @@ from packaging.version import Version
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.errors import WorldImpossible
+from imgbuild.errors import NoSolution
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue
@@ -16,9 +16,9 @@ from imgbuild.solve import refusal, solve
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests import samples
-from tests.localindex import LocalIndex, sdist_bytes
-from tests.servers import Site, serve
+from tests.support import samples
+from tests.support.local_index import LocalIndex, sdist_bytes
+from tests.support.servers import Site, serve
 
 LINUX = "cp311-cp311-manylinux_2_17"
 
@@ -103,7 +103,7 @@ def test_an_excluded_architecture_is_refused_with_its_reason_and_other_targets(t
     context = Context(Store.open(tmp_path), Http(offline=True))
     matrix = samples.matrix(exclude={Arch.ARM64: "torch has no CUDA there"})
     matrix.targets["other"] = samples.matrix(arch=(Arch.ARM64,)).targets["small"]
-    with pytest.raises(WorldImpossible, match="small cannot be built for arm64") as caught:
+    with pytest.raises(NoSolution, match="small cannot be built for arm64") as caught:
         solve.refuse_excluded(SolveProblem(matrix, "small", Arch.ARM64, context))
     assert caught.value.reasons == ("torch has no CUDA there",)
     assert caught.value.hint == "targets that have arm64: other"

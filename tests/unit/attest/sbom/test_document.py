@@ -24,15 +24,15 @@ from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import plan
 from imgbuild.values import Arch, sha256
-from tests import billworld, extended
+from tests.support import extended, sbom_sample
 
 MARKERS = {"platform_system": "Linux", "python_version": "3.11"}
 
 
 @functools.cache
 def made(arch: Arch = Arch.X86_64) -> Bill:
-    lock = billworld.lock()
-    return bill(lock, billworld.seal(lock), arch, billworld.packages(lock))
+    lock = sbom_sample.lock()
+    return bill(lock, sbom_sample.seal(lock), arch, sbom_sample.packages(lock))
 
 
 def named(document: dict[str, Any], name: str) -> dict[str, Any]:
@@ -102,8 +102,8 @@ def test_every_part_of_the_lock_is_in_the_bill_once():
     assert parts["wheel/torch"].purl == (
         "pkg:pypi/torch@2.6.0?file_name=torch-2.6.0-py3-none-any.whl"
     )
-    lock = billworld.lock()
-    layers = {layer.name: layer for layer in billworld.seal(lock).arch[Arch.X86_64].layers}
+    lock = sbom_sample.lock()
+    layers = {layer.name: layer for layer in sbom_sample.seal(lock).arch[Arch.X86_64].layers}
     assert parts["wheel/torch"].layer == layers["torch"]
     assert parts["deb/bash"].layer == layers["debian-12"]
     assert parts["tool/setuptools-75.0-py3-none-any.whl"].layer is None
@@ -128,7 +128,7 @@ def test_image_needs_what_was_asked_for_and_what_nothing_else_needs():
 
 
 def test_registry_base_is_named_by_digest_and_what_is_in_it_is_unknown():
-    lock = billworld.lock((Arch.X86_64,))
+    lock = sbom_sample.lock((Arch.X86_64,))
     digest = f"sha256:{'ab' * 32}"
     layer = RegistryLayer(digest=f"sha256:{'1' * 64}", size=1, diff_id=f"sha256:{'2' * 64}")
     base = msgspec.structs.replace(
@@ -138,7 +138,7 @@ def test_registry_base_is_named_by_digest_and_what_is_in_it_is_unknown():
         lock.arch[Arch.X86_64], debs=(), base_layers=(layer,), base_manifest=digest
     )
     lock = msgspec.structs.replace(lock, base=base, arch={Arch.X86_64: resolved})
-    found = bill(lock, billworld.seal(lock), Arch.X86_64, Packages())
+    found = bill(lock, sbom_sample.seal(lock), Arch.X86_64, Packages())
     part = next(part for part in found.parts if part.kind is Kind.BASE)
     purl = PackageURL.from_string(part.purl)
     assert (purl.name, purl.version) == ("python", digest)
@@ -208,12 +208,12 @@ def valid_spdx(data: bytes) -> None:
     assert [message.validation_message for message in messages] == []
 
 
-@pytest.mark.parametrize("arch", billworld.ARCHES)
+@pytest.mark.parametrize("arch", sbom_sample.ARCHES)
 def test_cyclonedx_is_valid(arch: Arch):
     valid_cyclonedx(cyclonedx.document(made(arch)))
 
 
-@pytest.mark.parametrize("arch", billworld.ARCHES)
+@pytest.mark.parametrize("arch", sbom_sample.ARCHES)
 def test_spdx_is_valid(arch: Arch):
     valid_spdx(spdx.document(made(arch)))
 
@@ -280,24 +280,24 @@ def test_spdx_says_what_the_bill_says():
 
 @pytest.mark.parametrize("write", [cyclonedx.document, spdx.document])
 def test_documents_follow_from_the_bill_alone(write):
-    lock = billworld.lock()
-    again = bill(lock, billworld.seal(lock), Arch.X86_64, billworld.packages(lock))
+    lock = sbom_sample.lock()
+    again = bill(lock, sbom_sample.seal(lock), Arch.X86_64, sbom_sample.packages(lock))
     assert write(again) == write(made())
     # Another licence is another document, with another serial number.
     other = Packages(packages={})
-    changed = bill(lock, billworld.seal(lock), Arch.X86_64, other)
+    changed = bill(lock, sbom_sample.seal(lock), Arch.X86_64, other)
     field = "serialNumber" if write is cyclonedx.document else "documentNamespace"
     assert json.loads(write(changed))[field] != json.loads(write(made()))[field]
     assert write(made(Arch.ARM64)) != write(made())
 
 
-@pytest.mark.parametrize("arch", billworld.ARCHES)
+@pytest.mark.parametrize("arch", sbom_sample.ARCHES)
 def test_what_travels_with_a_lock_makes_the_same_bill(arch: Arch):
-    lock = billworld.lock()
-    known = billworld.packages(lock)
+    lock = sbom_sample.lock()
+    known = sbom_sample.packages(lock)
     counted = packages.of_lock(known, lock)
     assert counted != known
-    assert bill(lock, billworld.seal(lock), arch, counted) == made(arch)
+    assert bill(lock, sbom_sample.seal(lock), arch, counted) == made(arch)
 
 
 def test_identifiers_of_parts_do_not_meet():

@@ -11,9 +11,9 @@ import pytest
 from imgbuild.audit.main_path.guards import ATTRIBUTE, IMPORT, MISSING, State, evaluate, judge
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.module import read_module
-from tests.unit.small_world import SmallWorld
+from tests.support.source_modules import SourceModules
 
-WORLD = SmallWorld(
+WORLD = SourceModules(
     {
         "vllm 0.10.2": {"vllm/__init__.py": "", "vllm/envs.py": ""},
         "flash-attn 2.8.3+cu12": {"flash_attn/__init__.py": ""},
@@ -62,7 +62,7 @@ def test_what_a_world_makes_of_a_guard(guard, state):
 
 
 def test_a_partial_world_does_not_know_what_is_absent():
-    world = SmallWorld({"trl 1.0": {"trl/__init__.py": ""}}, partial=True)
+    world = SourceModules({"trl 1.0": {"trl/__init__.py": ""}}, partial=True)
     assert evaluate(world, Guard("present", "vllm")) is UNKNOWN
     assert evaluate(world, Guard("absent", "vllm")) is UNKNOWN
     assert evaluate(world, Guard("present", "trl")) is RUNS
@@ -145,7 +145,7 @@ def held(test: str, python: str) -> bool | None:
     """What a world of this Python makes of a condition; None where it is not known."""
     source = f"import sys\nif {test}:\n    import yes\nelse:\n    import no\n"
     facts = read_module(source.encode(), "m", "m.py", package=False)
-    world = SmallWorld({"m 1": {"m.py": source}}, python=python)
+    world = SourceModules({"m 1": {"m.py": source}}, python=python)
     yes, no = (judge(world, line.guards) for line in facts.imports[1:])
     assert yes.certain == no.certain
     assert not yes.certain or yes.runs != no.runs
@@ -172,7 +172,7 @@ def test_this_python_answers_alike():
 
 # -- parameters that a signature has
 
-CALLEES = SmallWorld(
+CALLEES = SourceModules(
     {
         "vllm 0.10.2": {
             "vllm/__init__.py": """

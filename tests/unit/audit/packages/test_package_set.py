@@ -6,7 +6,7 @@ from imgbuild.audit.packages.package_set import may_inject, wheels_of
 from imgbuild.audit.source.facts import ModuleFacts, Opaque
 from imgbuild.errors import IntegrityError
 from imgbuild.lock.resolution import BuiltWheel, Resolution
-from tests import audited, samples
+from tests.support import audited, samples
 
 PACKAGES: dict[str, audited.Files] = {
     "PyYAML==6.0": {"yaml/__init__.py": "X = 1\n", "_yaml/__init__.py": ""},

@@ -12,8 +12,8 @@ from imgbuild.errors import InputError
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests.localindex import LocalIndex
-from tests.servers import Site, serve
+from tests.support.local_index import LocalIndex
+from tests.support.servers import Site, serve
 
 MACHINE = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
 TEXT = """\
