@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.layers import ALLOWED, CALLERS, HEAVY, IMPORTERS, LEVELS, PRINTERS, ROOT_MODULES
+from tests.layers import CALLERS, HEAVY, IMPORTERS, LEVELS, ROOT_MODULES
 from tests.support import needs
 from tests.support.source_code import ROOT, calls, imports, modules, own_imports, tracked
 
 FILE_LINES = 400
 FUNCTION_LINES = 60
-BOTH = 10  # functions that take `store` and `http` side by side
 # In pieces, since this file is searched too.
 SNAPSHOT = "snapshot"  # Debian's archive of dated copies may stand in a matrix, as a last mirror
 REGISTRIES = (
@@ -201,29 +200,6 @@ def test_calls_that_few_modules_may_make(banned):
         if called == banned
     ]
     assert not wrong, f"only {CALLERS[banned]} may call {banned}()"
-
-
-def test_only_cli_and_pipeline_print():
-    printing = {
-        _top(name)
-        for name, tree in KNOWN.items()
-        for dotted, _ in imports(tree)
-        if dotted.startswith("imgbuild.system.console")
-    }
-    assert printing - {*PRINTERS, *ALLOWED} == set(), "report through system.reporter"
-
-
-def test_cache_and_client_travel_in_one_context():
-    both = [
-        f"{name}:{node.lineno} {node.name}"
-        for name, tree in KNOWN.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef)
-        and {"store", "http"}
-        <= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
-        <= {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
-    ]
-    assert len(both) <= BOTH, f"take a cache.context.Context: {both}"
 
 
 def test_no_text_depends_on_the_locale():
