@@ -125,6 +125,7 @@ def test_a_source_that_changed_is_not_served_stale(world, tmp_path):
     assert f"{WHERE}/{SITE}/helper.cpython-311.pyc matches" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_second_run_gives_the_same_bytes(world, tmp_path):
     project, made = world
     again = json.loads(project.run(*VERB, TARGET, "-o", str(tmp_path), "--json").stdout)

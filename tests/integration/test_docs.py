@@ -26,7 +26,16 @@ def runs(path: Path) -> list[Block]:
     return [block for block in blocks(path) if block.mark and block.mark.kind == "run"]
 
 
-PAPERS = [path for path in papers() if runs(path)]
+# Each takes 20 to 60 seconds; the engines and verbs that they use have tests of their own.
+SLOW = (
+    "docs/apptainer.md", "docs/extend.md", "docs/howto/add-a-target.md",
+    "docs/howto/air-gapped.md", "docs/registry.md",
+)  # fmt: skip
+FILES = [
+    pytest.param(path, id=name, marks=[pytest.mark.long] if name in SLOW else [])
+    for path in papers()
+    if runs(path) and (name := path.relative_to(ROOT).as_posix())
+]
 
 
 @pytest.fixture(scope="module", name="worlds")
@@ -35,7 +44,11 @@ def _worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
         yield worlds
 
 
-@pytest.mark.parametrize("path", PAPERS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_slow_files_exist() -> None:
+    assert set(SLOW) <= {one.id for one in FILES}
+
+
+@pytest.mark.parametrize("path", FILES)
 def test_the_commands_do_what_they_are_said_to(path: Path, worlds: Worlds) -> None:
     shells: dict[str, Shell] = {}
     with contextlib.ExitStack() as stack:

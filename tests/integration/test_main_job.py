@@ -99,6 +99,7 @@ def test_a_second_build_has_nothing_to_do(built, sealed):
     ]
 
 
+@pytest.mark.long
 def test_no_file_is_in_two_layers(built):
     """Layers are disjoint but for one empty file that all nvidia wheels share, byte for byte.
 

@@ -150,6 +150,7 @@ def test_a_job_with_a_sif(project: Project, user: dict[str, str], tmp_path: Path
     }
 
 
+@pytest.mark.long
 def test_ray_over_two_nodes(project: Project, user: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "task.py").write_text(RAY)
     path = script(
