@@ -155,10 +155,6 @@ def smoke(
         _smoke_import.record(imports, selection.project())
         return
     _refuse(sif, layout, through, tier, model, case, arbitrary=arbitrary_user, record=record)
-    if record and lock is not None:
-        message = f"--record: {lock} is tested outside a project"
-        hint = "write the results with --json, and add them there with --import"
-        raise InputError(message, hint=hint)
     through = Through.APPTAINER if sif is not None else through
     asked = Asked(
         tiers=_tiers(tier, through),
@@ -248,6 +244,10 @@ def _smoke(
     """
     from imgbuild.cache.store import Store
 
+    if asked.record and any(image.project is None for image in images):
+        message = "--record needs the project of the image, and --lock names a file alone"
+        hint = "write the results with --json, and add them in the project with --import"
+        raise InputError(message, hint=hint)
     store = Store.open()
     failed: dict[str, ImgbuildError] = {}
     lacking: list[Tested] = []
