@@ -76,7 +76,7 @@ def test_a_check_that_was_cancelled_in_the_queue_has_not_passed(tmp_path, monkey
             "slurm", TARGET, "--sif", "some.sif", "--job", "check", "--submit", "--sbatch=--hold"
         )
     assert done.status == 1
-    assert re.search(r"job \d+ ended as cancelled: the check was not made to its end", done.stderr)
+    assert re.search(r"job \d+ ended as cancelled: the check did not finish", done.stderr)
 
 
 def test_a_check_that_says_nothing_has_not_passed(tmp_path, monkeypatch, capsys):

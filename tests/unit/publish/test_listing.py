@@ -272,7 +272,7 @@ def test_push_says_where_it_cannot_go(place, imgbuild):
         ((TARGET, f"{where}/a", f"{where}/b"), "one repository is expected"),
         ((TARGET, f"{where}/a:tag"), "where a repository is wanted"),
         ((TARGET, f"{where}/a", "--mount-from", "other.example/b"), "mounts only its own layers"),
-        ((TARGET, f"{where}/a", "--date", "yesterday"), "is no day"),
+        ((TARGET, f"{where}/a", "--date", "yesterday"), "invalid date: yesterday"),
     ):
         done = imgbuild("push", *words)
         assert (done.status, done.stdout) == (2, ""), done.stderr
