@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import docs_shell
 from tests.support.doc_blocks import ROOT, Block, blocks, commands, papers
-from tests.support.docs_shell import Shell, Worlds
+from tests.support.docs_shell import Environments, Shell
 
 pytestmark = [pytest.mark.engine, pytest.mark.apptainer, pytest.mark.network]
 # What reads a file that a block was made to be.
@@ -38,10 +38,10 @@ FILES = [
 ]
 
 
-@pytest.fixture(scope="module", name="worlds")
-def _worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
-    with docs_shell.serve_worlds(tmp_path_factory.mktemp("docs")) as worlds:
-        yield worlds
+@pytest.fixture(scope="module", name="environments")
+def _environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environments]:
+    with docs_shell.serve_environments(tmp_path_factory.mktemp("docs")) as environments:
+        yield environments
 
 
 def test_slow_files_exist() -> None:
@@ -49,15 +49,15 @@ def test_slow_files_exist() -> None:
 
 
 @pytest.mark.parametrize("path", FILES)
-def test_the_commands_do_what_they_are_said_to(path: Path, worlds: Worlds) -> None:
+def test_the_commands_print_what_the_docs_show(path: Path, environments: Environments) -> None:
     shells: dict[str, Shell] = {}
     with contextlib.ExitStack() as stack:
         for block in runs(path):
             assert block.mark is not None
-            world = block.mark.world
-            if world not in shells:
-                shells[world] = stack.enter_context(worlds.shell(world))
-            do(block, shells[world])
+            name = block.mark.environment
+            if name not in shells:
+                shells[name] = stack.enter_context(environments.shell(name))
+            do(block, shells[name])
 
 
 def do(block: Block, shell: Shell) -> None:
