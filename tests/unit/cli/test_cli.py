@@ -358,7 +358,7 @@ def test_files_that_are_no_text_are_refused(imgbuild: Command, world: World) -> 
     (folder / "requirements-x86_64.txt").write_bytes(b"\xff\xfe")
     check = ["lock", "--check", TARGET]
     error(imgbuild, check, 5, "requirements-x86_64.txt does not follow from the lock")
-    for name, what in (("digests.json", "seal"), ("lock.json", "lock")):
+    for name, what in (("digests.json", "list of digests"), ("lock.json", "lock")):
         path = folder / name
         text = path.read_bytes()
         path.write_bytes(text.replace(b'"target": "', b'"target": "\xff\xfe', 1))
