@@ -274,7 +274,7 @@ def test_outside_a_project(
         (["lock", TARGET, "--check", "--again"], "--again and --check cannot be combined"),
         (["audit", TARGET, "--python", "3.11"], "--python 3.11: a locked target has its own"),
         (["slurm", TARGET, "--job", "check", "train.py"], "--job check runs no command"),
-        (["digest", TARGET, "--all"], "were both given"),
+        (["digest", TARGET, "--all"], "cannot be combined"),
         (["list", TARGET, "--into", "README.md"], "cannot be combined with a selection"),
     ],
 )
@@ -286,7 +286,7 @@ def test_a_wrong_command_line(imgbuild: Command, arguments: list[str], told: str
 @pytest.mark.usefixtures("world")
 def test_no_engine_answers(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    error(imgbuild, ["load", TARGET], 6, "no container engine answers", "start Docker or podman")
+    error(imgbuild, ["load", TARGET], 6, "no container engine found", "start Docker or podman")
     error(imgbuild, ["load", TARGET, "--through", "podman"], 6, "podman does not answer")
 
 

@@ -72,7 +72,7 @@ def test_use_writes_the_setting_of_the_project_or_of_the_user(world, command):
     }  # fmt: skip
     nowhere = command("registry", "mirror", "use", "nonsense")
     assert nowhere.status == 2
-    assert "'nonsense' names no registry's host" in " ".join(nowhere.stderr.split())
+    assert "'nonsense' has no registry host" in " ".join(nowhere.stderr.split())
     assert "no mirror is set" in command("registry", "mirror", "use", "--off").stderr
     assert not (world.folder / "mirror.json").exists()
     assert mirror.user_file().exists()
