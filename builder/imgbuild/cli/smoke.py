@@ -159,13 +159,7 @@ def smoke(
     asked = Asked(
         tiers=_tiers(tier, through),
         through=through,
-        how=How(
-            patience=timeout_factor,
-            model=_model(model),
-            jobs=processes(jobs),
-            share=min(share, processes(jobs)),
-            only=case,
-        ),
+        how=_how(timeout_factor, model, jobs, share, case),
         arbitrary=arbitrary_user,
         sif=sif,
         record=record,
@@ -184,6 +178,11 @@ def smoke(
         raise typer.Exit(SomeFailed(failures).exit_code)
     if not all(tests.succeeded(report) for report in reports):
         raise typer.Exit(1)
+
+
+def _how(factor: float, model: Path | None, jobs: int, share: int, case: str) -> How:
+    jobs = processes(jobs)
+    return How(patience=factor, model=_model(model), jobs=jobs, share=min(share, jobs), only=case)
 
 
 def _refuse(
