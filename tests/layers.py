@@ -41,20 +41,12 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
 PRINTERS = ("cli", "pipeline", "system")
 # These still print by themselves.
 ALLOWED = (
-    "attest",
-    "ci",
     "container",
-    "doctor",
     "oci",
     "precompile",
-    "publish",
-    "registry",
-    "render",
     "show",
     "sif",
-    "slurm",
     "smoke",
-    "verify",
 )
 
 # Which modules may call these.

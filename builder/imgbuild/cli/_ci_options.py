@@ -15,6 +15,7 @@ from imgbuild.cli import smoke as smokes
 from imgbuild.cli._smoke_image import Place
 from imgbuild.cli.smoke import Tier
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
@@ -174,6 +175,7 @@ def way(
         jobs=jobs,
         offline=offline,
         plain_http=tuple(plain_http),
+        reporter=console,
     )
 
 
@@ -198,10 +200,10 @@ def chosen(
     there = {}
     told = _settings(session, gate, gpu=gpu)
     if registry is not None:
-        client = Client(plain_http=plain_http, origin=True)
+        client = Client(plain_http=plain_http, origin=True, reporter=console)
         place = parse_repository(registry)
         there = choosing.published(client, place, selected, sifs=told.sif)
-    return choosing.choose(session.project, selected, told, asked, there)
+    return choosing.choose(session.project, selected, told, asked, there, console)
 
 
 def jobs_of(way: Way, matrix: Path | None, job: str) -> Jobs:
@@ -229,7 +231,7 @@ def record(matrix: Path | None, results: Path | None, found: Chosen) -> None:
 
     project = _session(matrix).project
     _smoke_import.tell(
-        recording.record(project, folder(matrix, results), found.targets, Store.open())
+        recording.record(project, folder(matrix, results), found.targets, Store.open(), console)
     )
 
 

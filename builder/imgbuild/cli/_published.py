@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from imgbuild.registry.client import Client
@@ -24,7 +25,9 @@ def client(
     if not named.target:
         message = f"{image} names no image of the repository"
         raise InputError(message, hint=f"add a tag or a digest: {image}:TARGET")
-    return Client(plain_http=plain_http or (), offline=offline, origin=origin), named
+    return Client(
+        plain_http=plain_http or (), offline=offline, origin=origin, reporter=console
+    ), named
 
 
 def lock(target: str | None, file: Path | None, matrix: Path | None) -> Known | None:

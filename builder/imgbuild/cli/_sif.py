@@ -147,7 +147,7 @@ def sif(
 
     _options.configure(json=json, quiet=quiet, verbose=verbose)
     repository = _repository(push, form)
-    client = Client(plain_http=plain_http or (), origin=repository is not None)
+    client = Client(plain_http=plain_http or (), origin=repository is not None, reporter=console)
     how = convert.ConvertOptions(
         format=form.value, compressor=compress.value, processors=_options.processes(jobs)
     )

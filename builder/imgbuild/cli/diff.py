@@ -9,6 +9,7 @@ import typer
 
 from imgbuild.cli import _diff_files, _options
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 
 Images = Annotated[
     list[str] | None,
@@ -109,7 +110,7 @@ def diff(
     if accept or arch:
         message = "--accept and --arch need --files or --builders"
         raise InputError(message, hint="add --files, or leave them out")
-    client = Client(plain_http=plain_http or ())
+    client = Client(plain_http=plain_http or (), reporter=console)
     old, new = (diff_sides.side(name, client, matrix) for name in wanted)
     found = diffs.between(old, new)
     _options.answer(found, diffs.words(found), json=json)

@@ -14,6 +14,7 @@ from imgbuild.cli import _options
 from imgbuild.cli._options import LayoutFolder
 from imgbuild.cli._selection import one_arch
 from imgbuild.errors import InputError, WorkFailed
+from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
@@ -177,11 +178,17 @@ def _look(
     name = single(session.select(wanted))
     locked = lock.read_lock(session.project.images, name)
     if sif is not None:
-        report = image.in_sif(locked, Arch.parse(platform.machine()), sif, asked)
+        report = image.in_sif(locked, Arch.parse(platform.machine()), sif, asked, console)
     else:
         built = targets.built_layout(session, name, layout)
         report = image.in_image(
-            locked, built, one_arch(built, None), asked, through=through.value, store=Store.open()
+            locked,
+            built,
+            one_arch(built, None),
+            asked,
+            through=through.value,
+            store=Store.open(),
+            reporter=console,
         )
     _options.answer(report, image.lines(report), json=json)
     if not report.ok:

@@ -187,6 +187,7 @@ def push(
         tag=not digest_only,
         attach=attach,
         key=key,
+        reporter=console,
     )
     if dry_run:
         made = pushes.dry_run(work, plans)

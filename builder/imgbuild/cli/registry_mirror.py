@@ -115,7 +115,12 @@ def push(
     if inputs.mirror is not None and inputs.mirror.repository == repository:
         inputs.mirror = None  # what it lacks is not to be had there
     filled = mirror.push(
-        parts, repository, Client(plain_http=plain, origin=True), inputs, dry_run=dry_run, drop=drop
+        parts,
+        repository,
+        Client(plain_http=plain, origin=True, reporter=console),
+        inputs,
+        dry_run=dry_run,
+        drop=drop,
     )
     word = "would be sent" if dry_run else "sent"
     console.info(
@@ -210,7 +215,7 @@ def status(
     found = project.find(matrix)
     repository, plain, names = _place(found, places, plain_http)
     parts = _parts(found, _options.wanted(names, target), everything, arch)
-    held = mirror.status(parts, repository, Client(plain_http=plain, origin=True))
+    held = mirror.status(parts, repository, Client(plain_http=plain, origin=True, reporter=console))
     rows: list[Sequence[str]] = [HEAD, *(_row(item) for item in held)]
     _options.answer(held, _options.aligned(rows, right=NUMBERS), json=json)
     absent = sorted({item.target for item in held if item.lacking or not item.tagged})

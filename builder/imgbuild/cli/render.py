@@ -10,6 +10,7 @@ import typer
 
 from imgbuild.cli import _options
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from imgbuild.render.write import Wish
@@ -117,12 +118,12 @@ def render(
     chosen = _selection.choose(found, wanted, everything=everything, arches=arch or [])
     read = load(found.matrix)
     if check:
-        write.check(found, read, [item.lock for item in chosen])
+        write.check(found, read, [item.lock for item in chosen], console)
         current = [item.lock.target for item in chosen]
         _options.answer(current, [f"{name} is current" for name in current], json=json)
         return
     if form is Format.DOCKERFILE and output is None:
-        made = write.keep(found, read, [item.lock for item in chosen])
+        made = write.keep(found, read, [item.lock for item in chosen], console)
     else:
         made = write.render(found, read, [(item.lock, item.arches) for item in chosen], wish)
     if output is not None:

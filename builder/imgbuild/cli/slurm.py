@@ -315,7 +315,7 @@ def _tell(made: JobScript, text: str, output: Path | None, *, submit: bool, json
         _options.answer(msgspec.structs.replace(answer, job=number), [number], json=json)
         return
     with console.step(f"{made.name}: waiting for Slurm to run it"):
-        end = door.wait(text, here)
+        end = door.wait(text, here, reporter=console)
         log = here / made.log.replace("%x", made.name).replace("%j", end.number)
         said = _read(log)
     # Status 0 is not enough: what was cancelled, or ended before its last line, has tried nothing.

@@ -134,7 +134,7 @@ def verify(
         rebuild=again if rebuild else None,
     )
     with console.step(f"verifying {image}"):
-        found = check(_place(image, plain_http, offline=offline), wanted)
+        found = check(_place(image, plain_http, offline=offline), wanted, console)
     _options.answer(found, _table(found), json=json)
     _judge(found)
     if not found.ok:

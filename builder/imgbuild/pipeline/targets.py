@@ -124,7 +124,7 @@ def lock_all(
             failed[item.name] = error
         else:
             console.info(f"{item.name}: locked ({number} of {len(selected)})")
-    write.keep_new(session.project, session.matrix, [one.target for one in sealed])
+    write.keep_new(session.project, session.matrix, [one.target for one in sealed], console)
     prune.trim(inputs.store)
     return LockResult(sealed=tuple(sealed), failed=failed)
 

@@ -235,7 +235,7 @@ def test_a_token_server_is_a_web_server(victim, tmp_path, realm):
     victim.faults.append(
         Fault("/v2/", times=9, status=401, headers={"WWW-Authenticate": challenge})
     )
-    with pytest.raises(FetchFailed, match="token server, which is no web address"):
+    with pytest.raises(FetchFailed, match="token server, which is not a web address"):
         client().has(victim.repository("me/x"), BLOB.digest)
     assert "of-another-service" not in str([one.headers for one in victim.requests])
 
@@ -248,10 +248,10 @@ def test_addresses_that_are_none(registry, place):
     registry.faults.append(
         Fault("tags/list", times=9, status=200, body=b'{"tags": []}', headers={"Link": link})
     )
-    with pytest.raises(ImgbuildError, match=r"no (web )?address"):
+    with pytest.raises(ImgbuildError, match=r"not a(n| web) address"):
         client().upload(registry.repository("me/x"), BLOB)
     with pytest.raises(ImgbuildError, match=r"no address|lies elsewhere"):
         list(client().tags(registry.repository("me/x")))
     registry.faults[:] = [Fault("HEAD", times=9, status=307, headers={"Location": place})]
-    with pytest.raises(ImgbuildError, match="no web address"):
+    with pytest.raises(ImgbuildError, match="not a web address"):
         client().has(registry.repository("me/x"), BLOB.digest)
