@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import fnmatch
-import graphlib
 import json
 import os
 import re
@@ -14,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.layers import CALLERS, HEAVY, IMPORTERS, LEVELS, ROOT_MODULES
+from tests.layers import HEAVY
 from tests.support import needs
-from tests.support.source_code import ROOT, calls, imports, modules, own_imports, tracked
+from tests.support.source_code import ROOT, modules, tracked
 
 FILE_LINES = 400
 FUNCTION_LINES = 60

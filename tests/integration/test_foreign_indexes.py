@@ -316,7 +316,7 @@ def test_all_takes_on_what_the_default_index_has_and_tells_the_rest(project: Pro
         ("ready", "the index flashinfer for flashinfer-python"),
         ("own", "a wheel of flash-attn in wheels/"),
     ):
-        assert f"{target} is passed over: it needs {need}" in said
+        assert f"{target} is skipped: it needs {need}" in said
     rows = json.loads(project.run("list", "--json").stdout)
     states = {row["target"]: row["state"] for row in rows}
     assert states["near"] == "locked"

@@ -23,7 +23,6 @@ from imgbuild.registry import artifacts as attach
 from imgbuild.registry.artifacts import Part
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
-from imgbuild.system.console import console
 from imgbuild.values import Arch, digest_of
 
 PREDICATE = "in-toto.io/predicate-type"  # where others look for the kind of a statement
@@ -55,7 +54,7 @@ def attach_all(
     chosen = tuple(lock.arch) if arches is None else tuple(sorted(arches))
     own = bundle.of(lock, sealed, project)
     said = _statement(client, repository, own, chosen, project)
-    with console.step(f"attaching what is known of {lock.target}"):
+    with client.reporter.step(f"attaching what is known of {lock.target}"):
         return tuple(
             attach.attach(
                 client, repository, due.subject, due.artifact_type, due.files, due.annotations

@@ -24,7 +24,7 @@ from imgbuild.project import Project
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.show import revisions
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch, Digest
 
@@ -78,6 +78,7 @@ def choose(
     settings: Settings,
     asked: Asked,
     published: Mapping[str, Published],
+    reporter: Reporter = SILENT,
 ) -> Chosen:
     """The jobs of the `selected` targets; `published` says what the registry has.
 
@@ -111,7 +112,7 @@ def choose(
             except InputError as error:
                 if len(selected) == 1:
                     raise
-                console.warn(f"{item.name} is passed over: {error.message}; {error.hint}")
+                reporter.warn(f"{item.name} is passed over: {error.message}; {error.hint}")
                 passed.append(_passed(item, digest, "impossible", error.message))
     return Chosen(targets=tuple(found), passed=tuple(passed))
 
@@ -215,7 +216,7 @@ def published(
 
     answers = each(list(selected), _ask, threads=ASKING)
     if refused:
-        console.warn(
+        client.reporter.warn(
             f"{repository} does not say what it has ({refused[0].status}), so nothing is taken to"
             " be published there: that is right if it is new; else log in with what may read it"
         )

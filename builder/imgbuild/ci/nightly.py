@@ -26,7 +26,6 @@ from imgbuild.ci.running import Way
 from imgbuild.errors import ImgbuildError, Interrupted
 from imgbuild.slurm import commands
 from imgbuild.system import process
-from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 
@@ -45,7 +44,7 @@ def night(way: Way, chosen: Chosen, machines: Machines) -> Overview:
     """Do the jobs of all targets of `chosen` that are not done yet: what became of each."""
     raised: dict[str, ImgbuildError] = {}
     for number, own in enumerate(chosen.targets, start=1):
-        console.info(f"{own.target} ({number} of {len(chosen.targets)})")
+        way.reporter.info(f"{own.target} ({number} of {len(chosen.targets)})")
         folder = way.project.output(own.target)
         there = folder.exists()
         try:
@@ -53,7 +52,7 @@ def night(way: Way, chosen: Chosen, machines: Machines) -> Overview:
         except Interrupted:
             raise
         except ImgbuildError as error:
-            console.error(f"{own.target}: {error.message}", hint=error.hint)
+            way.reporter.error(f"{own.target}: {error.message}", hint=error.hint)
             raised[own.target] = error
         if machines.drop and not there:
             _drop(folder)
@@ -88,13 +87,13 @@ def _target(way: Way, own: Jobs, machines: Machines) -> None:
     anywhere = {job.id for job in own.publish} | sifs
     for job in (known[job.id] for job in own.all):
         if running.over(way, job):
-            console.info(f"{job.id} has passed before")
+            way.reporter.info(f"{job.id} has passed before")
         elif job.gpus and machines.slurm:
             if not _through_slurm(way, job, known, machines.options).passed:
                 return
         elif job.arch is not here and job.id not in anywhere:
             line = running.repeat(way, job)
-            console.warn(f"{job.id} is for another machine; on one of {job.arch}: {line}")
+            way.reporter.warn(f"{job.id} is for another machine; on one of {job.arch}: {line}")
         elif not running.run_job(way, job, known).passed and job.id not in sifs:
             return
 
@@ -107,7 +106,9 @@ def _through_slurm(way: Way, job: Job, known: dict[str, Job], options: Sequence[
     """
     before = results.read_job(way.results, job)
     if number := commands.named(job.id):
-        with console.step(f"{job.id}: waiting for job {number} of Slurm, which does it already"):
+        with way.reporter.step(
+            f"{job.id}: waiting for job {number} of Slurm, which runs it already"
+        ):
             commands.ended(number)
         found = results.read_job(way.results, job)
         if found != before and (found.passed or found.failed is not None):
@@ -121,8 +122,8 @@ def _through_slurm(way: Way, job: Job, known: dict[str, Job], options: Sequence[
     log = folder / "slurm-%j.log"
     words = [f"--job-name={job.id}", f"--output={log}", f"--gpus-per-node={job.gpus}", *options]
     script = f"#!/bin/sh\nexec {process.pasted(run_command(way, job))}\n"
-    with console.step(f"{job.id}: waiting for Slurm"):
-        end = commands.wait(script, way.project.root, words)
+    with way.reporter.step(f"{job.id}: waiting for Slurm"):
+        end = commands.wait(script, way.project.root, words, way.reporter)
     done = results.read_job(way.results, job)
     if not done.passed and done.failed is None:
         results.write(way.results, _lost(way, done, end, log))

@@ -16,11 +16,15 @@ from imgbuild.errors import InputError, LockStale
 from imgbuild.project import Project
 from imgbuild.smoke import proofs, reports
 from imgbuild.smoke.proofs import Recorded
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 
 
 def record(
-    project: Project, folder: Path, targets: Iterable[Jobs], store: Store
+    project: Project,
+    folder: Path,
+    targets: Iterable[Jobs],
+    store: Store,
+    reporter: Reporter = SILENT,
 ) -> tuple[Recorded, ...]:
     """Put every tier that ran in a job of `targets` into its ledger: passed ones and failed ones.
 
@@ -36,5 +40,5 @@ def record(
             found = reports.claims(folder / job.id, project)
             recorded += proofs.prove(project, found, store)
         except (InputError, LockStale) as error:
-            console.warn(f"{job.id}: its smoke tests are not recorded: {error.message}")
+            reporter.warn(f"{job.id}: its smoke tests are not recorded: {error.message}")
     return tuple(recorded)

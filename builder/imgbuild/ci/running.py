@@ -28,7 +28,7 @@ from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, parse_repository
 from imgbuild.smoke.result import Tested
 from imgbuild.system import process
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, sha256
 
 # Steps that look at what lies there now, in well under a second: done anew each time.
@@ -62,6 +62,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int = 0
     offline: bool = False
     plain_http: tuple[str, ...] = ()
+    reporter: Reporter = SILENT
 
     def fitted(self, job: Job) -> Job:
         """`job` with the steps that this way has: nothing is signed without a key, for example."""
@@ -103,13 +104,13 @@ def run_job(
             if step == until:
                 break
             if step not in due:
-                console.info(f"{job.id}: {step} has passed before")
+                way.reporter.info(f"{job.id}: {step} has passed before")
                 continue
             result = _step(way, job, step, others)
             results.write(way.results, result)
             if result.outcome == "failed":
                 hint = result.hint or None
-                console.error(f"{job.id}: {step} failed: {result.error}", hint=hint)
+                way.reporter.error(f"{job.id}: {step} failed: {result.error}", hint=hint)
                 break
     return results.read_job(way.results, job)
 
@@ -164,7 +165,7 @@ def due_steps(way: Way, job: Job) -> set[Step]:
     for step in job.steps:
         found = results.read_step(way.results, job, step)
         past = step not in EACH_TIME and found is not None and found.outcome == "passed"
-        if not past or not standing.stands(job, step, sealed, way.plain_http):
+        if not past or not standing.stands(job, step, sealed, way.plain_http, way.reporter):
             due.add(step)
     if WANT & due and not layout.check(way.project.output(job.target), job.digest):
         due |= MAKES & set(job.steps)
@@ -229,7 +230,7 @@ def _step(way: Way, job: Job, step: Step, others: Mapping[str, Job]) -> StepResu
     words = command(way, job, step)
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     results.place(way.results, job.id, step, "log").parent.mkdir(parents=True, exist_ok=True)
-    console.info(f"{job.id}: {step} …")
+    way.reporter.info(f"{job.id}: {step} …")
     if step == "pull" and layout.check(way.project.output(job.target), job.digest):
         status, said = 0, Said(error="")  # built here, or on a disk that machines share
     elif words:
@@ -267,7 +268,7 @@ def _verb(way: Way, job: Job, step: Step, words: tuple[str, ...]) -> tuple[int, 
         def _line(line: str) -> None:
             text.write(f"{line}\n")
             text.flush()
-            console.info(f"  {line}")
+            way.reporter.info(f"  {line}")
 
         status = process.follow((*program, *words), _line, answer=data, env={"NO_COLOR": "1"})
     part.replace(answer)
@@ -306,7 +307,7 @@ def _gate(way: Way, job: Job, others: Mapping[str, Job]) -> None:
 
 
 def _tagged(way: Way, job: Job) -> bool:
-    client = Client(plain_http=way.plain_http, origin=True)
+    client = Client(plain_http=way.plain_http, origin=True, reporter=way.reporter)
     place = parse_repository(way.registry)
     found = client.resolve(Reference(place.host, place.name, tag=job.target))
     return found is not None and found.digest == job.digest

@@ -200,7 +200,7 @@ def _followed(live: Sequence[Followed], asked: Cluster) -> list[Ended]:
 
     try:
         with _ended_by_term():
-            return array.follow(live)
+            return array.follow(live, console)
     except KeyboardInterrupt:
         if asked.leave:
             message = f"interrupted: {array.LATER}"

@@ -25,6 +25,7 @@ from imgbuild.cli._options import (
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import REGISTRY, Group, option
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ def way(asked: WayOptions, *, no_push: bool, gpu: bool = True) -> Way:
         jobs=asked.jobs,
         offline=asked.offline,
         plain_http=tuple(asked.plain_http or ()),
+        reporter=console,
     )
 
 
@@ -157,10 +159,10 @@ def chosen(
     there = {}
     own = _settings(session, gate, gpu=gpu)
     if registry is not None:
-        client = Client(plain_http=plain_http, origin=True)
+        client = Client(plain_http=plain_http, origin=True, reporter=console)
         place = parse_repository(registry)
         there = choosing.published(client, place, selected, sifs=own.sif)
-    return choosing.choose(session.project, selected, own, asked, there)
+    return choosing.choose(session.project, selected, own, asked, there, console)
 
 
 def jobs_of(way: Way, matrix: Path | None, job: str) -> JobList:
@@ -188,7 +190,7 @@ def record(matrix: Path | None, results: Path | None, found: Chosen) -> None:
 
     project = _session(matrix).project
     _smoke_import.report(
-        recording.record(project, folder(matrix, results), found.targets, Store.open())
+        recording.record(project, folder(matrix, results), found.targets, Store.open(), console)
     )
 
 

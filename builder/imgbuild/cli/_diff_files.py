@@ -91,7 +91,7 @@ def _of_files(
         raise InputError(message, hint="name one of them")
     wanted = arches[0] if arches else None
     left, right = (image.read(Path(name), wanted) for name in names)
-    found = comparing.compare(left, right, accepted, names=(names[0], names[1]))
+    found = comparing.compare(left, right, accepted, names=(names[0], names[1]), reporter=console)
     return Compared(name=f"{names[0]} {names[1]}", arch=wanted, comparison=found)
 
 
@@ -115,7 +115,7 @@ def _by_builders(
             left, right = (image.read(place, arch) for place in places)
             with console.step(f"comparing {item.name} for {arch}"):
                 names = (builders.left.value, builders.right.value)
-                found = comparing.compare(left, right, accepted, names=names)
+                found = comparing.compare(left, right, accepted, names=names, reporter=console)
             made.append(Compared(name=item.name, arch=arch, comparison=found))
     return made
 

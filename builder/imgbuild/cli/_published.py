@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from imgbuild.registry.client import Client
@@ -24,7 +25,9 @@ def client(
     if not named.target:
         message = f"{image}: the tag or digest is missing"
         raise InputError(message, hint=f"add it: {image}:TARGET")
-    return Client(plain_http=plain_http or (), offline=offline, origin=origin), named
+    return Client(
+        plain_http=plain_http or (), offline=offline, origin=origin, reporter=console
+    ), named
 
 
 def lock(targets: list[str] | None, file: str | None, matrix: Path | None) -> Known | None:

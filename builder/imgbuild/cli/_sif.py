@@ -184,7 +184,7 @@ def _origin(
 
     folder = Path(origin)
     if not folder.is_dir():
-        client = Client(plain_http=plain_http)
+        client = Client(plain_http=plain_http, reporter=console)
         return _pulled(client, parse(origin, default_tag="latest"), selection.arch, held)
     if not (folder / "oci-layout").is_file():
         message = f"--from {origin} is not an OCI layout"

@@ -13,6 +13,7 @@ from imgbuild.cli._output import answer
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 
 NamesOption = Annotated[
     list[str] | None,
@@ -101,7 +102,7 @@ def diff(
     if accept or selection.arches:
         message = "--accept and --arch need --files or --builders"
         raise InputError(message, hint="add --files, or leave them out")
-    client = Client(plain_http=plain_http or ())
-    old, new = (diff_sides.side(name, client, selection.matrix) for name in wanted)
+    client = Client(plain_http=plain_http or (), reporter=console)
+    old, new = (diff_sides.side(name, client, selection.matrix, console) for name in wanted)
     found = diffs.between(old, new)
     answer(found, diffs.words(found))

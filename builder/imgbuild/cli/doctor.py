@@ -130,7 +130,7 @@ def _look(
     name = single(session.select(selection.named))
     locked = lock.read_lock(session.project.images, name)
     if sif is not None:
-        report = image.in_sif(locked, Arch.parse(platform.machine()), sif, asked)
+        report = image.in_sif(locked, Arch.parse(platform.machine()), sif, asked, console)
     else:
         built = targets.built_layout(session, name, layout)
         report = image.in_image(

@@ -104,7 +104,7 @@ def flashinfer(
         built = targets.built_layout(session, target, layout)
         made = compiling.compile_twice(
             locked, built, one_arch(built, arch), _modules(function), gpus,
-            store=Store.open(), out=out,
+            store=Store.open(), out=out, reporter=console,
         )  # fmt: skip
     for each in made.kernels:
         if each.differs:
@@ -252,7 +252,13 @@ def bytecode(
     session, target, locked, out = _target(one, output)
     built = targets.built_layout(session, target, layout)
     made = compiling.compile_twice(
-        locked, built, one_arch(built, arch), _imports(module or ()), store=Store.open(), out=out
+        locked,
+        built,
+        one_arch(built, arch),
+        _imports(module or ()),
+        store=Store.open(),
+        out=out,
+        reporter=console,
     )
     _say(made)
     _finish(made, session, out)

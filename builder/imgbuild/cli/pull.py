@@ -45,7 +45,7 @@ def pull(
         message = f"--arch {' --arch '.join(arch)}: only one architecture can be selected"
         raise InputError(message, hint="name one, or none for all")
     store = Store.open()
-    client = Client(plain_http=plain_http or ())
+    client = Client(plain_http=plain_http or (), reporter=console)
     place = output or Path(pulls.name(found))
     with console.step(f"pulling {found}"):
         made = pulls.pull(client, found, place, store, arch[0] if arch else None)

@@ -143,7 +143,7 @@ def push(
         if any(given):
             message = "--sif cannot be combined with options for the push of an image"
             raise InputError(message, hint="push the image first, then its SIF")
-        client = Client(plain_http=plain_http or (), origin=True)
+        client = Client(plain_http=plain_http or (), origin=True, reporter=console)
         own = _repository(place, None if place else selection.session(how))
         _sif.push(selection, names, own, client, layout, compress, how)
         return

@@ -49,7 +49,7 @@ def ls(
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import parse_repository
 
-    client = Client(plain_http=plain_http or ())
+    client = Client(plain_http=plain_http or (), reporter=console)
     host, slash, name = place.partition("/")
     places = [parse_repository(place)] if slash and name else listings.repositories(client, host)
     found = listings.listing(client, places)
@@ -98,7 +98,7 @@ def tag(
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import parse
 
-    client = Client(plain_http=plain_http or (), origin=True)
+    client = Client(plain_http=plain_http or (), origin=True, reporter=console)
     found = parse(reference, default_tag="latest")
     made = tag.tag(client, found, names)
     for item in made:

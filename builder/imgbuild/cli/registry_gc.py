@@ -120,11 +120,11 @@ def gc(
 
     refs = ref or ["HEAD"]
     _refuse(place, refs, delete=delete)
-    known = gc_roots.named(project.find(matrix), revisions, refs, strict=delete)
+    known = gc_roots.named(project.find(matrix), revisions, refs, strict=delete, reporter=console)
     now = datetime.datetime.now(datetime.UTC).timestamp()
     since = None if older_than is None else int(now) - older_than
     policy = gc.Policy(keep_tags=tuple(keep_tags or ()), since=since)
-    client = Client(plain_http=plain_http or (), origin=True)
+    client = Client(plain_http=plain_http or (), origin=True, reporter=console)
     sweeps = []
     for repository in _repositories(place, client):
         held = scan.scan(repository, client, known.ever)

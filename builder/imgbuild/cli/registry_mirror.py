@@ -81,7 +81,7 @@ def push(
     filled = mirror.push(
         parts,
         repository,
-        Client(plain_http=plain, origin=True),
+        Client(plain_http=plain, origin=True, reporter=console),
         inputs,
         dry_run=dry_run,
         drop=not keep,
@@ -173,7 +173,7 @@ def status(selection: Filter, places: Places = None, plain_http: PlainHttp = Non
     found = selection.project()
     repository, plain, names = _place(found, places, plain_http)
     parts = _parts(found, selection, names)
-    held = mirror.status(parts, repository, Client(plain_http=plain, origin=True))
+    held = mirror.status(parts, repository, Client(plain_http=plain, origin=True, reporter=console))
     rows: list[Sequence[str]] = [HEAD, *(_row(item) for item in held)]
     answer(held, aligned(rows, right=NUMBERS))
     absent = sorted({item.target for item in held if item.lacking or not item.tagged})

@@ -11,6 +11,7 @@ from imgbuild.cli._output import answer
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import Definition, option, verb
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from imgbuild.render.write import Wish
@@ -85,12 +86,12 @@ def render(
     chosen = selection.locked(found)
     read = load(found.matrix)
     if check:
-        write.check(found, read, [item.lock for item in chosen])
+        write.check(found, read, [item.lock for item in chosen], console)
         current = [item.lock.target for item in chosen]
         answer(current, [f"{name} is up to date" for name in current])
         return
     if form is Format.DOCKERFILE and output is None:
-        made = write.keep(found, read, [item.lock for item in chosen])
+        made = write.keep(found, read, [item.lock for item in chosen], console)
     else:
         made = write.render(found, read, [(item.lock, item.arches) for item in chosen], wish)
     if output is not None:

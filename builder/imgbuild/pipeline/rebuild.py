@@ -59,7 +59,7 @@ def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) 
     if not reference.target:
         message = f"{text} names no image of the repository"
         raise InputError(message, hint=f"add a tag or a digest: {text}:TARGET")
-    return _published(reference, Client(plain_http=plain_http, offline=offline))
+    return _published(reference, Client(plain_http=plain_http, offline=offline, reporter=console))
 
 
 def build(

@@ -25,7 +25,7 @@ from imgbuild.oci.documents import MANIFEST
 from imgbuild.plan.plan import RegistryRecipe
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.system import threads
-from imgbuild.system.console import Bar, console
+from imgbuild.system.reporter import ProgressBar
 from imgbuild.system.threads import Stop
 from imgbuild.values import Arch, Bytes, Digest, digest_of
 
@@ -101,13 +101,13 @@ def push(
     absent = {digest: item for digest, item in everything.items() if digest not in there}
     size = sum(item.size for item in absent.values())
     fetched = sum(not _in_store(item, inputs) for item in absent.values())
-    console.info(
+    client.reporter.info(
         f"{repository}: {len(there)} of {len(everything)} files are there,"
         f" {len(absent)} to send, {size / 1e9:.2f} GB; the cache lacks {fetched} of them"
     )
     if not dry_run:
         left = dict(absent)
-        with console.progress(f"to {repository}", size) as bar:
+        with client.reporter.progress(f"to {repository}", size) as bar:
             for part in parts:
                 _fill(part, left, repository, client, inputs, bar, drop=drop)
         _settle(parts, repository, client)
@@ -170,7 +170,7 @@ def _fill(
     repository: Repository,
     client: Client,
     inputs: Inputs,
-    bar: Bar,
+    bar: ProgressBar,
     *,
     drop: bool,
 ) -> None:
@@ -213,7 +213,7 @@ def _send(
     repository: Repository,
     client: Client,
     inputs: Inputs,
-    bar: Bar,
+    bar: ProgressBar,
     stop: Stop,
 ) -> None:
     from imgbuild.registry.client import file_source

@@ -19,7 +19,7 @@ from imgbuild.registry.client import Client
 from imgbuild.registry.image import RegistryImage, read
 from imgbuild.registry.reference import Reference
 from imgbuild.system import files
-from imgbuild.system.console import Bar, console
+from imgbuild.system.reporter import ProgressBar
 from imgbuild.system.threads import Stop, Stopped, each
 from imgbuild.values import Arch, Digest
 
@@ -95,7 +95,7 @@ def _downloaded(
 ) -> dict[Digest, Path]:
     """Bring the layers `due` into the store; digest → path."""
     total = sum(layer.size for layer in due)
-    with console.progress(f"pulling {reference.repository}", total) as bar:
+    with client.reporter.progress(f"pulling {reference.repository}", total) as bar:
 
         def _fetch(layer: Descriptor, stop: Stop) -> Path:
             return _download(client, reference, layer, store, bar, stop)
@@ -105,7 +105,12 @@ def _downloaded(
 
 
 def _download(
-    client: Client, reference: Reference, layer: Descriptor, store: Store, bar: Bar, stop: Stop
+    client: Client,
+    reference: Reference,
+    layer: Descriptor,
+    store: Store,
+    bar: ProgressBar,
+    stop: Stop,
 ) -> Path:
     def _advance(amount: int) -> None:
         stop.check()

@@ -41,7 +41,7 @@ from imgbuild.registry.client import (
     file_source,
 )
 from imgbuild.registry.reference import Reference, Repository, parse, parse_repository
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, ProgressBar, Reporter
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch, Bytes, Digest, digest_of_file
 
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from imgbuild.attest.signing.keys import PrivateKey
     from imgbuild.matrix.select import Selected
     from imgbuild.pipeline.targets import Session
-    from imgbuild.system.progress import Steps
 
 UPLOADS = 4  # blobs on their way at once
 ASKING = 8  # questions at once
@@ -132,6 +131,7 @@ def work(
     tag: bool,
     attach: bool,
     key: PrivateKey | None,
+    reporter: Reporter = SILENT,
 ) -> Work:
     """How to push to `repository`; InputError if layers are to be mounted from another registry."""
     named = [parse_repository(text) for text in mounts]
@@ -142,7 +142,7 @@ def work(
     if session.matrix.registry is not None:
         named.append(parse_repository(session.matrix.registry))
     return Work(
-        client=Client(plain_http=plain_http, origin=True),
+        client=Client(plain_http=plain_http, origin=True, reporter=reporter),
         repository=repository,
         mounts=tuple(named),
         project=session.project,
@@ -229,7 +229,7 @@ def push(work: Work, plan: PushPlan) -> Pushed:
 
     Whatever ends it early, no tag names an image of which a part is missing.
     """
-    with console.step(f"pushing {plan.target} to {work.repository}"):
+    with work.client.reporter.step(f"pushing {plan.target} to {work.repository}"):
         rows = _mounted(work, plan, survey(work, plan))
         rows = _sent(work, plan, rows)
         for paper in plan.papers:
@@ -248,7 +248,7 @@ def push(work: Work, plan: PushPlan) -> Pushed:
             for name in (plan.tags if work.tag else ())
         )
     done = _pushed(work, plan, rows, State.SENT, tags)
-    console.info(_told(done))
+    work.client.reporter.info(_told(done))
     return msgspec.structs.replace(done, attached=attached, signed=signed)
 
 
@@ -309,12 +309,12 @@ def _sent(work: Work, plan: PushPlan, rows: Sequence[Row]) -> tuple[Row, ...]:
         return tuple(rows)
     lacking = [blob for blob in plan.blobs if blob.digest in due]
     sources = _sources(work, plan, lacking)
-    total = sum(blob.size for blob in lacking) / 1e6
-    with console.steps(f"sending {len(lacking)} blobs of {plan.target}, {total:,.1f} MB") as steps:
+    total = sum(blob.size for blob in lacking)
+    title = f"sending {len(lacking)} blobs of {plan.target}"
+    with work.client.reporter.progress(title, total) as bar:
 
         def _send(blob: Blob, stop: Stop) -> State:
-            name = blob.name if blob.arches == plan.arches else f"{blob.name} {blob.arches[0]}"
-            outcome = _upload(work, sources[blob.digest], name, steps, stop)
+            outcome = _upload(work, sources[blob.digest], bar, stop)
             return State.PRESENT if outcome is Outcome.PRESENT else State.SENT
 
         states = each(lacking, _send, threads=UPLOADS, kept=KEPT)
@@ -324,24 +324,16 @@ def _sent(work: Work, plan: PushPlan, rows: Sequence[Row]) -> tuple[Row, ...]:
     )
 
 
-def _upload(work: Work, source: Source, name: str, steps: Steps, stop: Stop) -> Outcome:
+def _upload(work: Work, source: Source, bar: ProgressBar, stop: Stop) -> Outcome:
     """Send one blob; of several processes that have the same to send, one does."""
-    key = source.digest
-    with work.inputs.store.exclusive(f"push-{work.repository}-{key}"):
+    with work.inputs.store.exclusive(f"push-{work.repository}-{source.digest}"):
         stop.check()
-        done = 0
 
         def _advance(amount: int) -> None:
-            nonlocal done
             stop.check()
-            done += amount
-            steps.move(key, done, source.size)
+            bar.advance(amount)
 
-        steps.begin(key, name)
-        steps.move(key, 0, source.size)
-        outcome = work.client.upload(work.repository, source, advance=_advance)
-        steps.end(key, name, cached=outcome is Outcome.PRESENT)
-        return outcome
+        return work.client.upload(work.repository, source, advance=_advance)
 
 
 def _sources(work: Work, plan: PushPlan, lacking: Sequence[Blob]) -> Mapping[Digest, Source]:

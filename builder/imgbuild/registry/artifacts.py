@@ -18,7 +18,6 @@ from imgbuild.http.client import Refused
 from imgbuild.oci.documents import MANIFEST, Descriptor, descriptor
 from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.reference import Reference, Repository
-from imgbuild.system.console import console
 from imgbuild.values import Digest, digest_of
 
 EMPTY = b"{}"  # the configuration of artifacts that need none (image-spec 1.1)
@@ -129,7 +128,7 @@ def find_whole(
     """The same without what is damaged, which is said: it hinders nobody who attaches anew."""
 
     def _leave_out(error: ImgbuildError) -> None:
-        console.warn(f"left out of what is attached to {subject}: {error.message}")
+        client.reporter.warn(f"left out of what is attached to {subject}: {error.message}")
 
     return list(_found(client, repository, subject, artifact_type, _leave_out))
 

@@ -21,7 +21,6 @@ from imgbuild.registry import hosts, manifests, pages
 from imgbuild.registry.manifests import NotFound
 from imgbuild.registry.reference import Reference, Repository
 from imgbuild.registry.transport import PLAIN, RegistryHttp, pulling
-from imgbuild.system.console import console
 from imgbuild.values import Digest, digest_of
 
 # How a registry without the API answers; the specification knows only 404.
@@ -144,5 +143,5 @@ def _write(
 ) -> None:
     document = {"schemaVersion": 2, "mediaType": documents.INDEX, "manifests": entries}
     data = codec.compact(document)
-    console.detail(f"{repository}:{tag(subject)}: {len(entries)} referrers")
+    http.reporter.detail(f"{repository}:{tag(subject)}: {len(entries)} referrers")
     manifests.put(http, repository, data, documents.INDEX, tag(subject))

@@ -134,7 +134,7 @@ def _refuse_other_ways(realm: str, url: str) -> None:
     except ValueError:  # brackets or a port that are none
         web = None
     if not web:
-        message = f"{host(url)} names a token server, which is no web address"
+        message = f"{host(url)} names a token server, which is not a web address"
         raise FetchFailed(message, hint="ask the registry's owner; nothing was sent")
 
 

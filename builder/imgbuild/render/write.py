@@ -22,7 +22,7 @@ from imgbuild.project import Project
 from imgbuild.render import apptainer, bake, committed, online, pylock, script, templates
 from imgbuild.render.addresses import Addresses, addresses
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
 Chosen = tuple[Lock, Sequence[Arch]]
@@ -50,7 +50,9 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
         return "".join(self.files.values()).removesuffix("\n")
 
 
-def keep(project: Project, matrix: Matrix, chosen: Iterable[Lock]) -> list[Rendered]:
+def keep(
+    project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT
+) -> list[Rendered]:
     """Write Dockerfiles beside their locks, and the bake file of all targets."""
     kept = []
     for lock in chosen:
@@ -64,11 +66,13 @@ def keep(project: Project, matrix: Matrix, chosen: Iterable[Lock]) -> list[Rende
                 place=project.images / lock.target / committed.DOCKERFILE,
             )
         )
-    _keep_bake(project, matrix)
+    _keep_bake(project, matrix, reporter)
     return kept
 
 
-def keep_new(project: Project, matrix: Matrix, names: Iterable[str]) -> None:
+def keep_new(
+    project: Project, matrix: Matrix, names: Iterable[str], reporter: Reporter = SILENT
+) -> None:
     """Write the Dockerfiles of targets that were just locked, or say why one has none.
 
     Then none of an earlier lock is left either.
@@ -79,17 +83,19 @@ def keep_new(project: Project, matrix: Matrix, names: Iterable[str]) -> None:
             committed.write(project, name, _kept(project, matrix, lock))
         except InputError as error:
             committed.write(project, name, {})
-            console.info(f"{name} has no Dockerfile: {error.message}")
-    _keep_bake(project, matrix)
+            reporter.info(f"{name} has no Dockerfile: {error.message}")
+    _keep_bake(project, matrix, reporter)
 
 
-def check(project: Project, matrix: Matrix, chosen: Iterable[Lock]) -> None:
+def check(
+    project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT
+) -> None:
     """LockStale, with every file, if one is not what follows from its lock."""
     reasons = []
     for lock in chosen:
         reasons += committed.stale(project, lock.target, _kept(project, matrix, lock))
     path = project.root / bake.FILE
-    if (path.read_bytes() if path.exists() else None) != _bake(project, matrix):
+    if (path.read_bytes() if path.exists() else None) != _bake(project, matrix, reporter):
         reasons.append(f"{path} does not follow from the locks")
     if reasons:
         message = "\n  ".join(("what was rendered is out of date:", *reasons))
@@ -195,23 +201,23 @@ def _dockerfile(
     return dockerfile(lock, seals.read_seal(project.images, lock), matrix, arches)
 
 
-def _keep_bake(project: Project, matrix: Matrix) -> None:
+def _keep_bake(project: Project, matrix: Matrix, reporter: Reporter) -> None:
     path = project.root / bake.FILE
-    data = _bake(project, matrix)
+    data = _bake(project, matrix, reporter)
     if data is None:
         path.unlink(missing_ok=True)
     else:
         codec.write_bytes(path, data)
 
 
-def _bake(project: Project, matrix: Matrix) -> bytes | None:
+def _bake(project: Project, matrix: Matrix, reporter: Reporter) -> bytes | None:
     """The bake file of all targets that have a Dockerfile; None if there is none."""
     made = []
     for name in project.sealed():
         try:
             made.append(_dockerfile(project, matrix, locks.read_lock(project.images, name)))
         except ImgbuildError as error:
-            console.detail(f"{bake.FILE} is without {name}: {error.message}")
+            reporter.detail(f"{bake.FILE} is without {name}: {error.message}")
     return codec.encode(bake.bake(made)) if made else None
 
 

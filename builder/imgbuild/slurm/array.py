@@ -20,7 +20,7 @@ from imgbuild.errors import ImgbuildError, WorkFailed
 from imgbuild.render import templates
 from imgbuild.slurm import commands
 from imgbuild.slurm.commands import FIRST_PAUSE, LOST, SILENCE
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
 
 ORDER = "order.json"
@@ -201,25 +201,25 @@ def sort(followed: Sequence[Followed]) -> tuple[list[Ended], list[Followed], lis
     return done, live, again
 
 
-def follow(followed: Sequence[Followed]) -> list[Ended]:
+def follow(followed: Sequence[Followed], reporter: Reporter = SILENT) -> list[Ended]:
     """Wait for the end of each task, saying what changes; an interrupt passes through."""
     left = list(followed)
     seen: dict[str, str] = {}
     missing: dict[str, int] = {}
     finished: list[Ended] = []
     pause, silent = FIRST_PAUSE, 0.0
-    with console.progress("Slurm", len(left), unit="targets") as bar:
+    with reporter.progress("Slurm", len(left), unit="targets") as bar:
         while left:
             try:
                 queue = commands.states(one.key for one in left)
                 silent = 0.0
             except WorkFailed as error:
-                _bear(error, silent)
+                _bear(error, silent, reporter)
                 silent += pause
                 pause = commands.slept(pause)
                 continue
             for one in tuple(left):
-                end = _look(one, queue.get(one.key, LOST), seen, missing)
+                end = _look(one, queue.get(one.key, LOST), seen, missing, reporter)
                 if end is not None:
                     left.remove(one)
                     finished.append(end)
@@ -232,15 +232,17 @@ def follow(followed: Sequence[Followed]) -> list[Ended]:
     return finished
 
 
-def _bear(error: WorkFailed, silent: float) -> None:
+def _bear(error: WorkFailed, silent: float, reporter: Reporter) -> None:
     """Say that Slurm did not answer, once; the error itself when that has lasted too long."""
     if silent > SILENCE:
         raise WorkFailed(error.message, hint=LATER) from error
     if not silent:
-        console.warn(f"Slurm does not answer, and is asked again: {error.message}")
+        reporter.warn(f"Slurm does not answer, and is asked again: {error.message}")
 
 
-def _look(one: Followed, word: str, seen: dict[str, str], missing: dict[str, int]) -> Ended | None:
+def _look(
+    one: Followed, word: str, seen: dict[str, str], missing: dict[str, int], reporter: Reporter
+) -> Ended | None:
     """How `one` stands: its end, or None; a change is said."""
     state = read_state(one)
     if state is not None and state.state == "done":
@@ -250,7 +252,7 @@ def _look(one: Followed, word: str, seen: dict[str, str], missing: dict[str, int
         now = f"running on {state.node}" if state and running else "waiting"
         if seen.get(one.target) != now:
             seen[one.target] = now
-            console.info(f"{one.target}: {now} ({one.order.job}_{one.number})")
+            reporter.info(f"{one.target}: {now} ({one.order.job}_{one.number})")
         return None
     else:
         missing[one.target] = missing.get(one.target, 0) + 1
@@ -258,9 +260,9 @@ def _look(one: Followed, word: str, seen: dict[str, str], missing: dict[str, int
             return None
         end = ended(one, word, None)
     if end.good:
-        console.info(f"{one.target}: done")
+        reporter.info(f"{one.target}: done")
     else:
-        console.error(f"{one.target}: {end.message}", hint=f"its log: {end.place}")
+        reporter.error(f"{one.target}: {end.message}", hint=f"its log: {end.place}")
     return end
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rich.console import Console as Rich
     from rich.progress import Progress, TaskID
 
-    from imgbuild.system.progress import Steps
-
 
 # Control characters, which move the cursor or change colour or direction of text → escape sequence.
 _CONTROLS = {
@@ -125,12 +123,6 @@ class Console:
     def on_terminal(self) -> bool:
         """Whether messages go to a terminal, where progress can be drawn, and are wanted."""
         return self.verbosity >= 0 and self._terminal.is_terminal
-
-    def steps(self, title: str) -> Steps:
-        """The steps of an external program: a live tree on a terminal, else a line for each."""
-        from imgbuild.system.progress import Steps
-
-        return Steps(title, self.info, self._terminal if self.on_terminal else None)
 
     @contextlib.contextmanager
     def progress(self, title: str, total: int | None, *, unit: str = "bytes") -> Iterator[Bar]:

@@ -30,6 +30,9 @@ class Reporter(Protocol):
     def warn(self, text: str) -> None:
         """Report what the user should look at, though the work goes on."""
 
+    def error(self, text: str, *, hint: str | None = None) -> None:
+        """Report that one of several pieces of work failed, and what to do about it."""
+
     def step(self, title: str) -> AbstractContextManager[None]:
         """Report the start of a step and, at its end, how long it took."""
 
@@ -50,6 +53,9 @@ class Silent:
 
     def warn(self, text: str) -> None:
         """Ignore `text`."""
+
+    def error(self, text: str, *, hint: str | None = None) -> None:
+        """Ignore `text` and `hint`."""
 
     def advance(self, amount: int) -> None:
         """Ignore `amount`."""

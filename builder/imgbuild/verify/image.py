@@ -20,7 +20,7 @@ from imgbuild.plan import seal as seals
 from imgbuild.plan.plan import plan
 from imgbuild.plan.seal import ImageDocuments, Seal, SealedLayer
 from imgbuild.system import threads
-from imgbuild.system.console import console
+from imgbuild.system.reporter import Reporter
 from imgbuild.system.threads import Stop
 from imgbuild.values import Arch, Digest, digest_of
 from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked
@@ -90,7 +90,9 @@ def _check_layers(
     each = tuple({(layer.digest, layer.size): layer for layer in layers}.values())
     asked = "--blobs" if whole else ""
     checklist.run("layer sizes", partial(_sizes, place, each), asked=asked)
-    checklist.run("layer bytes", partial(_bytes, place, each, whole=whole), asked=asked)
+    checklist.run(
+        "layer bytes", partial(_bytes, place, each, checklist.reporter, whole=whole), asked=asked
+    )
 
 
 def _named(digest: Digest, due: Expected) -> str:
@@ -153,14 +155,14 @@ def _sizes(place: Source, layers: Sequence[Descriptor]) -> str:
     return f"{len(layers)} layers are there with their sizes"
 
 
-def _bytes(place: Source, layers: Sequence[Descriptor], *, whole: bool) -> str:
+def _bytes(place: Source, layers: Sequence[Descriptor], reporter: Reporter, *, whole: bool) -> str:
     total = sum(layer.size for layer in layers)
     if not whole:
         message = f"--blobs reads and hashes {total / 1e9:.2f} GB; engines do so when they pull"
         raise Unchecked(message)
     if not layers:
         raise Lacking(NO_LAYERS)
-    with console.progress(f"reading layers of {place.name}", total) as bar:
+    with reporter.progress(f"reading layers of {place.name}", total) as bar:
 
         def _read(layer: Descriptor, stop: Stop) -> str:
             def _advance(amount: int) -> None:

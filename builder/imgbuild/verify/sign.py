@@ -23,7 +23,6 @@ from imgbuild.oci.documents import Descriptor
 from imgbuild.registry.client import Client
 from imgbuild.registry.image import InRegistry
 from imgbuild.registry.reference import Reference
-from imgbuild.system.console import console
 from imgbuild.verify import image
 from imgbuild.verify.checks import Check, Checklist, Outcome
 from imgbuild.verify.expected_lock import Known
@@ -40,14 +39,14 @@ def sign(
     """
     place = InRegistry(client, reference)
     if own is None:
-        _refuse(place, verify(place, Wanted()).checks)
-        console.warn(
+        _refuse(place, verify(place, Wanted(), client.reporter).checks)
+        client.reporter.warn(
             f"{reference}: only its digest is signed, since what is attached is anybody's word;"
             " to sign provenance and SBOMs too, name your own lock with --target or --lock"
         )
         found = {one.digest: one for one in (place.top, *images.manifests(place))}
         return tuple(_how(place, key)(one, ()) for one in found.values())
-    checklist = Checklist()
+    checklist = Checklist(client.reporter)
     image.check(place, own.due, checklist, whole=False)
     _refuse(place, checklist.checks)
     arches = own.due.arches(place.top.digest)

@@ -19,6 +19,7 @@ from imgbuild.errors import FetchFailed, NoSolution, ToolMissing, WorkFailed
 from imgbuild.oci.image import Source
 from imgbuild.registry import artifacts
 from imgbuild.registry.image import InRegistry
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
 from imgbuild.verify import claims, expected_lock, image
 from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked, Verified
@@ -76,9 +77,9 @@ SBOMS = (
 )
 
 
-def verify(place: Source, wanted: Wanted) -> Verified:
+def verify(place: Source, wanted: Wanted, reporter: Reporter = SILENT) -> Verified:
     """Check the image at `place`; nothing of it is believed that is not checked."""
-    return Verification(place, wanted).run()
+    return Verification(place, wanted, reporter).run()
 
 
 class Verification:
@@ -87,11 +88,11 @@ class Verification:
     After `run`, `held` is the lock that it was held against, None if there was none.
     """
 
-    def __init__(self, place: Source, wanted: Wanted) -> None:
+    def __init__(self, place: Source, wanted: Wanted, reporter: Reporter = SILENT) -> None:
         self.place = place
         self.remote = place if isinstance(place, InRegistry) else None
         self.wanted = wanted
-        self.checklist = Checklist()
+        self.checklist = Checklist(reporter)
         self.held: Known | None = None
         self._words: list[Word] = []
         self._locks = expected_lock.Beside()

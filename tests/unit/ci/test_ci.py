@@ -21,6 +21,7 @@ from imgbuild.registry.client import Client
 from imgbuild.sif import push as pushing
 from imgbuild.sif.convert import ConvertedImage
 from imgbuild.smoke import result
+from imgbuild.system.console import console
 from imgbuild.values import Arch, digest_of
 from tests.support.ci_jobs_sample import BOTH, RUNNERS, _made, _place, _world, of, passed, told, way
 from tests.support.inprocess_project import TARGET, UNLOCKED, World
@@ -208,7 +209,7 @@ def test_a_registry_that_does_not_say_has_nothing_published(place, capsys):
     place.push()
     place.registry.auth, place.registry.login = "basic", ("me", "secret")
     selected = select(load(place.world.matrix), [], everything=True, arches=[])
-    client = Client(first_wait=0.001, attempts=1, origin=True)
+    client = Client(first_wait=0.001, attempts=1, origin=True, reporter=console)
     assert choosing.published(client, place.repository, selected) == {}
     assert "does not say what it has (401)" in " ".join(capsys.readouterr().err.split())
 

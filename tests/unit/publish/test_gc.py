@@ -18,6 +18,7 @@ from imgbuild.publish.gc import Named, Policy, Reason, Sweep
 from imgbuild.publish.scan import Kind, Manifest
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.registry.reference import Reference, Repository
+from imgbuild.system.console import console
 from imgbuild.values import sha256
 from tests.support import memory_registry
 from tests.support.memory_registry import Registry
@@ -214,7 +215,7 @@ class Place:
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        self.client = Client(first_wait=0.001, attempts=2)
+        self.client = Client(first_wait=0.001, attempts=2, reporter=console)
         self.repository = registry.repository("team/rl")
 
     def blob(self, data: bytes, kind: str) -> dict[str, object]:

@@ -15,6 +15,7 @@ from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import manifests, pages
 from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.reference import Reference
+from imgbuild.system.console import console
 from tests.support import memory_registry
 from tests.support.memory_registry import Answer, Fault, Registry, named, says
 
@@ -37,7 +38,7 @@ def _registry() -> Iterator[Registry]:
 
 @pytest.fixture(name="client")
 def _client() -> Client:
-    return Client(attempts=3, first_wait=0.001, timeout=(5, 5))
+    return Client(attempts=3, first_wait=0.001, timeout=(5, 5), reporter=console)
 
 
 def manifest(**more: object) -> bytes:

@@ -16,6 +16,7 @@ from imgbuild.registry import hosts
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.registry.hosts import Certificates, Endpoint, endpoints
 from imgbuild.registry.reference import Reference
+from imgbuild.system.console import console
 from tests.support import memory_registry
 from tests.support.memory_registry import Fault, Registry, says
 
@@ -55,7 +56,8 @@ def describe(folder: Path, host: str, text: str) -> Path:
 
 
 def client(**options: object) -> Client:
-    return Client(attempts=2, first_wait=0.001, timeout=(5, 5), **options)  # type: ignore[arg-type]
+    fixed = {"attempts": 2, "first_wait": 0.001, "timeout": (5, 5), "reporter": console}
+    return Client(**fixed, **options)  # type: ignore[arg-type]
 
 
 # -- addresses
@@ -146,8 +148,8 @@ def test_the_first_folder_that_describes_a_host_is_the_one(tmp_path):
     [
         ("server = ", "Invalid value"),
         ("server = 5", "Expected `str`"),
-        ('server = "ftp://x"', "'ftp://x' is no address of a registry"),
-        ('server = "https://"', "is no address of a registry"),
+        ('server = "ftp://x"', "'ftp://x' is not an address of a registry"),
+        ('server = "https://"', "is not an address of a registry"),
         ('[host."https://m"]\ncapabilities = ["pul"]', "'pul' is no capability"),
         ('[host."https://m"]\nca = 5', "ca"),
     ],
@@ -382,6 +384,6 @@ def test_a_location_without_tls_is_refused_unless_it_is_the_same_host(tmp_path, 
         registry.faults.append(Fault("POST .*/uploads/", edit=_without_tls))
         there_and_back(registry)
         registry.faults.append(Fault("POST .*/uploads/", edit=_elsewhere))
-        with pytest.raises(FetchFailed, match=r"sends to 127\.0\.0\.1, which is not") as caught:
+        with pytest.raises(FetchFailed, match=r"redirects to 127\.0\.0\.1, which is not") as caught:
             client().upload(registry.repository("me/y"), BLOB)
         assert "secret" not in caught.value.message

@@ -230,7 +230,7 @@ def test_no_log_shows_a_secret(registry, tmp_path, capfd, caplog, locations):
         Fault("GET .*/stored/", cut_answer=1000),
         Fault("GET /token", status=429),
     ]
-    patient = Client(first_wait=0.001, timeout=(5, 5))
+    patient = Client(first_wait=0.001, timeout=(5, 5), reporter=console)
     patient.upload(registry.repository("me/x"), BLOB)
     patient.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
     said = caplog.text + "".join(capfd.readouterr())
@@ -359,7 +359,7 @@ def test_a_login_that_cannot_be_read_does_not_leak(tmp_path, auth):
 
 def test_a_program_that_is_not_installed_is_told(tmp_path, capsys):
     write_config(tmp_path, credsStore="nowhere", auths={"h": {"auth": AUTH}})
-    assert logins.find("h") == Found(("me", "pa:ss"))
+    assert logins.find("h", console) == Found(("me", "pa:ss"))
     assert "docker-credential-nowhere, which is not installed" in " ".join(
         capsys.readouterr().err.split()
     )

@@ -15,6 +15,7 @@ from imgbuild.render import templates
 from imgbuild.slurm import array, commands
 from imgbuild.slurm.array import Followed, Order, State, Task
 from imgbuild.system import process as processes
+from imgbuild.system.console import console
 from tests.support.inprocess_project import TARGET, Command, make
 
 ONE = Task(target="one", digest="sha256:" + "1" * 64)
@@ -134,7 +135,7 @@ def test_a_slurm_that_does_not_answer_is_asked_again(tmp_path, monkeypatch, caps
 
     monkeypatch.setattr(commands, "states", answer)
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    [end] = array.follow([Followed(order=made, number=0)])
+    [end] = array.follow([Followed(order=made, number=0)], console)
     assert end.good
     assert capsys.readouterr().err.count("Slurm does not answer") == 1
 

@@ -23,7 +23,6 @@ from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Repository
-from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest
 
 Sign = Callable[[Descriptor, Sequence[bytes]], Signed]
@@ -48,7 +47,7 @@ def sign_pushed(
     own = bundle.of(lock, sealed, project)
     circumstances = provenance.circumstances(project, lock.target)
     made = provenance.statement(lock, sealed, chosen, circumstances)
-    with console.step(f"signing {lock.target}"):
+    with client.reporter.step(f"signing {lock.target}"):
         return sign_made(client, repository, own, chosen, made, key)
 
 
