@@ -149,6 +149,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.path.is_relative_to(schedule.INTEGRATION):
+        needs.wait_for_engines()
     if item.get_closest_marker("network"):
         needs.network()
     for mark in item.iter_markers("disk"):
