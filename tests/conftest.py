@@ -193,10 +193,12 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     return found[2].removeprefix("Skipped: ") if isinstance(found, tuple) else ""
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # prints after pytest's own summary
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
+) -> Generator[None]:
     """Print in one line how many tests did not run, and what to do so that they run."""
+    yield
     remedies = Counter(
         needs.remedy(_reason(report)) for report in terminalreporter.stats.get("skipped", [])
     )
