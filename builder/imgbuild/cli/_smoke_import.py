@@ -21,7 +21,7 @@ def record(paths: Sequence[Path], matrix: Path | None, *, json: bool) -> None:
     from imgbuild.smoke import proofs, reports
 
     project = find(matrix)
-    found = [claim for path in paths for claim in reports.claims(path, project)]
+    found = [claim for path in paths for claim in reports.image_runs(path, project)]
     recorded = proofs.prove(project, found, Store.open())
     tell(recorded)
     lines = [f"{each.target} {each.arch} {each.tier} {each.result}" for each in recorded]
