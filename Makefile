@@ -34,11 +34,11 @@ test: $(VENV)/ready-test
 
 ## fast: lint, types, rules of the repository, unit tests
 fast: $(VENV)/ready-test
-	$(PYTEST) tests/test_repository.py tests/unit
+	$(PYTEST) tests/test_*.py tests/unit
 
 ## golden: write all golden files anew (tests/data, schemas, docs/reference); read the diff
 golden: $(VENV)/ready-test
-	$(BIN)/python -m pytest --quiet --renew-golden tests/test_repository.py tests/unit
+	$(BIN)/python -m pytest --quiet --renew-golden tests/test_*.py tests/unit
 
 ## lint: ruff and mypy alone
 lint: $(VENV)/ready-test

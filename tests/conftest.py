@@ -149,6 +149,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.path.is_relative_to(schedule.INTEGRATION):
+        needs.wait_for_engines()
     if item.get_closest_marker("network"):
         needs.network()
     for mark in item.iter_markers("disk"):
@@ -191,10 +193,12 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     return found[2].removeprefix("Skipped: ") if isinstance(found, tuple) else ""
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # prints after pytest's own summary
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
+) -> Generator[None]:
     """Print in one line how many tests did not run, and what to do so that they run."""
+    yield
     remedies = Counter(
         needs.remedy(_reason(report)) for report in terminalreporter.stats.get("skipped", [])
     )

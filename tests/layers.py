@@ -39,15 +39,6 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
 
 # Folders that may print. Other stages report through `system.reporter`, or in their result.
 PRINTERS = ("cli", "pipeline", "system")
-# These still print by themselves.
-ALLOWED = (
-    "container",
-    "oci",
-    "precompile",
-    "show",
-    "sif",
-    "smoke",
-)
 
 # Which modules may call these.
 CALLERS: dict[str, tuple[str, ...]] = {
@@ -74,4 +65,54 @@ HEAVY = (
     "jinja2",
     "hypothesis",
     "uv",
+)
+
+# Public class names that several modules define. No name is added; each that goes is taken out.
+SHARED_NAMES = (
+    "Arch",
+    "Asked",
+    "Base",
+    "Beside",
+    "Blob",
+    "Check",
+    "Chosen",
+    "Claim",
+    "Content",
+    "Definition",
+    "Difference",
+    "Entry",
+    "Folder",
+    "Format",
+    "Found",
+    "Gpu",
+    "Held",
+    "Image",
+    "Index",
+    "Job",
+    "Kernels",
+    "Kind",
+    "Known",
+    "Link",
+    "Manifest",
+    "Member",
+    "Order",
+    "Outcome",
+    "Packages",
+    "Page",
+    "Part",
+    "Picture",
+    "Place",
+    "Policy",
+    "Request",
+    "Row",
+    "Settings",
+    "Side",
+    "Signature",
+    "Source",
+    "State",
+    "Stopped",
+    "Subject",
+    "Variable",
+    "Verdict",
+    "Wanted",
 )

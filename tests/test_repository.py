@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import fnmatch
-import graphlib
 import json
 import os
 import re
@@ -14,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.layers import ALLOWED, CALLERS, HEAVY, IMPORTERS, LEVELS, PRINTERS, ROOT_MODULES
+from tests.layers import HEAVY
 from tests.support import needs
-from tests.support.source_code import ROOT, calls, imports, modules, own_imports, tracked
+from tests.support.source_code import ROOT, modules, tracked
 
 FILE_LINES = 400
 FUNCTION_LINES = 60
-BOTH = 10  # functions that take `store` and `http` side by side
 # In pieces, since this file is searched too.
 SNAPSHOT = "snapshot"  # Debian's archive of dated copies may stand in a matrix, as a last mirror
 REGISTRIES = (
@@ -131,101 +128,6 @@ def test_modules_say_what_they_are():
     assert not mute
 
 
-def test_nothing_else_lies_at_the_root():
-    loose = {name for name in KNOWN if name and "." not in name and not _is_folder(name)}
-    assert loose == {*ROOT_MODULES, "__main__"}
-
-
-def test_every_folder_has_a_level():
-    folders = {name.partition(".")[0] for name in KNOWN if name}
-    assert folders == {name for level in LEVELS for name in level}
-
-
-def test_folders_import_from_lower_levels():
-    wrong = [
-        f"{name or 'imgbuild'} imports {other}, which is not on a lower level"
-        for name in KNOWN
-        for other in own_imports(name, KNOWN)
-        if other and name and _top(name) != _top(other)
-        and not {_top(name), _top(other)} <= {*ROOT_MODULES}
-        and _level(other) >= _level(name) and name != "__main__"
-    ]  # fmt: skip
-    assert not wrong
-
-
-def test_modules_import_each_other_in_no_circle():
-    graph = {name: own_imports(name, KNOWN) for name in KNOWN}
-    list(graphlib.TopologicalSorter(graph).static_order())  # CycleError names the circle
-
-
-def test_folders_import_each_other_in_no_circle():
-    """Of all depths; the modules that lie in a folder beside its subfolders count as one folder."""
-    graph: dict[str, set[str]] = {}
-    for name in KNOWN:
-        for other in own_imports(name, KNOWN):
-            if _folder(name) != _folder(other):
-                graph.setdefault(_folder(name), set()).add(_folder(other))
-    list(graphlib.TopologicalSorter(graph).static_order())
-
-
-def test_the_tree_in_architecture_is_current():
-    command = [sys.executable, str(ROOT / "tools/architecture.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_every_folder_says_its_purpose():
-    silent = [name for name, tree in KNOWN.items() if _is_folder(name) and not tree.body]
-    assert not silent
-
-
-@pytest.mark.parametrize("banned", IMPORTERS)
-def test_imports_that_few_modules_may_have(banned):
-    wrong = [
-        f"{name}:{line}"
-        for name, tree in KNOWN.items()
-        if not any(_matches(name, allowed) for allowed in IMPORTERS[banned])
-        for dotted, line in imports(tree)
-        if dotted == banned or dotted.startswith(f"{banned}.")
-    ]
-    assert not wrong, f"only {IMPORTERS[banned]} may import {banned}"
-
-
-@pytest.mark.parametrize("banned", CALLERS)
-def test_calls_that_few_modules_may_make(banned):
-    wrong = [
-        f"{name}:{line}"
-        for name, tree in KNOWN.items()
-        if not any(_matches(name, allowed) for allowed in CALLERS[banned])
-        for called, line in calls(tree)
-        if called == banned
-    ]
-    assert not wrong, f"only {CALLERS[banned]} may call {banned}()"
-
-
-def test_only_cli_and_pipeline_print():
-    printing = {
-        _top(name)
-        for name, tree in KNOWN.items()
-        for dotted, _ in imports(tree)
-        if dotted.startswith("imgbuild.system.console")
-    }
-    assert printing - {*PRINTERS, *ALLOWED} == set(), "report through system.reporter"
-
-
-def test_cache_and_client_travel_in_one_context():
-    both = [
-        f"{name}:{node.lineno} {node.name}"
-        for name, tree in KNOWN.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef)
-        and {"store", "http"}
-        <= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
-        <= {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
-    ]
-    assert len(both) <= BOTH, f"take a cache.context.Context: {both}"
-
-
 def test_no_text_depends_on_the_locale():
     wrong = [
         f"{name}:{node.lineno} {ast.unparse(node.func)}"
@@ -305,6 +207,21 @@ def test_links_in_papers_lead_somewhere():
     assert not broken
 
 
+def test_a_verb_has_its_file_and_no_other_public_file_is_beside_it():
+    import typer
+
+    from imgbuild.cli._app import app
+
+    folder = ROOT / "builder/imgbuild/cli"
+    files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    verbs = getattr(typer.main.get_command(app), "commands", {})
+    own = verbs.keys() - {"help"}  # the program's own, in _app.py
+    assert own - files == set()
+    # A file of a sub-verb is named VERB_SUBVERB.
+    below = {f"{verb}_{name}" for verb in own for name in getattr(verbs[verb], "commands", {})}
+    assert files - own - below == set()
+
+
 def test_papers_name_verbs_that_exist():
     import typer
 
@@ -380,32 +297,6 @@ def test_makefile_explains_itself():
     phony = re.search(r"^\.PHONY: (.+)$", _text("Makefile"), re.MULTILINE)
     assert phony
     assert {line.partition(":")[0] for line in done.stdout.splitlines()} == set(phony[1].split())
-
-
-def _matches(name: str, pattern: str) -> bool:
-    package = pattern.removesuffix(".*")
-    return name == pattern or (
-        pattern != package and (name == package or fnmatch.fnmatchcase(name, pattern))
-    )
-
-
-def _top(name: str) -> str:
-    return name.partition(".")[0]
-
-
-def _level(name: str) -> int:
-    return next(number for number, level in enumerate(LEVELS) if _top(name) in level)
-
-
-def _is_folder(name: str) -> bool:
-    return (ROOT / "builder" / "imgbuild" / name.replace(".", "/")).is_dir()
-
-
-def _folder(name: str) -> str:
-    """The folder of a module; a module at the root counts as one of its own."""
-    if _is_folder(name):
-        return name
-    return name.rpartition(".")[0] or name
 
 
 def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

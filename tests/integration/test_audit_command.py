@@ -82,7 +82,7 @@ def test_dropped_wheels_leave_their_facts(project: Project, site: Site) -> None:
     site.requests.clear()
     assert project.run("audit", TARGET, "--offline").stdout == first.stdout
     # Another question is answered from the facts; what was not read of code comes by ranges.
-    project.run("audit", TARGET, "--check", "elf", "--check", "cuda", "--offline")
+    project.run("audit", TARGET, "--select", "elf", "--select", "cuda", "--offline")
 
 
 def test_offline_without_the_wheels_is_refused(project: Project) -> None:

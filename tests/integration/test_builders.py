@@ -189,6 +189,7 @@ def test_a_secret_is_seen_by_its_step_and_by_no_layer(project, template, tmp_pat
     assert seen == 1, found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_a_folder_with_commas_colons_and_spaces_is_a_folder(project, tmp_path, builder):
     need(builder)
@@ -200,6 +201,7 @@ def test_a_folder_with_commas_colons_and_spaces_is_a_folder(project, tmp_path, b
     assert leftovers(odd) == []
 
 
+@pytest.mark.long
 def test_compare_builds_anew_what_does_not_follow_from_what_lies_there(project, template):
     needs.buildx()
     words = ["diff", TARGET, "--builders", "embedded,docker"]
@@ -233,7 +235,7 @@ def test_compare_builds_anew_what_does_not_follow_from_what_lies_there(project, 
     away.rename(layer)
 
 
-@pytest.mark.parametrize("builder", ["docker", "podman"])
+@pytest.mark.parametrize("builder", ["docker", pytest.param("podman", marks=pytest.mark.long)])
 def test_two_builds_at_once_do_not_disturb_each_other(project, template, tmp_path, builder):
     """Of one target: they share a folder of wheels. Of two with one base: its name with podman."""
     need(builder)
@@ -359,6 +361,7 @@ def archived(path: Path) -> str:
     return str(image["digest"])
 
 
+@pytest.mark.long
 def test_commands_by_hand(project, podman, tmp_path):
     """What the head of a Dockerfile says, word for word, for Docker and for podman."""
     docker = needs.buildx()

@@ -125,6 +125,7 @@ def test_a_source_that_changed_is_not_served_stale(world, tmp_path):
     assert f"{WHERE}/{SITE}/helper.cpython-311.pyc matches" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_second_run_gives_the_same_bytes(world, tmp_path):
     project, made = world
     again = json.loads(project.run(*VERB, TARGET, "-o", str(tmp_path), "--json").stdout)
@@ -137,7 +138,7 @@ def test_a_second_run_gives_the_same_bytes(world, tmp_path):
 
 def test_what_an_import_loads_can_be_taken_alone(world, tmp_path):
     project, made = world
-    words = ("--import", "thewheel", "--import", "json.tool", "--output", str(tmp_path))
+    words = ("--module", "thewheel", "--module", "json.tool", "--output", str(tmp_path))
     few = json.loads(project.run(*VERB, TARGET, *words, "--arch", "x86_64", "--json").stdout)
     assert few["imports"] == ["thewheel", "json.tool"]
     assert few["modules"] < 150 < made["modules"]
@@ -153,7 +154,7 @@ def test_what_an_import_loads_can_be_taken_alone(world, tmp_path):
 
 def test_a_module_that_cannot_be_imported_is_told_in_pythons_words(world, tmp_path):
     project, _ = world
-    words = ("--import", "thewheel.nothing", "--output", str(tmp_path / "out"))
+    words = ("--module", "thewheel.nothing", "--output", str(tmp_path / "out"))
     done = project.run(*VERB, TARGET, *words, status=1)
     assert f"{TARGET}: cannot import thewheel.nothing" in done.stderr
     assert "ModuleNotFoundError: No module named 'thewheel.nothing'" in done.stderr

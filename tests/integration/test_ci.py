@@ -341,7 +341,7 @@ def test_what_is_published_with_a_key_is_signed_before_it_has_a_tag(own, tmp_pat
     before = expensive(own, OTHER)
     for _ in range(2):
         asked = len(own.registry.asked())
-        own.project.run(*NIGHT, OTHER, "--registry", own.place("signed"), "--key", str(secret))
+        own.project.run(*NIGHT, OTHER, "--registry", own.place("signed"), "--sign-key", str(secret))
         put = [one.path for one in own.registry.writes(asked) if one.method == "PUT"]
         tags = [at for at, path in enumerate(put) if f"/signed/manifests/{OTHER}" in path]
         made = f"/v2/signed/manifests/{forms.tag(own.digest(OTHER), forms.SIGNATURES)}"

@@ -234,7 +234,7 @@ def test_a_package_that_needs_another_torch_is_refused(shelf: Shelf, tmp_path: P
     assert "small has torch 2.6.0" in told
     assert "you asked for newer==3.0" in told
     assert "newer 3.0 requires torch>=2.7 (its METADATA)" in told
-    assert "nearest: newer 2.9, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code" in told
+    assert "suggestion: newer 2.9, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code" in told
     assert "small cannot change" in told
     assert not (project.folder / "images" / OWN).exists()
 

@@ -278,7 +278,7 @@ def test_kernels_are_a_locked_input_of_a_variant(project: Project, tmp_path: Pat
         place = folder / ".cache/flashinfer/0.6.12/90a/cached_ops/sampling"
         place.mkdir(parents=True)
         (place / "sampling.so").write_bytes(samples.elf())
-    words = [word for folder in runs for word in ("--from", str(folder))]
+    words = [word for folder in runs for word in ("--cache", str(folder))]
     done = project.run("precompile", "flashinfer", "jit", "--gpu", "9.0", *words, "--json")
     made = json.loads(done.stdout)
     # The row is the one that the verb shows, with the rest of the target's own.
@@ -316,7 +316,7 @@ def test_all_takes_on_what_the_default_index_has_and_tells_the_rest(project: Pro
         ("ready", "the index flashinfer for flashinfer-python"),
         ("own", "a wheel of flash-attn in wheels/"),
     ):
-        assert f"{target} is passed over: it needs {need}" in said
+        assert f"{target} is skipped: it needs {need}" in said
     rows = json.loads(project.run("list", "--json").stdout)
     states = {row["target"]: row["state"] for row in rows}
     assert states["near"] == "locked"

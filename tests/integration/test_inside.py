@@ -257,10 +257,10 @@ def test_a_sif_of_the_pushed_image_is_that_of_the_target(shop, tmp_path):
         ["--arch", "x86_64", "--output", str(tmp_path / f"{name}.sif")]
         for name in ("own", "folder", "pulled")
     )
-    shop.project.run("sif", TARGET, *own)
-    shop.project.run("sif", f"build/{TARGET}", *folder)
+    shop.project.run("build", TARGET, "--format", "sif", *own)
+    shop.project.run("build", "--from", f"build/{TARGET}", "--format", "sif", *folder)
     assert (tmp_path / "own.sif").read_bytes() == (tmp_path / "folder.sif").read_bytes()
-    done = shop.project.run("sif", f"{place}:{TARGET}", *pulled)
+    done = shop.project.run("build", "--from", f"{place}:{TARGET}", "--format", "sif", *pulled)
     assert "has no digests.json" in " ".join(done.stderr.split())
     assert (tmp_path / "own.sif").read_bytes() == (tmp_path / "pulled.sif").read_bytes()
     lock = (shop.project.folder / "images" / TARGET / "lock.json").read_bytes()

@@ -65,7 +65,7 @@ def test_kernels_of_a_real_image(tmp_path):
     shutil.copy(ROOT / "matrix.yaml", tmp_path)
     imgbuild(tmp_path, "build")
     done = imgbuild(
-        tmp_path, "precompile", "flashinfer", "--gpu", "9.0", "--module", FUNCTION, "--json"
+        tmp_path, "precompile", "flashinfer", "--gpu", "9.0", "--function", FUNCTION, "--json"
     )
     made = json.loads(done.stdout)
     assert [each["name"] for each in made["kernels"]] == ["quantization"]

@@ -229,7 +229,9 @@ def stop(project: Project, gate: Gate, store: Store, wanted: str, number: int) -
     return process.returncode, said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM, signal.SIGKILL]
+)
 def test_a_lock_that_is_stopped_leaves_the_old_one_and_goes_on(
     site, project, base, tmp_path, number
 ):

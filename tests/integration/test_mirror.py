@@ -155,7 +155,7 @@ def test_a_build_with_no_other_network(world, tmp_path):
     before = world.project.files()
     project = world.fresh(tmp_path / "cache")
     output = tmp_path / "image"
-    world.project.run(*MIRROR, "use", world.place, "--only")
+    world.project.run(*MIRROR, "use", world.place, "--mirror-only")
     try:
         done = alone(world, project, "build", TARGET, "--output", str(output))
         assert done.returncode == 0, done.stderr

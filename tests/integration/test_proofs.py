@@ -92,7 +92,7 @@ def test_a_tier_that_cannot_run_takes_no_report_along(project: Project, tmp_path
     if driver.libraries() is not None:
         pytest.skip("this machine has a driver: run it where there is none")
     junit = tmp_path / "report.xml"
-    words = ("--tier", "static", "--tier", "gpu", "--junit", str(junit), "--only", "versions")
+    words = ("--tier", "static", "--tier", "gpu", "--junit", str(junit), "--case", "versions")
     done = project.run("smoke", TARGET, *SMOKE[2:], *words, status=1)
     tested, stopped = json.loads(done.stdout)
     assert [(case["name"], case["outcome"]) for case in tested["cases"]] == [("versions", "passed")]
@@ -122,7 +122,7 @@ def test_a_target_that_is_not_built_takes_no_report_along(project: Project) -> N
     layout = project.folder / "build" / OTHER
     layout.rename(layout.with_name("aside"))
     try:
-        words = ("--only", "versions", "--jobs", "2")
+        words = ("--case", "versions", "--jobs", "2")
         done = project.run("smoke", OTHER, TARGET, *SMOKE, *words, status=2)
     finally:
         layout.with_name("aside").rename(layout)

@@ -80,6 +80,7 @@ def test_tensordict_0_6_2_on_arm64_is_never_0_1_2(refuse: Refuse, requested: str
     assert "0.1.2" not in str(found)
 
 
+@pytest.mark.long
 def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
     found = refuse("trl==1.16.0", "vllm==0.8.5.post1")
     chain = "\n".join(found.reasons)

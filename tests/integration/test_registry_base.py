@@ -272,7 +272,7 @@ def test_layers_without_compression_and_one_layer_twice(tmp_path):
         project.run("build", TARGET, "--format", form, "--output", str(archive), "--offline")
         skopeo("copy", "--quiet", f"{form}:{archive}", f"dir:{tmp_path / form}")
     docker = needs.docker()
-    loaded = json.loads(project.run("load", TARGET, "--engine", "docker", "--json").stdout)
+    loaded = json.loads(project.run("load", TARGET, "--through", "docker", "--json").stdout)
     subprocess.run([docker, "image", "rm", "--force", loaded[0]["reference"]], check=True,
                    capture_output=True)  # fmt: skip
 

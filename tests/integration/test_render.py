@@ -368,8 +368,8 @@ def test_lock_renders_and_check_tells_what_is_stale(project, tmp_path):
     [
         (["--online"], "--output FOLDER"),
         (["--registry", "host/name"], "--registry says where --online finds the base"),
-        (["--check", "--online", "--output", "x"], "--check looks at what is kept"),
-        (["--format", "script", "--check"], "not of --format script"),
+        (["--check", "--online", "--output", "x"], "--check cannot be combined"),
+        (["--format", "script", "--check"], "cannot be combined with --format script"),
         (["--arch", "x86_64"], "is of all its architectures"),
         (["--online", "--output", "x"], "no registry has its base"),
     ],

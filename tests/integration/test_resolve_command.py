@@ -109,7 +109,7 @@ def test_an_impossible_world_has_its_own_status_and_a_chain(project: Project) ->
     done = project.run("resolve", *wanted, status=8)
     assert done.stdout == ""
     assert "because trl 0.19.0 needs engine>=2.0: trl/__init__.py:1 imports" in done.stderr
-    assert "nearest: trl 0.18.0, with torch 2.6.0 for CUDA 12.4" in done.stderr
+    assert "suggestion: trl 0.18.0, with torch 2.6.0 for CUDA 12.4" in done.stderr
 
 
 def test_each_architecture_for_itself(project: Project) -> None:

@@ -143,6 +143,7 @@ def test_nothing_of_the_surroundings_gets_in(site, root, store, monkeypatch):
     assert {wheel.package for wheel in first.requires} >= {"setuptools", "wheel"}
 
 
+@pytest.mark.long
 def test_a_lost_wheel_is_built_again_from_the_lock(site, root, store, monkeypatch):
     publish(site, {"setup.py": SETUP})
     matrix = world(site)
@@ -191,7 +192,7 @@ def drop(store, found):
         store.drop_file(item.sha256)
 
 
-@pytest.mark.parametrize("checks", [("imports",), CHECKS])
+@pytest.mark.parametrize("checks", [("imports",), pytest.param(CHECKS, marks=pytest.mark.long)])
 def test_the_code_of_a_built_wheel_is_audited_though_no_cache_has_it(site, root, store, checks):
     lock, matrix, built = audited(site, root, store)
     drop(store, built)

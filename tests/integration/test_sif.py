@@ -123,6 +123,9 @@ def check_tree(of: layout.Layout, path: Path, offset: int) -> set[str]:
     return found.keys() - wanted.keys()
 
 
+SIF = ("build", "--format", "sif")
+
+
 @pytest.fixture(scope="module", name="odd")
 def _odd(tmp_path_factory):
     return make_layout(tmp_path_factory.mktemp("odd"), odd_layers())
@@ -173,7 +176,8 @@ def test_attributes_that_no_squashfs_holds_are_named_once(tmp_path):
         rows.append((made, b""))
     found = make_layout(tmp_path / "image", [members(*rows)])
     done = subprocess.run(
-        [sys.executable, "-m", "imgbuild", "sif", found.path, "--output", tmp_path / "x.sif"],
+        [sys.executable, "-m", "imgbuild", *SIF, "--from", found.path,
+         "--output", tmp_path / "x.sif"],
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     said = " ".join(done.stderr.split())
@@ -189,7 +193,17 @@ def test_the_bytes_follow_from_the_image_alone(odd, tmp_path):
     shutil.copytree(odd.path, other / "layout")
     index = other / "layout/index.json"
     index.write_text(index.read_text().replace('"odd"', '"nightly"'))
-    command = [sys.executable, "-m", "imgbuild", "sif", "layout", "--output", "x.sif", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "imgbuild",
+        *SIF,
+        "--from",
+        "layout",
+        "--output",
+        "x.sif",
+        "--json",
+    ]
     done = subprocess.run(
         ["sh", "-c", 'umask 077; exec "$@"', "sh", *command, "--jobs", "1"],
         cwd=other,
@@ -211,7 +225,7 @@ def test_a_damaged_layer_leaves_nothing_behind(odd, tmp_path):
     blob.write_bytes(blob.read_bytes().replace(b"3", b"4"))
     (tmp_path / "x.sif").write_bytes(b"the old one")
     done = subprocess.run(
-        [sys.executable, "-m", "imgbuild", "sif", "layout", "--output", "x.sif"],
+        [sys.executable, "-m", "imgbuild", *SIF, "--from", "layout", "--output", "x.sif"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 9
@@ -240,7 +254,7 @@ def test_an_interrupt_leaves_nothing_behind(odd, tmp_path):
     slow.chmod(0o755)
     out = tmp_path / "out"
     with subprocess.Popen(
-        [sys.executable, "-m", "imgbuild", "sif", odd.path, "--output", out / "odd.sif"],
+        [sys.executable, "-m", "imgbuild", *SIF, "--from", odd.path, "--output", out / "odd.sif"],
         env={**os.environ, "PATH": f"{slow.parent}:{os.environ['PATH']}"},
         stderr=subprocess.PIPE,
     ) as process:

@@ -218,8 +218,8 @@ def _without_owners(found: dict[str, squashed.Facts]) -> dict[str, tuple[object,
 def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(world, tmp_path):
     with docker_registry.serve(tmp_path / "registry") as registry:
         place = f"{registry.host}/team/small"
-        command = [sys.executable, "-m", "imgbuild", "sif", world.path, "--output",
-                   tmp_path / "small.sif", "--push", place, "--json"]  # fmt: skip
+        imgbuild = [sys.executable, "-m", "imgbuild"]
+        command = [*imgbuild, "push", place, "--sif", "--layout", world.path, "--json"]
         early = subprocess.run(command, capture_output=True, text=True, check=False)
         assert early.returncode == 2
         assert f"does not have the image {world.digest}" in early.stderr
@@ -241,12 +241,13 @@ def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(world, tmp_
         [referrer] = client.referrers(repository, world.digest)
         assert referrer.digest == pushed["digest"]
         # Of the image in the registry, too, and with nothing but its name.
-        again = [*command[:4], f"{place}:small", "--output", tmp_path / "again.sif"]
-        subprocess.run(again, check=True, capture_output=True)
-        assert (tmp_path / "again.sif").read_bytes() == (tmp_path / "small.sif").read_bytes()
+        again = ["build", "--from", f"{place}:small", "--format", "sif"]
+        again = [*again, "--output", tmp_path / "again.sif"]
+        subprocess.run([*imgbuild, *again], check=True, capture_output=True)
+        assert (tmp_path / "again.sif").read_bytes() == Path(first["output"]).read_bytes()
         pulled = tmp_path / "pulled.sif"
         apptainer("pull", "--no-https", "--disable-cache", pulled, f"oras://{pushed['reference']}")
-        assert pulled.read_bytes() == (tmp_path / "small.sif").read_bytes()
+        assert pulled.read_bytes() == Path(first["output"]).read_bytes()
         # What Apptainer itself pushes has the same shape.
         apptainer("push", "--no-https", pulled, f"oras://{place}:theirs")
         mine, theirs = (

@@ -93,7 +93,7 @@ def started(project: Project, *words: str) -> subprocess.Popen[str]:
 
 
 def test_an_interrupt_cancels_and_the_next_run_goes_on(built: Project) -> None:
-    process = started(built, "--again")
+    process = started(built, "--no-resume")
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=slurm_project.PATIENCE)
     assert process.returncode == 130, said
@@ -111,7 +111,7 @@ def test_an_interrupt_cancels_and_the_next_run_goes_on(built: Project) -> None:
 
 
 def test_tasks_outlive_a_killed_imgbuild_and_are_looked_after_again(built: Project) -> None:
-    process = started(built, "--again")
+    process = started(built, "--no-resume")
     process.kill()
     process.communicate(timeout=slurm_project.PATIENCE)
     orders_before = orders(built, "build")
@@ -123,7 +123,7 @@ def test_tasks_outlive_a_killed_imgbuild_and_are_looked_after_again(built: Proje
 
 
 def test_a_task_that_slurm_ends_is_told(built: Project) -> None:
-    process = started(built, "--again", "--leave")
+    process = started(built, "--no-resume", "--leave")
     [first] = {name.partition("_")[0] for name in queue(built)}
     slurm_project.slurm(built, "scancel", first)
     _, said = process.communicate(timeout=slurm_project.PATIENCE)
@@ -135,7 +135,7 @@ def test_a_task_that_slurm_ends_is_told(built: Project) -> None:
 def test_what_sbatch_refuses_is_told_and_nothing_is_left(built: Project) -> None:
     before = orders(built, "build")
     done = built.run(
-        "build", "--all", "--again", "--on", "slurm", "--partition", "nowhere", status=1
+        "build", "--all", "--no-resume", "--on", "slurm", "--partition", "nowhere", status=1
     )
     assert "invalid partition" in done.stderr.lower()
     left = [one for one in orders(built, "build") if (one / "order.json").exists()]

@@ -150,6 +150,7 @@ def test_a_job_with_a_sif(project: Project, user: dict[str, str], tmp_path: Path
     }
 
 
+@pytest.mark.long
 def test_ray_over_two_nodes(project: Project, user: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "task.py").write_text(RAY)
     path = script(
@@ -223,7 +224,7 @@ def test_one_node_that_cannot_prepare_ends_the_job(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     path = tmp_path / "check.sh"
-    words = ("--check", "--nodes", "2", "--cpus-per-task", "1", "--output", str(path))
+    words = ("--job", "check", "--nodes", "2", "--cpus-per-task", "1", "--output", str(path))
     project.run("slurm", TARGET, *words)
     fails = 'prepare() {\n  [ "$SLURMD_NODENAME" != node2 ] || exit 1\n'
     path.write_text(path.read_text().replace("prepare() {\n", fails))
@@ -251,13 +252,13 @@ def test_a_folder_of_somebody_else_takes_no_file(
 
 
 def test_the_check_says_what_was_proven(project: Project, tmp_path: Path) -> None:
-    words = ("slurm", TARGET, "--check", "--submit", "--nodes", "2", "--cpus-per-task", "1")
+    words = ("slurm", TARGET, "--job", "check", "--submit", "--nodes", "2", "--cpus-per-task", "1")
     done = project.run(*words)
     assert "nothing stands in the way on node1 node2" in done.stdout
     for node in ("node1", "node2"):
         assert f"{node}: note     packages: all come from /opt/venv" in done.stdout
         assert f"{node}: note     driver: there is none, and no GPU was asked for" in done.stdout
-    assert "not proven: the interconnect, since the image has no torch" in done.stdout
+    assert "not tested: the interconnect, since the image has no torch" in done.stdout
     short = project.run(*words[:-4], *words[-2:], "--shared", "999999999", status=1)
     assert "999999999 MB are wanted" in short.stdout
     assert "see the errors above" in short.stdout

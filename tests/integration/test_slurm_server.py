@@ -103,8 +103,8 @@ def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
             .replace(pins, 'trl: "0.18.2", vllm: "0.8.5"}')
             .replace("named: [thewheel]", "named: [torch]")
         )
-        for verb in ("lock", "build", "sif"):
-            made.run(verb, TARGET)
+        for verb in (("lock",), ("build",), ("build", "--format", "sif")):
+            made.run(*verb, TARGET)
         yield made
 
 
@@ -113,7 +113,8 @@ def run(project: Project, folder: Path, *words: str) -> tuple[int, str]:
     path = folder / "job.sh"
     (folder / "train.py").write_text(TRAIN)
     project.run(
-        "slurm", TARGET, "--job", "trl-server", "--nodes", "2", "--gpus", "1", "--model", "a/model",
+        "slurm", TARGET, "--job", "trl-server", "--nodes", "2", "--gpus", "1",
+        "--served-model", "a/model",
         "--cpus-per-task", "1", "--scratch", str(folder), "--output", str(path), "--",
         "python", "train.py", *words,
     )  # fmt: skip

@@ -62,7 +62,7 @@ def test_a_layout_is_tested_with_what_was_copied(folder):
     install = ("env/bin/pip", "install", "--no-index", "--find-links", "wheels", "imgbuild")
     done = offline(folder, *install)
     assert done.returncode == 0, done.stderr
-    words = ("layout", "--lock", "lock.json", "--only", "|".join(sorted(CASES)))
+    words = ("layout", "--lock", "lock.json", "--case", "|".join(sorted(CASES)))
     done = offline(folder, *SMOKE, *words)
     assert done.returncode == 0, done.stderr
     (report,) = json.loads(done.stdout)
@@ -74,7 +74,7 @@ def test_a_layout_is_tested_with_what_was_copied(folder):
     assert refused.returncode == 2
     assert "cannot read the lock layout/lock.json" in json.loads(refused.stdout)["message"]
     shutil.copy(folder / "lock.json", folder / "layout")
-    done = offline(folder, *SMOKE, "layout", "--only", "versions")
+    done = offline(folder, *SMOKE, "layout", "--case", "versions")
     assert done.returncode == 0, done.stderr
 
 
@@ -83,7 +83,7 @@ def test_a_layout_is_tested_with_what_was_copied(folder):
     [
         (("--lock", "lock.json"), "--lock is for one image; given: none"),
         (("a", "b", "--lock", "lock.json"), "--lock is for one image; given: a, b"),
-        (("layout", "--lock", "lock.json", "--record"), "lock.json is tested outside a project"),
+        (("layout", "--lock", "lock.json", "--record"), "--record needs the project of the image"),
     ],
 )
 def test_a_lock_is_for_one_image(folder, words, message):

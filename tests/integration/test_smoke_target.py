@@ -24,7 +24,8 @@ SITE = "/opt/venv/lib/python3.11/site-packages"
 OTHER = "13.1.80"  # of nvcc, the locked one being of 13.0
 
 pytestmark = [
-    pytest.mark.engine, pytest.mark.network, pytest.mark.disk(16), pytest.mark.timeout(2400),
+    pytest.mark.long, pytest.mark.engine, pytest.mark.network, pytest.mark.disk(16),
+    pytest.mark.timeout(2400),
 ]  # fmt: skip
 
 

@@ -1,1 +1,1 @@
-"""What several tests share: small projects, servers, engines. No file here is a test."""
+"""Helpers that several tests share: small projects, servers, engines. No file here is a test."""

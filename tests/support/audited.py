@@ -1,4 +1,4 @@
-"""Small worlds for tests of the audit: real wheels, made from a table of sources."""
+"""Small package sets for tests of the audit: real wheels, made from a table of sources."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def world(
     partial: bool = False,
     library: Library | None = None,
 ) -> World:
-    """A world of `packages`: "name==version" → path in the wheel → content."""
+    """A package set from `packages`: "name==version" → path in the wheel → content."""
     paths: dict[str, Path] = {}
     found = []
     for pinned, files in packages.items():
@@ -82,5 +82,5 @@ def changed(one: Value, **changes: object) -> Value:
 
 
 def subjects(findings: Iterable[Finding]) -> list[str]:
-    """What each finding says is missing or refused."""
+    """The missing or refused thing of each finding."""
     return [finding.evidence.subject if finding.evidence else "" for finding in findings]

@@ -1,8 +1,4 @@
-"""A line to a server that breaks: a TCP proxy on this machine that cuts connections.
-
-Comes in: where the server is, and after how many bytes sent to it each next connection breaks.
-Goes out: an address, and how many bytes went through.
-"""
+"""A TCP proxy on this machine that cuts connections after a number of bytes."""
 
 from __future__ import annotations
 
@@ -69,7 +65,7 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
 
 @contextlib.contextmanager
 def line_to(host: str) -> Iterator[Line]:
-    """A line to the server at HOST:PORT of this machine."""
+    """A proxy to the server at HOST:PORT of this machine."""
     name, _, port = host.partition(":")
     line = Line((name, int(port)))
     with socket.create_server(("127.0.0.1", 0)) as listening:

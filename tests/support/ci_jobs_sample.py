@@ -1,4 +1,4 @@
-"""A small project whose jobs a test looks at: its settings, its jobs, results on disk."""
+"""A small project for tests of CI jobs: its settings, its jobs, results on disk."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _made(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture(name="world")
 def _world(made: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """The project, made once, in a folder of the test's own."""
+    """A copy of the project in a folder of the test."""
     folder = Path(shutil.copytree(made.folder, tmp_path / "project"))
     monkeypatch.chdir(folder)
     return dataclasses.replace(made, folder=folder)
@@ -62,7 +62,7 @@ def told(world: World, text: str = "") -> Settings:
 
 
 def way(world: World, text: str = "", **more: object) -> Way:
-    """How jobs are done in the project."""
+    """The values with which jobs of the project run."""
     fixed = {"registry": "registry.example/rl", "date": DAY, "results": world.folder / "build/ci"}
     project = Project(matrix=world.matrix)
     return Way(project=project, settings=told(world, text), **{**fixed, **more})  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def of(world: World, text: str = RUNNERS, *, again: bool = False, gate: str = ""
 
 
 def passed(folder: Path, job: Job, *steps: str, **other: object) -> None:
-    """Results that say so; those of all steps, if none is named."""
+    """Write results of passed steps; of all steps, if none is named."""
     for step in steps or job.steps:
         result = StepResult(
             job=job.id, target=job.target, step=step, digest=job.digest, outcome="passed",  # type: ignore[arg-type]

@@ -1,7 +1,6 @@
 """A project that a CI works on: three targets in a git repository, of which one can be broken.
 
-Comes in: a folder, the address of an index. Goes out: a `Project` whose images pass the static tier
-of the smoke tests, on a Debian that has a compiler.
+Its images pass the static tier of the smoke tests, on a Debian that has a compiler.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ CAUSE = "no driver of the third kind"
 
 
 def index() -> LocalIndex:
-    """That of the small project, with pip, a torch that has what users start from, and a wheel
-    whose every file is sound and whose import fails."""
+    """The index of the sample project, with pip, a torch that has the modules users start from, and
+    a wheel with intact files whose import fails."""
     made = sample_project.index()
     made.published = [item for item in made.published if item.package != "torch"]
     made.wheel("torch", "2.6.0", ["nvidia-cublas-cu12==12.4.5.8"], files=TORCH)
@@ -92,7 +91,7 @@ def pin(project: Project, target: str, version: str) -> None:
 
 
 def git(folder: Path, *words: str) -> str:
-    """What git says."""
+    """The output of a git command."""
     person = ["-c", "user.name=A Tester", "-c", "user.email=tester@example.invalid"]
     done = subprocess.run(
         ["git", *person, *words], cwd=folder, capture_output=True, text=True, check=True
@@ -101,7 +100,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def commit(folder: Path, words: str) -> str:
-    """Commit all there is: the commit."""
+    """Commit all files; the hash of the commit."""
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", words)
     return git(folder, "rev-parse", "HEAD")
@@ -120,9 +119,8 @@ class Ran:
 def run_job(project: Project, workflow: str, job: str, env: dict[str, str], folder: Path) -> Ran:
     """Run the scripts of a job of this repository's own workflows, as a CI runs them.
 
-    `env` stands for what the CI would fill into `${{ }}` in a step's environment: it has every such
-    name. What `uses:` an action is the CI's own. As there, a script that fails ends the job, but
-    for those that say `if: always()`.
+    `env` has a value for each `${{ }}` in a step's environment. Steps that use an action are left
+    out. As in a CI, a script that fails ends the job, except for steps with `if: always()`.
     """
     steps = yaml.safe_load((WORKFLOWS / f"{workflow}.yml").read_text())["jobs"][job]["steps"]
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 """Broken combinations and their healthy neighbours, audited against the real index.
 
-Comes in: the records of tests/data/combinations. Goes out: of each record what the audit
-says of the broken world and of its neighbour, and whether that is what the record says. Wheels stay
-on the server: of Python code and METADATA only what is asked for travels, of compiled code the
-members that the record names, and only their facts are kept.
+The records are in tests/data/combinations. `audit_all` audits the broken combination and the
+neighbour of each record and compares the findings with the record. Wheels are not downloaded whole:
+Python code and METADATA are read by ranges, of compiled code only the members that the record
+names, and only facts about them are kept.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SEVERITY = {Severity.NOTE: 0, Severity.WARNING: 1, Severity.ERROR: 2}
 
 
 class Breaks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the finding must say: one of the relations, the two packages, part of the subject."""
+    """What a finding must have: one of the relations, the two packages, part of the subject."""
 
     relation: tuple[Relation, ...]
     package: str
@@ -84,7 +84,7 @@ class Combination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def neighbour(self) -> Combination:
-        """The healthy world, as a record of its own."""
+        """The healthy combination, as a record."""
         changed = {**self.packages, **self.healthy}
         return msgspec.structs.replace(
             self,
@@ -94,7 +94,7 @@ class Combination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         )
 
     def is_said_by(self, finding: Finding) -> bool:
-        """Whether `finding` says what is wrong here, and where."""
+        """Whether `finding` names the fault of this record, and its place."""
         evidence, wanted = finding.evidence, self.breaks
         if evidence is None or SEVERITY[finding.severity] < SEVERITY[self.level]:
             return False
@@ -116,12 +116,12 @@ def load(half: str) -> tuple[Combination, ...]:
 
 
 def half_of(identity: str) -> str:
-    """The half in which a record must stand: it is drawn by the hash of its id."""
+    """The half of a record, chosen by the hash of its id."""
     return HALVES[int(sha256(identity.encode()), 16) % 2]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What the audit said of one record: the finding that it is about, and false alarms."""
+    """The audit of one record: the expected findings, and false alarms."""
 
     record: Combination
     found: tuple[Finding, ...]
@@ -129,7 +129,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Laboratory:
-    """Audits worlds of packages that stay on the index; what it learns is kept in `store`."""
+    """Audits package sets that stay on the index; facts are kept in `store`."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -138,7 +138,7 @@ class Laboratory:
         self.indexes = Indexes({place.name: place}, {}, place.name, self.http)
 
     def outcome(self, record: Combination) -> Outcome:
-        """Both worlds of a record, audited."""
+        """The broken and the healthy combination of a record, audited."""
         found = tuple(filter(record.is_said_by, self.findings(record)))
         healthy = self.findings(record.neighbour)
         alarms = tuple(one for one in healthy if one.severity is Severity.ERROR)
@@ -167,7 +167,7 @@ class Laboratory:
                 return self._judged(world, record, library)
 
     def _read_members(self, book: Book, members: tuple[str, ...]) -> None:
-        """Read those of the named shared objects that it has; the book then knows of no other."""
+        """Read those of the named shared objects that it has, and no others."""
         known = {facts.file: facts for facts in book.kept_elves() or ()}
         missing = [member for member in members if member in book.files and member not in known]
         for member in missing:
@@ -214,7 +214,7 @@ class Laboratory:
 
     @property
     def store_of_the_machine(self) -> Store:
-        """The user's own cache: what lies there need not be downloaded."""
+        """The user's cache, whose files need no download."""
         return Store.open()
 
     def _download(self, url: str, member: Member, path: Path) -> None:
@@ -255,7 +255,7 @@ def audit_all(
 ) -> dict[str, Outcome]:
     """The outcome of each record, by its id; facts are kept below `cache`.
 
-    Worlds that share large wheels go to one process, one after another.
+    Combinations that share large wheels are audited in one process, one after another.
     """
     groups: dict[tuple[str, ...], list[Combination]] = {}
     for record in records:

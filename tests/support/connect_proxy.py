@@ -1,4 +1,4 @@
-"""A real HTTP proxy on this machine for CONNECT, which knows hosts that no name server knows."""
+"""An HTTP proxy on this machine for CONNECT, with host names that no name server has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Proxy:
-    """`routes` says to which local port a HOST:PORT leads; `tunnels` grows with what was asked."""
+    """`routes` maps HOST:PORT to a local port; `tunnels` has the requests so far."""
 
     routes: dict[str, int]
     login: tuple[str, str] | None = None
@@ -26,7 +26,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     proxy: Proxy
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Log nothing."""
 
     def do_CONNECT(self) -> None:
         self.proxy.tunnels.append(self.path)

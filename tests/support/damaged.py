@@ -1,4 +1,4 @@
-"""A running container of an image, damaged on purpose, and what the smoke tests say of it."""
+"""A running container of an image, damaged on purpose, and the smoke tests' outcome in it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SCRIPTS = Path(__file__).parents[2] / "smoke_tests"
 
 
 def download(folder: Path, packages: Iterable[str], python: str = "3.11") -> list[Path]:
-    """Wheels for x86_64, without what they need."""
+    """Wheels for x86_64, without their dependencies."""
     platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (12, 17, 28)]
     return downloads.wheels(folder, packages, *platforms, f"--python-version={python}")
 
 
 class Container:
-    """One that sleeps until it is removed, without a network."""
+    """A container without a network that sleeps until it is removed."""
 
     def __init__(self, docker: str, reference: str) -> None:
         self.docker = docker
@@ -65,7 +65,7 @@ class Container:
 
 @contextlib.contextmanager
 def container(docker: str, reference: str) -> Iterator[Container]:
-    """One of an image, gone afterwards."""
+    """A container of an image, removed at the end."""
     made = Container(docker, reference)
     try:
         yield made

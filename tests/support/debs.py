@@ -1,4 +1,4 @@
-"""Debian packages made by tests themselves: any control text, any members, any fault."""
+"""Debian packages made by tests: any control text, any members, any fault."""
 
 from __future__ import annotations
 

@@ -1,12 +1,10 @@
-"""Code blocks of the docs, and what the comment before each says of it.
+"""Code blocks of the docs, and the comment before each that says how it is tested:
 
-Comes in: Markdown files. Goes out: every fenced block with its language, its place and its mark:
-
-    <!-- run: WORLD -->                    its commands are run in a world of docs_shell.py
-    <!-- run: WORLD, writes FILE -->       it becomes that file there, for the commands after it
-    <!-- run: WORLD, adds to FILE -->      so, but merged into the YAML that is there
-    <!-- run by: PATH -->                  what runs it already
-    <!-- not run: REASON -->               one of `REASONS`
+    <!-- run: ENVIRONMENT -->                its commands run in an environment of docs_shell.py
+    <!-- run: ENVIRONMENT, writes FILE -->   it is written to that file, for the next commands
+    <!-- run: ENVIRONMENT, adds to FILE -->  it is merged into that YAML file
+    <!-- run by: PATH -->                    the file that runs it
+    <!-- not run: REASON -->                 one of `REASONS`
 
 Blocks in the language `text` hold no commands and need no mark. They are checked by
 tests/unit/test_docs.py and run by tests/integration/test_docs.py.
@@ -26,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 PICTURE = "text"
 SCRIPTS = ("console", "bash", "python")
-WORLDS = ("small", "home", "checkout", "empty")
+ENVIRONMENTS = ("small", "home", "checkout", "empty")
 REASONS = (
     "needs a GPU",
     "needs a Kubernetes cluster",
@@ -39,17 +37,17 @@ REASONS = (
     "read by the command line itself in tests/unit/cli/test_verbs.py",
 )
 MARK = re.compile(r"<!-- (?P<kind>run by|run|not run): (?P<said>[^\n]+?) -->\s*")
-RUN = re.compile(r"(?P<world>[a-z]+)(?:, (?P<verb>writes|adds to) (?P<file>\S+))?")
+RUN = re.compile(r"(?P<environment>[a-z]+)(?:, (?P<verb>writes|adds to) (?P<file>\S+))?")
 HIDDEN = "…"
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What is said of a block: a path, a reason, or a world and what becomes of a file there."""
+    """The comment of a block: a path, a reason, or an environment and what happens to a file."""
 
     kind: str
     said: str
-    world: str = ""
+    environment: str = ""
     verb: str = ""
     file: str = ""
 
@@ -66,13 +64,13 @@ class Block:
 
     @property
     def place(self) -> str:
-        """Where it stands, as FILE:LINE."""
+        """Its place, as FILE:LINE."""
         return f"{self.path.relative_to(ROOT)}:{self.line}"
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command as it is typed, and the lines that it is said to print."""
+    """A command as it is typed, and the lines that the docs show as its output."""
 
     line: int
     words: str
@@ -85,7 +83,7 @@ class Command:
 
 
 def papers() -> list[Path]:
-    """Every file whose blocks are looked at."""
+    """Every file whose blocks are tested."""
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -102,7 +100,7 @@ def blocks(path: Path, text: str | None = None) -> list[Block]:
 
 
 def read_mark(comment: str) -> Mark | None:
-    """The mark that a comment is; None if it is none."""
+    """The mark in a comment; None if the comment has none."""
     found = MARK.fullmatch(comment)
     if found is None:
         return None
@@ -111,7 +109,7 @@ def read_mark(comment: str) -> Mark | None:
     told = RUN.fullmatch(found["said"])
     if told is None:
         return None
-    return Mark("run", found["said"], told["world"], told["verb"] or "", told["file"] or "")
+    return Mark("run", found["said"], told["environment"], told["verb"] or "", told["file"] or "")
 
 
 def commands(block: Block) -> list[Command]:
@@ -157,9 +155,9 @@ def _goes_on(words: str) -> bool:
 
 
 def shows(expected: tuple[str, ...], printed: str, *, whole: bool) -> bool:
-    """Whether `printed` is what is expected; a `…` stands for anything in a line, alone for lines.
+    """Whether `printed` is what is expected; a `…` matches any text in a line, alone any lines.
 
-    If not `whole`, other lines may stand before and after.
+    If not `whole`, other lines may be before and after.
     """
     parts = [r"(?:.*\n)*?" if line.strip() == HIDDEN else _line(line.rstrip()) for line in expected]
     pattern = "(?m:^)" + "".join(parts)

@@ -1,7 +1,6 @@
-"""A real registry of one's own: Debian's docker-registry on a free port, with a folder and a log.
+"""Debian's docker-registry on a free port, with a folder and a log of its own.
 
-Comes in: a folder. Goes out: its address, what it was asked, and the files that it keeps. Slow or
-broken registries are `tests.support.memory_registry`.
+For slow or broken registries see `memory_registry`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ http: {{addr: "{address}"}}
 
 @dataclass(frozen=True)
 class Asked:
-    """One request, and how it was answered."""
+    """One request and the status of its answer."""
 
     method: str
     path: str
@@ -44,7 +43,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class OwnRegistry:
-    """A registry that runs. Its `host` is one that Docker speaks plain HTTP to."""
+    """A registry that runs. Docker uses plain HTTP with its `host`."""
 
     host: str
     folder: Path
@@ -55,7 +54,7 @@ class OwnRegistry:
         return self.folder / "storage"
 
     def blobs(self) -> dict[str, int]:
-        """Digest → bytes of every blob that it keeps."""
+        """Digest → size of every blob that it keeps."""
         return {
             f"sha256:{path.parent.name}": path.stat().st_size
             for path in self.storage.rglob("blobs/sha256/*/*/data")
@@ -70,7 +69,7 @@ class OwnRegistry:
         ]
 
     def writes(self, since: int = 0) -> list[Asked]:
-        """What changed something, from request number `since` on."""
+        """The requests that changed something, from number `since` on."""
         return [one for one in self.asked()[since:] if one.method not in ("GET", "HEAD")]
 
 
@@ -83,9 +82,9 @@ def program() -> str:
 
 @contextlib.contextmanager
 def serve(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[OwnRegistry]:
-    """Run a registry that keeps its files in `folder`; the folder is gone afterwards.
+    """Run a registry that keeps its files in `folder`, which is removed at the end.
 
-    `settings` are REGISTRY_… variables, which it takes before its configuration.
+    `settings` are REGISTRY_… variables, which override its configuration.
     """
     folder.mkdir(parents=True)
     with socket.socket() as free:

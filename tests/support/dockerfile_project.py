@@ -1,7 +1,6 @@
-"""A small project that other builders can build: Debian's own shell and Python, uv, a few wheels.
+"""A small project that other builders can build: Debian's shell and Python, uv, a few wheels.
 
-Comes in: a folder. Goes out: the same kind of `Project` as `smallproject` makes, with the one wheel
-that a Dockerfile cannot do without, uv, made of the program that this environment has.
+The wheel of uv, which a Dockerfile needs, is made from the program in this environment.
 """
 
 from __future__ import annotations
@@ -83,9 +82,9 @@ def uv() -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def project(folder: Path, *, sdist: bool = False, site: Site | None = None) -> Iterator[Project]:
-    """A project in `folder` whose target is locked; Debian's files go to the user's own cache.
+    """A project in `folder` whose target is locked; Debian's files go to the user's cache.
 
-    With `sdist` one package of it has no wheel. Its index is `site`, if one is given.
+    With `sdist` one of its packages has no wheel. Its index is `site`, if given.
     """
     index = sample_project.index()
     if sdist:

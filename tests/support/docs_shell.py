@@ -1,11 +1,11 @@
-"""Worlds in which the commands of the docs run as they are printed.
+"""Environments in which the commands of the docs run as they are printed.
 
-Comes in: a folder. Goes out: a shell in a world that a mark in the docs names (doc_blocks.py).
-imgbuild, its engines and a registry are real; the targets bear the documented names and are small
-ones (tests/data/docs/matrix.yaml), on an index of this machine and real packages of Debian.
+The mark of a block (doc_blocks.py) names the environment. imgbuild, its engines and a registry are
+real. The targets have the documented names and are small (tests/data/docs/matrix.yaml), with an
+index on this machine and real packages of Debian.
 
-- `small`: a locked checkout of that project; `home`: beside it, where a user's own begins
-- `checkout`: a clone of this repository; `empty`: a new folder. Both with the machine's own index
+- `small`: a locked checkout of that project; `home`: the folder above it, a user's home
+- `checkout`: a clone of this repository; `empty`: a new folder. Both use the machine's own index
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.support.local_index import LocalIndex
 from tests.support.sample_project import Project
 from tests.support.servers import Site, serve
 
-OWN_INDEX = ("small", "home")  # the others ask the index that this machine is set up for
+OWN_INDEX = ("small", "home")  # the others use the index that this machine is configured for
 ENGINE = needs.docker20  # nobody keeps images of the documented names there
 DATA = ROOT / "tests/data/docs"
 SECONDS = 300  # a command that takes longer hangs
@@ -81,7 +81,7 @@ MODULES = {
 
 
 def index() -> LocalIndex:
-    """Every package that the docs name, with nothing in it but what smoke tests look at."""
+    """Every package that the docs name, with only the modules that smoke tests import."""
     made = LocalIndex()
     for number, requires in TOOLKITS:
         made.wheel("cuda-toolkit", number, requires, uploaded="2026-01-01")
@@ -129,7 +129,7 @@ class Shell:
         self.type("set -o pipefail")
 
     def type(self, words: str) -> tuple[int, str, str]:
-        """Run `words`: the exit status, stdout and stderr, in the docs' own names."""
+        """Run `words`: the exit status, stdout and stderr, with the names of the docs."""
         assert self._bash.stdin is not None
         self._count += 1
         out, err, end = (self.spool / f"{self._count}.{kind}" for kind in ("out", "err", "end"))
@@ -149,7 +149,7 @@ class Shell:
         return Path(self.here(self.type("pwd")[1].strip()))
 
     def here(self, text: str) -> str:
-        """`text` with the names of this world."""
+        """`text` with the names of this environment."""
         for name, own in self.names.items():
             text = text.replace(name, own)
         return text
@@ -161,7 +161,7 @@ class Shell:
         return text
 
     def run(self, command: Command, block: Block) -> None:
-        """Run a command of the docs, whose status and output must be as they are told."""
+        """Run a command of the docs; its status and output must be those that the docs show."""
         status, out, err = self.type(command.words)
         place = f"{block.path.name}:{command.line}: $ {command.words}\n"
         said = f"{place}status {status}\n{out}{err}"
@@ -173,7 +173,7 @@ class Shell:
             assert shown, f"{said}\nbut the docs show:\n{told}"
 
     def write(self, block: Block) -> None:
-        """Make a block the file that its mark names, or a part of it."""
+        """Write or merge a block into the file that its mark names."""
         assert block.mark is not None
         path = self.cwd() / block.mark.file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -184,7 +184,7 @@ class Shell:
         path.write_text(text)
 
     def end(self) -> None:
-        """End the shell with all that it has started."""
+        """Kill the shell and all its child processes."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._bash.pid, signal.SIGKILL)
         assert self._bash.stdin is not None
@@ -194,15 +194,15 @@ class Shell:
 
 
 def _merged(whole: object, part: object) -> object:
-    """`part` in place of what `whole` has; maps are joined key by key."""
+    """`whole` with the values of `part`; maps are merged key by key."""
     if isinstance(whole, dict) and isinstance(part, dict):
         return whole | {name: _merged(whole.get(name), value) for name, value in part.items()}
     return part
 
 
 @dataclass
-class Worlds:
-    """All worlds: a locked project to copy, an index and a registry that answer."""
+class Environments:
+    """A locked project to copy, an index and a registry that answer."""
 
     folder: Path
     project: Project
@@ -210,19 +210,19 @@ class Worlds:
     count: int = 0
 
     @contextlib.contextmanager
-    def shell(self, world: str) -> Iterator[Shell]:
-        """A shell in a new world of that name."""
+    def shell(self, name: str) -> Iterator[Shell]:
+        """A shell in a new environment of that name."""
         self.count += 1
-        place = self.folder / f"{world}{self.count}"
+        place = self.folder / f"{name}{self.count}"
         home = place / "home/me"
         home.mkdir(parents=True)
         shutil.copytree(self.project.folder, home / "imgbuild", symlinks=True)
-        begin = home / {"small": "imgbuild", "home": "."}.get(world, world)
-        if world == "checkout":
+        begin = home / {"small": "imgbuild", "home": "."}.get(name, name)
+        if name == "checkout":
             ci_repository.git(home, "clone", "--quiet", "--shared", str(ROOT), begin.name)
         begin.mkdir(exist_ok=True)
         given = dict(os.environ)
-        if world in OWN_INDEX:
+        if name in OWN_INDEX:
             given = {**self.project.environment(), "PIP_INDEX_URL": self.project.index_url}
         else:
             _configure(home)
@@ -240,7 +240,7 @@ class Worlds:
 
 
 def _own(home: Path) -> dict[str, str]:
-    """What belongs to the user of a world; the cache is that of who runs the tests."""
+    """Variables of a user whose home is `home`; the cache is that of who runs the tests."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return {
         "HOME": str(home),
@@ -256,7 +256,7 @@ def _own(home: Path) -> dict[str, str]:
 
 
 def _configure(home: Path) -> None:
-    """Let the user of a world have the index that the machine's has."""
+    """Copy this machine's settings of pip and uv to `home`."""
     settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     for name in ("pip", "uv"):
         if (settings / name).is_dir():
@@ -264,8 +264,8 @@ def _configure(home: Path) -> None:
 
 
 @contextlib.contextmanager
-def serve_worlds(folder: Path) -> Iterator[Worlds]:
-    """Lock the project and let its index and a registry answer."""
+def serve_environments(folder: Path) -> Iterator[Environments]:
+    """Lock the project, and serve its index and a registry."""
     needs.user_namespaces()
     with (
         serve(Site(files=index().site_files())) as site,
@@ -286,13 +286,13 @@ def serve_worlds(folder: Path) -> Iterator[Worlds]:
         ci_repository.commit(project.folder, "three targets")
         ci_repository.git(project.folder, "branch", "release")
         try:
-            yield Worlds(folder, project, registry.host)
+            yield Environments(folder, project, registry.host)
         finally:
             _drop_images()
 
 
 def _drop_images() -> None:
-    """Remove from the engine what the commands have put there."""
+    """Remove the images that the commands loaded into the engine."""
     docker, env = needs.tool("docker"), {**os.environ, **ENGINE()}
     listing = [docker, "image", "ls", "--quiet", "--filter", "label=dev.imgbuild.target"]
     listed = subprocess.run(listing, env=env, capture_output=True, text=True, check=True)
@@ -303,7 +303,7 @@ def _drop_images() -> None:
 
 
 def _environment(folder: Path) -> None:
-    """The environment that make would make, ready: this one."""
+    """A link to this environment in place of the one that make creates."""
     folder.mkdir()
     (folder / "bin").symlink_to(Path(sys.executable).parent)
     for name in ("made", "ready", "ready-test"):

@@ -1,4 +1,4 @@
-"""Wheels from the default index of this machine's uv, and what committed locks name."""
+"""Wheels from the default index of this machine's uv, and the input files of committed locks."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def index_words() -> list[str]:
-    """The options by which uv, and pip too, would be told of that index."""
+    """The options of uv and pip that name that index."""
     command = [find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--emit-index-url", "-"]
     done = subprocess.run(command, input=b"", capture_output=True, check=True)
     return done.stdout.decode().split()
 
 
 def wheels(folder: Path, packages: Iterable[str], *options: str) -> list[Path]:
-    """Wheels of exactly `packages`, without what they need; `options` are further ones of pip's.
+    """Wheels of exactly `packages`, without dependencies; `options` are further options of pip.
 
-    pip trusts the system's certificates, as all else here does.
+    pip trusts the system's certificates.
     """
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
     words = ["--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
@@ -45,8 +45,8 @@ def wheels(folder: Path, packages: Iterable[str], *options: str) -> list[Path]:
 def locked(target: str) -> tuple[Lock, Store, dict[Sha256, Path]]:
     """A committed lock, this user's cache, and in it the inputs of the x86_64 image by their hash.
 
-    What the cache lacks is fetched into it, as `imgbuild build` does. Keep the store: as long as it
-    lives, other processes that prune the cache spare these files.
+    Files that the cache lacks are downloaded into it, as by `imgbuild build`. Keep a reference to
+    the store: as long as it exists, other processes do not prune these files.
     """
     lock, store = locks.read_lock(ROOT / "images", target), Store.open()
     layers = plan(lock, Arch.X86_64).layers

@@ -1,7 +1,6 @@
 """A small published target on disk, and a user's repository that extends it.
 
-Comes in: a folder. Goes out: paths, and the matrix as it is read. The seal is a real one of a real
-lock; the records of its layers are made up, since no byte of them is looked at.
+Lock and seal are real. The records of layers are made up, since no test reads their bytes.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def layer(folder: Path, members: Iterable[Member]) -> MADE:
 
 
 def shell_layer(folder: Path) -> MADE:
-    """A static shell with its commands: what makes an image of a few hundred kilobytes run."""
+    """A static shell with its commands, for an image of a few hundred kilobytes that runs."""
     program = Path(needs.tool("busybox", "busybox-static")).read_bytes()
     links = [Member(path=f"bin/{name}", kind=Kind.LINK, target="busybox") for name in COMMANDS]
     busybox = Member(path="bin/busybox", mode=0o755, size=len(program), content=program, pack=True)
@@ -66,7 +66,7 @@ def shell_layer(folder: Path) -> MADE:
 
 
 def plan(arch: Arch = Arch.X86_64, names: Sequence[str] = ("os", "hello")) -> Plan:
-    """A plan of layers with these names; their recipes are of no account."""
+    """A plan of layers with these names; no test uses their recipes."""
     recipe = VenvRecipe(prefix="/opt", python="3.11", interpreter="/usr/bin/python3.11")
     layers = tuple(Layer(name=name, id=f"sha256:{'0' * 64}", recipe=recipe) for name in names)
     config = RuntimeConfig(
@@ -94,7 +94,7 @@ def picture(layers: Sequence[MADE], arch: Arch = Arch.X86_64) -> layout.ImageFil
 
 
 def tiny(folder: Path, arches: Sequence[Arch] = (Arch.X86_64,), word: str = "hello") -> Path:
-    """The layout of an image with a shell that says `word`; its layers lie beside it."""
+    """The layout of an image with a shell that says `word`; its layers are beside it."""
     blobs = folder / "blobs"
     made = [
         shell_layer(blobs),

@@ -1,7 +1,7 @@
-"""A project whose verbs run for real in process: a matrix, a lock, a seal, and a filled cache.
+"""A project whose verbs run in this process: a matrix, a lock, a seal, and a filled cache.
 
-The base's layer is a small one that is put into the cache ready-made, under a record that matches;
-wheels are real and their layers are made by the verbs.
+The base's layer is a small one that is put into the cache with a matching record. Wheels are real,
+and the verbs make their layers.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SECOND = f"""
 
 @dataclass(frozen=True)
 class Answer:
-    """What one command left."""
+    """The status and output of one command."""
 
     status: int
     stdout: str
@@ -79,11 +79,11 @@ class World:
 
     @property
     def matrix(self) -> Path:
-        """The matrix, to be broken."""
+        """The path of the matrix."""
         return self.folder / "matrix.yaml"
 
     def edit(self, old: str, new: str) -> None:
-        """Replace what stands once in the matrix."""
+        """Replace a text that occurs once in the matrix."""
         text = self.matrix.read_text()
         assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times"
         self.matrix.write_text(text.replace(old, new))
@@ -165,7 +165,7 @@ def reseal(world: World, digest: str) -> None:
 
 
 class Command:
-    """Runs imgbuild in this process, as `main` is run by a shell."""
+    """Runs imgbuild's `main` in this process."""
 
     def __init__(self, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
         self._patch = patch

@@ -1,8 +1,7 @@
-"""A package index of small real wheels, for a server on this machine to serve.
+"""A package index of small real wheels, for a server on this machine.
 
-Comes in: wheels made here, with upload times. Goes out: the files of a `Site`: PEP 503 pages as
-plain mirrors have them, the JSON API beside them with relative addresses, or pages as PyTorch and
-FlashInfer have them.
+`site_files` gives PEP 503 pages as plain mirrors have them, with the JSON API; other
+methods give pages as PyTorch and FlashInfer have them.
 """
 
 from __future__ import annotations
@@ -116,9 +115,9 @@ class LocalIndex:
         return found
 
     def pytorch_files(self, tag: str) -> dict[str, bytes]:
-        """As the PyTorch index: links from the root of the server, `+` escaped, hashes, no API.
+        """Like the PyTorch index: links from the root of the server, `+` escaped, hashes, no API.
 
-        METADATA lies beside each wheel and has two attributes; a comment ends the page.
+        METADATA is beside each wheel and has two attributes; a comment ends the page.
         """
         found = {f"whl/{tag}/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
@@ -140,7 +139,7 @@ class LocalIndex:
         return found
 
     def flashinfer_files(self, tag: str, torch: str) -> dict[str, bytes]:
-        """As the FlashInfer index was once: no hashes, no API, files on the same server."""
+        """Like the former FlashInfer index: no hashes, no API, files on the same server."""
         found = {f"releases/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
             page = _page(self._of(package), "../../../../releases/", hashes=False)
@@ -148,7 +147,7 @@ class LocalIndex:
         return found
 
     def flashinfer_pages(self, folder: str, releases: str) -> dict[str, bytes]:
-        """As the FlashInfer index is: pages that name the files of releases on another server.
+        """Like the FlashInfer index: pages that name the files of releases on another server.
 
         `folder` is cu124/torch2.6 for wheels of one torch, cu130 for a cache of compiled kernels;
         addresses have their `+` as it is, and a hash.

@@ -1,7 +1,7 @@
-"""A registry on this machine that keeps the distribution specification 1.1, with chosen manners.
+"""A registry in memory that follows the distribution specification 1.1, with chosen faults.
 
-Comes in: a `Registry`, whose fields say what it can do, and its faults. Goes out: its host, what it
-holds, and the requests that were made. All of it is in memory; `docker_registry` is a real one.
+The fields of `Registry` turn features off and add faults; `requests` has what was asked. For a real
+registry see `docker_registry`.
 
     with memory_registry.serve(Registry(referrers_api=False)) as registry:
         registry.faults.append(Fault("PUT .*/uploads/", cut_request=1000))
@@ -55,7 +55,7 @@ __all__ = [
 
 @dataclass
 class Registry:
-    """What a registry holds, and its manners."""
+    """The contents of a registry, its features and its faults."""
 
     blobs: dict[tuple[str, str], bytes] = field(default_factory=dict)
     manifests: dict[tuple[str, str], tuple[bytes, str]] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Registry:
     # -- inside: what is answered
 
     def fault(self, asked: Asked) -> Fault | None:
-        """The fault for a request, which is used up by it."""
+        """The fault for a request; each fault applies `times` times."""
         with self.lock:
             for fault in self.faults:
                 if fault.times and re.search(fault.where, f"{asked.method} {asked.path}"):
@@ -114,7 +114,7 @@ class Registry:
         return None
 
     def answer(self, asked: Asked, body: bytes) -> Answer:
-        """Do what is asked."""
+        """Handle a request."""
         parts = urlsplit(asked.path)
         query = dict(parse_qsl(parts.query))
         ways = [(kind, re.fullmatch(way, unquote(parts.path))) for kind, way in ROUTES]
@@ -132,7 +132,7 @@ class Registry:
             return work(asked, body, query, **found.groupdict())
 
     def _refused(self, asked: Asked, names: dict[str, str], query: dict[str, str]) -> Answer | None:
-        """The refusal of a request that may not be made."""
+        """The refusal of a request that is not allowed."""
         given = asked.headers.get("Authorization", "")
         if self.auth == "basic":
             return None if given == basic(self.login) else self._challenge('Basic realm="here"')
@@ -218,7 +218,7 @@ class Registry:
         return self._made(session.name, "blobs", digest)
 
     def broke(self, asked: Asked, body: bytes) -> None:
-        """Keep the part of a body that arrived before the line broke."""
+        """Keep the part of a body that arrived before the connection broke."""
         found = re.search(r"(upload\d+)", urlsplit(asked.path).path)
         with self.lock:
             session = self.sessions.get(found[1]) if found else None
@@ -362,7 +362,7 @@ class Registry:
 
 
 def alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Keep this machine's own logins, certificates and proxies out of a test."""
+    """Hide this machine's logins, certificates and proxies from a test."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -376,7 +376,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def says(name: str, value: str | None) -> Callable[[Answer], None]:
-    """An answer whose header `name` says something else, or nothing."""
+    """A change of an answer: header `name` gets another value, or none."""
 
     def _edit(answer: Answer) -> None:
         answer.headers[name] = value or ""

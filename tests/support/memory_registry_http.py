@@ -24,7 +24,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     place: str
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Log nothing."""
 
     def _do(self) -> None:
         registry = self.registry
@@ -82,7 +82,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._break()
 
     def _break(self) -> None:
-        """Reset the connection, whatever is under way."""
+        """Reset the connection."""
         self.close_connection = True
         with contextlib.suppress(OSError):
             linger = struct.pack("ii", 1, 0)
@@ -94,7 +94,7 @@ class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """A client that hangs up is what many of these tests are about."""
+        """Print nothing: many tests have clients that close the connection."""
 
 
 @contextlib.contextmanager

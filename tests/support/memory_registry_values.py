@@ -28,7 +28,7 @@ ROUTES: tuple[tuple[str, str], ...] = (
 
 @dataclass
 class Fault:
-    """What is done to the next `times` requests whose "METHOD /path?query" `where` is found in."""
+    """A fault of the next `times` requests whose "METHOD /path?query" `where` is found in."""
 
     where: str
     times: int = 1
@@ -43,7 +43,7 @@ class Fault:
 
 @dataclass
 class Answer:
-    """What is answered."""
+    """The answer to a request."""
 
     status: int
     body: bytes = b""
@@ -85,7 +85,7 @@ def referrer(data: bytes, kind: str, digest: str, subject: str) -> dict[str, obj
 
 
 def needed(method: str, names: dict[str, str], query: dict[str, str]) -> set[tuple[str, str]]:
-    """What a request must be allowed: (thing, action)."""
+    """The permissions that a request needs: (resource, action)."""
     if "name" not in names:
         return {("registry:catalog", "*")}
     action = {"GET": "pull", "HEAD": "pull", "DELETE": "delete"}.get(method, "push")

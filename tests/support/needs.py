@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import subprocess
+import time
 import urllib.parse
 from pathlib import Path
 from typing import NoReturn
@@ -45,6 +46,14 @@ def missing(what: str, remedy: str) -> NoReturn:
     if strict():
         pytest.fail(f"skipping is not allowed here: {text}", pytrace=False)
     pytest.skip(text, allow_module_level=True)
+
+
+@functools.cache
+def wait_for_engines() -> None:
+    """Wait until .ci/run has installed the engines."""
+    ready = os.environ.get("IMGBUILD_ENGINES_READY")
+    while ready and not Path(ready).exists():
+        time.sleep(0.5)
 
 
 def remedy(reason: str) -> str:

@@ -1,7 +1,7 @@
-"""The oracle of wheel installing: what `uv pip install` makes of the same wheel.
+"""What `uv pip install` makes of a wheel, to compare with imgbuild's own installer.
 
-`compare` installs each wheel with uv into a venv of its own and holds it against
-`install.installed`: the same paths, contents and modes, but for what `ACCEPTED` lists.
+`compare` installs each wheel with uv into a virtual environment and compares it with
+`install.installed`: the same paths, contents and modes, except for what `ACCEPTED` lists.
 """
 
 from __future__ import annotations

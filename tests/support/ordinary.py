@@ -1,6 +1,6 @@
-"""An ordinary user: what it takes to start Python as one without rights.
+"""A user without rights (nobody), and a Python that this user can start.
 
-Root's own Python may lie where no one else can look (pyenv below a home of mode 700).
+Root's own Python may be where no other user can look (pyenv below a home of mode 700).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SYSTEM = Path("/usr/bin") / VERSION
 
 
 def become() -> list[str]:
-    """The start of a command line: what follows runs as nobody."""
+    """The first words of a command line; the rest runs as nobody."""
     needs.root()
     return [needs.tool("setpriv", "util-linux"), *AS_NOBODY]
 
 
 @contextlib.contextmanager
 def home() -> Iterator[Path]:
-    """A new folder of nobody's, gone afterwards; pytest's own are closed to all but their user."""
+    """A new folder of nobody's, removed at the end; pytest's folders are closed to other users."""
     needs.root()
     folder = Path(tempfile.mkdtemp(prefix="imgbuild-nobody-"))
     nobody = pwd.getpwnam("nobody")

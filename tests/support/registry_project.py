@@ -1,4 +1,4 @@
-"""The project of `cli_project` and a registry on this machine: what pushes and pulls need."""
+"""The project of `inprocess_project` and a registry on this machine, for tests of push and pull."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TAGS = (TARGET, f"{TARGET}-20261121")
 
 @dataclass
 class Place:
-    """A project, a registry, and what pushes to it did."""
+    """A project, a registry, and the requests of pushes to it."""
 
     world: World
     registry: Registry
@@ -43,7 +43,7 @@ class Place:
         return self.registry.repository(NAME)
 
     def work(self, *mounts: str, tag: bool = True, attach: bool = False) -> Work:
-        """How to push, with little patience."""
+        """The settings of a push, with short waits."""
         session = targets.open_session(self.world.matrix, targets.Options(offline=True))
         return Work(
             client=Client(first_wait=0.001, attempts=3, origin=True),
@@ -100,7 +100,7 @@ class Place:
 
 
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """A `Place` in `tmp_path`, apart from this machine's own settings."""
+    """A `Place` in `tmp_path`, without this machine's settings."""
     memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)

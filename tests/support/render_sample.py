@@ -1,4 +1,4 @@
-"""A locked world for what is rendered: two architectures, dropped files, an sdist, a link."""
+"""A locked project for tests of render: two architectures, dropped files, an sdist, a link."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def resolution(arch: Arch) -> Resolution:
 
 
 def lock(of: Matrix | None = None) -> Lock:
-    """The lock of that world."""
+    """The lock of that project."""
     source = of or matrix()
     arches = source.targets["small"].arch
     return locks.make_lock(source, "small", {arch: resolution(arch) for arch in arches})
@@ -91,7 +91,7 @@ def seal(lock: Lock) -> Seal:
 
 
 def address(package: str, locked: LockedFile) -> str:
-    """Where a file of that world would be."""
+    """The address of a file of that project."""
     return f"https://index.example/{package}/{locked.file}"
 
 

@@ -1,7 +1,6 @@
 """A whole project of small real parts: a matrix, an index on this machine, and the command line.
 
-Comes in: a folder, a base as the matrix writes it, pins. Goes out: a `Project` whose verbs are run
-as a user runs them, each in a process of its own, with a cache of its own.
+Each verb runs in a process, as a user runs it.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ targets:
 
 
 def index() -> LocalIndex:
-    """A CUDA world of a few kilobytes, and two versions of a wheel that needs another one."""
+    """A torch for CUDA of a few kilobytes, and two versions of a wheel with a dependency."""
     made = LocalIndex()
     made.wheel("cuda-toolkit", "12.4.1", CUDA_TOOLKIT, uploaded="2026-01-01")  # rule data
     made.wheel("torch", "2.6.0", ["nvidia-cublas-cu12==12.4.5.8"])
@@ -72,7 +71,7 @@ def index() -> LocalIndex:
 class Project:
     """A folder with a matrix; `cache` is its cache, None the user's own.
 
-    Without `index_url` the index is the one that this machine is set up for.
+    Without `index_url` the index is the one that this machine is configured for.
     """
 
     folder: Path
@@ -108,11 +107,11 @@ class Project:
         return {**os.environ, **own}
 
     def command(self, *arguments: str) -> list[str]:
-        """What starts imgbuild with `arguments`."""
+        """The command that runs imgbuild with `arguments`."""
         return [sys.executable, "-m", "imgbuild", *arguments]
 
     def run(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run imgbuild; its exit status must be `status`, and never does it show its traceback."""
+        """Run imgbuild; its exit status must be `status`, without a traceback."""
         done = subprocess.run(
             self.command(*arguments),
             cwd=self.folder,
@@ -142,7 +141,7 @@ class Project:
 
 
 def serve_image(site: Site, folder: Path, name: str) -> str:
-    """Let `site` be a registry of the layout at `folder`, too; the image's name with its digest."""
+    """Serve the layout at `folder` from `site` as a registry; the image's name with its digest."""
     found = layout.read(folder)
     for blob in (folder / "blobs/sha256").iterdir():
         data = blob.read_bytes()

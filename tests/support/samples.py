@@ -1,4 +1,4 @@
-"""Small real things that many tests need: a matrix, wheels on disk, a lock of them."""
+"""Small values that many tests need: a matrix, wheels on disk, a lock of them."""
 
 from __future__ import annotations
 

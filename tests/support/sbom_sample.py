@@ -1,4 +1,4 @@
-"""A small image with one part of every kind, for bills of materials and what is made of them."""
+"""A small image with one part of every kind, for tests of SBOMs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def seal(of: Lock) -> Seal:
 
 
 def packages(of: Lock) -> Packages:
-    """What the files of `of` say of themselves."""
+    """The metadata of the files of `of`."""
     said = {
         "torch": Package(
             file="torch-2.6.0-py3-none-any.whl",

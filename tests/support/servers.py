@@ -1,7 +1,4 @@
-"""A real HTTP server on this machine whose manners a test chooses.
-
-Comes in: files by path, and faults. Goes out: addresses, and the requests that were made.
-"""
+"""An HTTP server on this machine with files by path and chosen faults."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Site:
-    """What a server has and how it behaves. `requests` grows with (method, path, headers)."""
+    """The files and faults of a server. `requests` has (method, path, headers) of each request."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     ranges: bool = True
@@ -54,7 +51,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     site: Site
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Log nothing."""
 
     def do_HEAD(self) -> None:
         self._answer(body=False)
@@ -141,7 +138,7 @@ class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """A client that hangs up is what many of these tests are about."""
+        """Print nothing: many tests have clients that close the connection."""
 
 
 @contextlib.contextmanager

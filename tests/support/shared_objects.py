@@ -1,4 +1,4 @@
-"""A world of shared objects, written in a test as facts."""
+"""Packages of shared objects, written in a test as facts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BASE = (LIBC, LIBSTDCXX, PYTHON)
 class SharedObjects:
     """Packages as {"torch 2.6.0": [facts, …]}; `sources` are Python files by their path.
 
-    `unread` are files of packages of which nothing more is known.
+    `unread` are files of packages without facts.
     """
 
     packages_: Mapping[str, Sequence[ElfFacts]]
@@ -86,4 +86,4 @@ class SharedObjects:
         return read_module(self.sources[file].encode(), name, file, package=package)
 
     def prefetch(self, modules: Iterable[str]) -> None:
-        """All is here."""
+        """Do nothing: all facts are in memory."""

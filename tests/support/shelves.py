@@ -1,4 +1,4 @@
-"""Releases of small packages on an index of this machine, for tests of probe and learn."""
+"""Releases of small packages on an index of this machine, for tests of learned constraints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def publish(
 def shelf(
     folder: Path, index: LocalIndex, *, pins: Mapping[str, str] | None = None
 ) -> Iterator[tuple[Shelf, Site]]:
-    """A shelf of what `index` has, with a cut-off long before all of it; the index's server."""
+    """The library of `index`, with a cut-off before all its releases; the index's server."""
     site = Site(files=index.site_files())
     with serve(site):
         http = Http(attempts=1)

@@ -1,7 +1,6 @@
-"""A pushed and signed image for two architectures, to be tampered with.
+"""A pushed and signed image for two architectures, for tests that tamper with it.
 
-Comes in: a `Place`. Goes out: a `World`, made once for a file of tests, whose registry is set back
-for each of them.
+It is made once for a file of tests; its registry is reset for each test.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ OF_A_LOCK = frozenset({"provenance", "SBOM CycloneDX", "SBOM SPDX"})
 
 
 class World:
-    """The image, what it was made of, and the key that signed it."""
+    """The image, its inputs, and the key that signed it."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -85,7 +84,7 @@ class World:
         pushed.sign_pushed(self.client, self.repository, self.lock, self.sealed, project, key)
 
     def checks(self, **wanted: Any) -> Found:
-        """Every check, with how it came out."""
+        """Every check with its outcome."""
         wanted.setdefault("key", self.key.public)
         place = InRegistry(Client(first_wait=0.001, attempts=2), self.place.reference(BOTH))
         found = verify(place, Wanted(**wanted))
@@ -97,7 +96,7 @@ class World:
         }
 
     def verify(self, **wanted: Any) -> Found:
-        """The checks that did not pass, but for those that only an option asks for."""
+        """The checks that did not pass, except those that need an option."""
         return {
             name: (how, text)
             for name, (how, text) in self.checks(**wanted).items()
@@ -132,7 +131,7 @@ class World:
                 self.client.delete(self.repository, one.descriptor.digest)
 
     def replace(self, subject: Descriptor, kind: str, files: Mapping[str, bytes]) -> None:
-        """Put other files in place of an artifact's, as its own writer would."""
+        """Replace the files of an artifact, as its writer would."""
         self.remove(kind, subject)
         parts = {name: Part(data=data, media_type=kind) for name, data in files.items()}
         attach.attach(self.client, self.repository, subject, kind, parts)
@@ -160,7 +159,7 @@ def make(folder: Path) -> Iterator[World]:
 
 
 def use(world: World, monkeypatch: pytest.MonkeyPatch, folder: Path) -> World:
-    """`world` for one test, as it was made: in its project, with its cache, nobody's settings."""
+    """`world` for one test, reset: in its project, with its cache, without the user's settings."""
     memory_registry.alone(monkeypatch, folder)
     monkeypatch.setenv("IMGBUILD_CACHE", str(world.place.world.folder.parent / "cache"))
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)

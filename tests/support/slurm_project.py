@@ -1,7 +1,6 @@
 """Small projects of three targets whose verbs run as Slurm arrays, on the Slurm of tools/engines.
 
-Comes in: a folder. Goes out: a `Project` that is locked, with Slurm's configuration in its
-environment; and what tests ask Slurm itself.
+The projects are locked and have Slurm's configuration in their environment.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def project(folder: Path) -> Iterator[Project]:
 
 
 def slurm(project: Project, *command: str, cwd: Path | None = None) -> str:
-    """What one of Slurm's own commands says."""
+    """The output of a command of Slurm."""
     done = subprocess.run(
         command, cwd=cwd, env=project.environment(), capture_output=True, text=True, check=False,
         timeout=60,
@@ -62,7 +61,7 @@ def queue(project: Project) -> list[str]:
 
 
 def until(true: object, what: str) -> None:
-    """Wait until the call `true` is."""
+    """Wait until `true()` returns a true value."""
     assert callable(true)
     end = time.monotonic() + PATIENCE
     while not true():
@@ -78,7 +77,7 @@ def orders(project: Project, verb: str) -> list[Path]:
 def job(project: Project, script: Path) -> tuple[int, str]:
     """Run a job script to its end: its exit status, and its log.
 
-    `sbatch --wait` would look at the job more and more seldom.
+    `sbatch --wait` polls less and less often.
     """
     log = script.with_suffix(".log")
     command = ("sbatch", "--parsable", f"--output={log}", str(script))
@@ -107,6 +106,6 @@ def ray_project(folder: Path) -> Iterator[Project]:
     pins = 'pins: {torch: "2.6.0", thewheel: "1.0"}'
     text = path.read_text().replace(pins, f'pins: {{ray: "{RAY}"}}').replace("thewheel", "ray")
     path.write_text(text.replace("order: [torch]", "order: [ray]"))
-    for words in (("lock", "--keep"), ("build",), ("sif",)):
+    for words in (("lock", "--keep"), ("build",), ("build", "--format", "sif")):
         made.run(words[0], sample_project.TARGET, *words[1:])
     yield made

@@ -1,4 +1,4 @@
-"""A small world for smoke tests: real wheels that need each other, in a venv or in an image."""
+"""Small wheels that need each other, in a virtual environment or an image, for smoke tests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def make_wheel(
 
 
 def pip() -> Path:
-    """The wheel of pip that this Python carries."""
+    """The wheel of pip that is part of this Python."""
     places = (Path(ensurepip.__file__).parent / "_bundled", Path("/usr/share/python-wheels"))
     found = [path for place in places for path in sorted(place.glob("pip-*.whl"))]
     if not found:

@@ -1,4 +1,4 @@
-"""What runs of the smoke tests leave, of the image of `cli_project`."""
+"""Files that runs of the smoke tests leave, for the image of `inprocess_project`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def recorded(world: World, target: str = TARGET) -> tuple[records.Run, ...]:
 
 
 def report(world: World, *cases: Case, tier: str = "static", **changes: object) -> result.Tested:
-    """A report of `imgbuild smoke` in the world's image."""
+    """A report of `imgbuild smoke` in the project's image."""
     image = world.seal.arch[Arch.X86_64]
     fields: dict[str, object] = {
         "digest": image.manifest,

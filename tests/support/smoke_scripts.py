@@ -1,4 +1,4 @@
-"""The smoke tests' scripts, for tests of their functions, and logs that several tests read."""
+"""The smoke tests' scripts as modules, and logs that several tests read."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ Current thread 0x00007f (most recent call first):
 
 
 def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module of the smoke tests, imported as it is there: from its own folder."""
+    """A module of the smoke tests, imported from its own folder."""
     monkeypatch.syspath_prepend(str(SCRIPTS))
     return importlib.import_module(name)

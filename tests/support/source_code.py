@@ -1,4 +1,4 @@
-"""The program's own source as values: modules, what they import, what they call."""
+"""The program's source as values: modules, their imports, their calls."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def calls(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def module_of(path: Path) -> ModuleType:
-    """A script, which is no part of a package, as a module of a name that nothing else has."""
+    """A script outside the package, imported as a module with a unique name."""
     spec = importlib.util.spec_from_file_location(f"script {path}", path)
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""A world of a few modules, written in a test: real source, read by the real reader."""
+"""A few packages of Python source, written in a test and read by the real reader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from imgbuild.audit.source.module import read_module
 
 
 class SourceModules:
-    """Packages as {"trl 0.21.0": {"trl/__init__.py": source}}; what is not there is missing."""
+    """Packages as {"trl 0.21.0": {"trl/__init__.py": source}}; other modules are missing."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class SourceModules:
         ]
 
     def read_ahead(self, package: str) -> None:
-        """Nothing here is slow to read."""
+        """Do nothing: all sources are in memory."""
 
     def prefetch(self, modules: Iterable[str]) -> None:
         for module in modules:

@@ -1,4 +1,4 @@
-"""What lies in a squashfs, told by unsquashfs as a stream: no root, no mount, nothing unpacked."""
+"""The contents of a squashfs, listed by unsquashfs without root or a mount."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Facts = tuple[str, int, tuple[int, int], object, int]
 
 
 def read(path: Path, offset: int = 0) -> dict[str, Facts]:
-    """Every path but the root: names that share a file have each its facts."""
+    """Every path except the root; each hard link has an entry."""
     unsquashfs = needs.tool("unsquashfs", "squashfs-tools")
     with tempfile.TemporaryDirectory() as folder:
         pipe = Path(folder, "pipe")
@@ -43,7 +43,7 @@ def read(path: Path, offset: int = 0) -> dict[str, Facts]:
 
 
 def start(sif: Path) -> int:
-    """Where the squashfs of a SIF begins, by the descriptor of its file system."""
+    """The offset of a SIF's squashfs, by the descriptor of its file system."""
     with sif.open("rb") as file:
         data = file.read(container.DATA_AT)
     rows = [
@@ -63,7 +63,7 @@ def tree(of: Layout, arch: Arch) -> Merged:
 
 
 def expected(tree: Merged) -> dict[str, Facts]:
-    """The same of a merged tree whose files were hashed."""
+    """The entries that `read` must give for a merged tree."""
     found: dict[str, Facts] = {}
     for name, node in tree.walk():
         what: object = node.target or node.device

@@ -1,4 +1,4 @@
-"""Makes wheels for tests: good ones from a table of files, and bad ones byte by byte."""
+"""Wheels for tests: valid ones from a table of files, and invalid ones byte by byte."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINK = 0o120777
 
 
 class Entry(msgspec.Struct, kw_only=True):
-    """A zip member as it is to be written, lies included."""
+    """A zip member as it is written, wrong values included."""
 
     name: bytes
     data: bytes = b""
@@ -47,7 +47,7 @@ def deflated(data: bytes) -> bytes:
 
 
 def metadata(name: str, version: str) -> bytes:
-    """The least METADATA that is one."""
+    """The smallest valid METADATA."""
     return f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
 
 
@@ -105,7 +105,7 @@ def forge(
     zip64: bool = False,
     name: str = "demo-1.0-py3-none-any.whl",
 ) -> Path:
-    """A zip of `members` exactly as told: nothing is made right."""
+    """A zip of `members` as given: nothing is corrected."""
     out = bytearray(before)
     central = bytearray()
     for entry in members:

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.doc_blocks import (
+    ENVIRONMENTS,
     PICTURE,
     REASONS,
     ROOT,
     SCRIPTS,
-    WORLDS,
     Block,
     Command,
     blocks,
@@ -77,7 +77,7 @@ def test_marks_are_valid(block: Block) -> None:
     elif mark.kind == "run by":
         assert (ROOT / mark.said).is_file()
     else:
-        assert mark.world in WORLDS
+        assert mark.environment in ENVIRONMENTS
         assert bool(mark.verb) != (block.language in SCRIPTS)
 
 

@@ -1,8 +1,7 @@
-"""What is attached to a pushed image: bills of materials, provenance, and the lock itself.
+"""What is attached to a pushed image: SBOMs, provenance, and the lock itself.
 
-Comes in: a sealed lock that was pushed to a repository. Goes out: artifacts that refer to its
-manifests. The bills of an architecture refer to its manifest; provenance and lock to what the tag
-names and to each manifest, so that they are found from either digest.
+SBOMs of an architecture refer to its manifest; provenance and lock refer to what the tag names and
+to each manifest, so that they are found from either digest.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[
     about = {TARGET: lock.target}
     due = []
     for arch, subject in zip(sorted(arches), manifests, strict=True):
-        for media_type, files in bills(own, arch).items():
+        for media_type, files in sboms(own, arch).items():
             named = {**about, "dev.imgbuild.arch": str(arch)}
             due.append(
                 Due(subject=subject, artifact_type=media_type, files=files, annotations=named)
@@ -99,9 +98,9 @@ def artifacts(own: Carried, arches: Collection[Arch], statement: bytes) -> list[
     return due
 
 
-def bills(own: Carried, arch: Arch) -> Mapping[str, dict[str, Part]]:
-    """The bills of materials on `arch`, by media type."""
-    made = document.bill(own.lock, own.sealed, arch, own.packages)
+def sboms(own: Carried, arch: Arch) -> Mapping[str, dict[str, Part]]:
+    """The SBOMs on `arch`, by media type."""
+    made = document.sbom(own.lock, own.sealed, arch, own.packages)
     documents = {
         cyclonedx.MEDIA_TYPE: ("sbom.cdx.json", cyclonedx.document(made)),
         spdx.MEDIA_TYPE: ("sbom.spdx.json", spdx.document(made)),

@@ -1,7 +1,4 @@
-"""The lock of an image in a registry: one that is attached to it, and that it follows from.
-
-Comes in: a reference and the manifest that it leads to. Goes out: the bytes of lock.json.
-"""
+"""The lock that is attached to an image in a registry."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def repeat(way: Way, job: Job, *, alone: bool = False) -> str:
         words += ["--no-push"]
     else:
         words += ["--registry", way.registry]
-        words += ["--key", str(way.key)] if way.key else []
+        words += ["--sign-key", str(way.key)] if way.key else []
         words += ["--keyless"] if way.keyless else []
         words += [word for host in way.plain_http for word in ("--plain-http", host)]
     words += [word for arch in way.arches for word in ("--arch", arch)]
@@ -188,7 +188,7 @@ def command(way: Way, job: Job, step: Step) -> tuple[str, ...]:
             str(way.project.output(job.target)),
         ),
         "sign": ("sign", _reference(way, job), "--target", job.target, *_signer(way)),
-        "sif": ("sif", job.target, "--arch", job.arch, "--push", way.registry),
+        "sif": ("push", job.target, way.registry, "--sif", "--arch", job.arch),
         "tag": (
             # Dated first: where the target's own tag names the digest, all of it is done.
             "registry",
@@ -219,7 +219,7 @@ def _smoke(way: Way, job: Job) -> list[str]:
 
 
 def _signer(way: Way) -> list[str]:
-    return ["--keyless"] if way.keyless else ["--key", str(way.key)]
+    return ["--keyless"] if way.keyless else ["--sign-key", str(way.key)]
 
 
 def _reference(way: Way, job: Job) -> str:

@@ -8,13 +8,13 @@ import sys
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, NoSolution, WorkFailed
 from imgbuild.system.console import console
 
-STOPPED = "interrupted; what was finished is kept, run the same command to go on"
+STOPPED = "interrupted; finished work is kept, and the same command continues"
 
 
 def main() -> None:
     """Run the command line; the exit status is 0, that of the error's class, or a command's own."""
     words = itertools.takewhile(lambda word: word != "--", sys.argv[1:])
-    console.configure(verbosity=0, json="--json" in words)  # for a command line that is wrong
+    console.configure(verbosity=0, json="--json" in words)  # for an invalid command line
     try:
         from imgbuild.cli import _app
 
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def report(error: ImgbuildError) -> int:
-    """Say what went wrong, every problem of it, on stderr; under `--json` on stdout as data too.
+    """Print an error with all its problems on stderr; with `--json` also as JSON on stdout.
 
     The exit status of the error.
     """
@@ -39,10 +39,10 @@ def report(error: ImgbuildError) -> int:
     reasons = error.reasons if isinstance(error, NoSolution) else ()
     nearest = error.nearest if isinstance(error, NoSolution) else ()
     details = [str(problem) for problem in problems] or [f"because {reason}" for reason in reasons]
-    details += [f"nearest: {world}" for world in nearest]
+    details += [f"suggestion: {each}" for each in nearest]
     console.error("\n  ".join((error.message, *details)), hint=error.hint)
     if console.json:
-        from imgbuild.cli import _options
+        from imgbuild.cli._output import answer
 
         document = {
             "error": type(error).__name__,
@@ -53,5 +53,5 @@ def report(error: ImgbuildError) -> int:
             "reasons": reasons,
             "nearest": nearest,
         }
-        _options.answer(document, [], json=True)
+        answer(document, [])
     return error.exit_code

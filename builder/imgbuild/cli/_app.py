@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-import typer.core
 
 import imgbuild
 from imgbuild.cli import (
     _array,
-    _options,
     audit,
     build,
     cache,
@@ -39,13 +37,19 @@ from imgbuild.cli import (
     verify,
 )
 from imgbuild.cli import list as listing
+from imgbuild.cli._help import VerbGroup, add
+from imgbuild.cli._output import discard, put
+from imgbuild.cli._verb import verb
 from imgbuild.errors import InputError
 
 # typer's own class for a command line that is wrong; not every version gives it a public name.
 USAGE_ERRORS: tuple[type[Exception], ...] = typer.BadParameter.__bases__
 
+# Verbs whose last words are a command of the user.
+TAKES_COMMAND = ("imgbuild run", "imgbuild slurm")
 
-class Group(typer.core.TyperGroup):
+
+class Program(VerbGroup):
     """All verbs. An interrupt passes through, so that `main` can report it."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -62,21 +66,16 @@ class Stopped(BaseException):
 
 app = typer.Typer(
     name="imgbuild",
-    cls=Group,
+    cls=Program,
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["--help"]},
     help=(
-        "Container images for LLM reinforcement learning whose parts work together.\n\n"
-        "One reviewed file, **matrix.yaml**, names targets: sets of CUDA, torch, vLLM, trl and"
-        " what goes with them. `imgbuild lock` locks every input of a target by hash and records"
-        " the digests of its image; `imgbuild build` builds an OCI image with those digests from"
-        " the lock, without Docker, root or a GPU.\n\n"
-        "Start with `imgbuild list`, then `imgbuild build cu124-vllm`.\n\n"
-        "Exit status: 0 done, 1 the work failed, 2 wrong input, 3 nothing selected,"
-        " 4 an audit found an error, 5 lock out of date, 6 a program is missing, 7 a download"
-        " failed, 8 no solution, 9 a file does not match its hash, 130 interrupted."
+        "Reproducible container images for LLM reinforcement learning.\n\n"
+        "matrix.yaml names targets: versions of CUDA, torch, vLLM, trl and more that work together."
+        " `lock` locks every input of a target by hash; `build` makes an OCI image with a known"
+        " digest from the lock, without Docker, root or a GPU."
     ),
 )
 
@@ -88,7 +87,7 @@ SITES = "Clusters, CI and maintenance"
 
 def _version(value: bool) -> None:
     if value:
-        _options.put(f"imgbuild {imgbuild.__version__}")
+        put(f"imgbuild {imgbuild.__version__}")
         raise typer.Exit
 
 
@@ -104,35 +103,56 @@ def root(
     """Options of the program itself."""
 
 
-app.command("list", rich_help_panel=COMMON)(listing.list_targets)
-app.command("show", rich_help_panel=COMMON)(show.show)
-app.command("build", rich_help_panel=COMMON)(_array.offered("build", build.build))
-app.command("run", rich_help_panel=COMMON)(run.run)
-app.command("init", rich_help_panel=COMMON)(init.init)
-app.command("lock", rich_help_panel=COMMON)(lock.lock)
-app.command("resolve", rich_help_panel=COMMON)(resolve.resolve)
-app.command("audit", rich_help_panel=COMMON)(audit.audit)
-app.command("doctor", rich_help_panel=COMMON)(doctor.doctor)
-app.command("load", rich_help_panel=IMAGES)(load.load)
-app.command("render", rich_help_panel=IMAGES)(render.render)
-app.command("smoke", rich_help_panel=IMAGES)(_array.offered("smoke", smoke.smoke))
-app.command("diff", rich_help_panel=IMAGES)(diff.diff)
-app.command("digest", rich_help_panel=IMAGES)(digest.digest)
-app.command("push", rich_help_panel=DISTRIBUTION)(push.push)
-app.command("pull", rich_help_panel=DISTRIBUTION)(pull.pull)
-app.command("sign", rich_help_panel=DISTRIBUTION)(sign.sign)
-app.command("verify", rich_help_panel=DISTRIBUTION)(verify.verify)
+add(app, "list", listing.list_targets, rich_help_panel=COMMON)
+add(app, "show", show.show, rich_help_panel=COMMON)
+add(app, "build", _array.offered("build", build.build), rich_help_panel=COMMON)
+add(app, "run", run.run, rich_help_panel=COMMON)
+add(app, "init", init.init, rich_help_panel=COMMON)
+add(app, "lock", lock.lock, rich_help_panel=COMMON)
+add(app, "resolve", resolve.resolve, rich_help_panel=COMMON)
+add(app, "audit", audit.audit, rich_help_panel=COMMON)
+add(app, "doctor", doctor.doctor, rich_help_panel=COMMON)
+add(app, "load", load.load, rich_help_panel=IMAGES)
+add(app, "render", render.render, rich_help_panel=IMAGES)
+add(app, "smoke", _array.offered("smoke", smoke.smoke), rich_help_panel=IMAGES)
+add(app, "diff", diff.diff, rich_help_panel=IMAGES)
+add(app, "digest", digest.digest, rich_help_panel=IMAGES)
+add(app, "push", push.push, rich_help_panel=DISTRIBUTION)
+add(app, "pull", pull.pull, rich_help_panel=DISTRIBUTION)
+add(app, "sign", sign.sign, rich_help_panel=DISTRIBUTION)
+add(app, "verify", verify.verify, rich_help_panel=DISTRIBUTION)
 app.add_typer(registry.app, name="registry", rich_help_panel=DISTRIBUTION)
-app.command("slurm", rich_help_panel=SITES)(slurm.slurm)
+add(app, "slurm", slurm.slurm, rich_help_panel=SITES)
 app.add_typer(ci.app, name="ci", rich_help_panel=SITES)
 app.add_typer(precompile.app, name="precompile", rich_help_panel=SITES)
 app.add_typer(cache.app, name="cache", rich_help_panel=SITES)
-app.command("schema", hidden=True)(schema.schema)
+add(app, "schema", schema.schema, hidden=True)
+
+
+@verb
+def show_help(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="COMMAND", help="A command, such as build or `registry ls`."),
+    ] = None,
+) -> None:
+    """Show the long help of a command.
+
+    The same as COMMAND --help; COMMAND -h is short.
+
+    Example:
+
+        imgbuild help build
+    """
+    app([*(names or []), "--help"], prog_name="imgbuild", standalone_mode=False)
+
+
+add(app, "help", show_help, hidden=True)
 
 
 def _asks_for_help(words: Sequence[str]) -> bool:
     own = list(itertools.takewhile(lambda word: word != "--", words))
-    return not own or not {"--help", "-h"}.isdisjoint(own)
+    return not own or own[0] == "help" or not {"--help", "-h"}.isdisjoint(own)
 
 
 def run_verb() -> int:
@@ -144,16 +164,21 @@ def run_verb() -> int:
         return app(prog_name="imgbuild", standalone_mode=False) or 0
     except Stopped as error:
         raise KeyboardInterrupt from error
-    except SystemExit as ended:
-        # The reader of the help, such as `head`, has closed the pipe: not an error.
-        if _asks_for_help(sys.argv[1:]) and isinstance(ended.__context__, BrokenPipeError):
-            return 0
-        raise
+    except (BrokenPipeError, SystemExit) as ended:
+        closed = BrokenPipeError in (type(ended), type(ended.__context__))
+        if not closed or not _asks_for_help(sys.argv[1:]):
+            raise
+        discard()  # the reader of the help, such as `head`, has closed the pipe: not an error
+        return 0
     except USAGE_ERRORS as error:
         context = getattr(error, "ctx", None)
-        verb = context.command_path if context is not None else "imgbuild"
+        name = context.command_path if context is not None else "imgbuild"
         text = str(getattr(error, "format_message", error.__str__)()).strip()
-        if not text:  # no verb was given, and the help has been shown
+        if type(error).__name__ == "NoArgsIsHelpError" or not text:
+            put(text)
             return InputError.exit_code
-        message = f"{verb}: {text.replace('Value error, ', '')}"
-        raise InputError(message, hint=f"see: {verb} --help") from error
+        message = f"{name}: {text.replace('Value error, ', '')}"
+        hint = f"see: imgbuild help{name.removeprefix('imgbuild')}"
+        if name in TAKES_COMMAND and type(error).__name__ == "NoSuchOption":
+            hint = f"put -- before the command and its options: {name} TARGET -- COMMAND"
+        raise InputError(message, hint=hint) from error

@@ -1,20 +1,22 @@
-"""`--on slurm` of `imgbuild build` and `imgbuild smoke`: a Slurm array in place of this machine."""
+"""`--on slurm` of `imgbuild build` and `imgbuild smoke`: a Slurm array instead of this machine."""
 
 from __future__ import annotations
 
-import enum
 import inspect
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
 
-from imgbuild.cli import _allocation, _options
+from imgbuild.cli._allocation import Cluster
+from imgbuild.cli._options import Where
+from imgbuild.cli._output import answer
+from imgbuild.cli._verb import Output, configure, parameters, taken
 from imgbuild.errors import InputError, Interrupted
 from imgbuild.plan import current
 from imgbuild.report import Case, Report
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from imgbuild.slurm.jobs import Allocation
 
 PANEL = "On a cluster"
-# What each verb hands on to its tasks; another option that is given goes with no --on.
+# The options that tasks get; others cannot be combined with --on slurm.
 HANDED = {
     "build": {
         "arch": "--arch", "offline": "--offline", "verify": "--verify", "jobs": "--jobs",
@@ -37,7 +39,7 @@ HANDED = {
         "arch": "--arch", "tier": "--tier", "through": "--through", "model": "--model",
         "arbitrary_user": "--arbitrary-user", "timeout_factor": "--timeout-factor",
         "record": "--record", "jobs": "--jobs",
-        "share": "--share", "only": "--only",
+        "share": "--share", "case": "--case",
     },
 }  # fmt: skip
 # Options whose names Python has another use for.
@@ -45,109 +47,24 @@ NAMED = {"form": "format", "imports": "import", "origin": "from"}
 OWN = frozenset({"names", "target", "everything", "matrix", "json", "quiet", "verbose", "junit"})
 
 
-class Where(enum.StrEnum):
-    """What does the work, if not this machine."""
-
-    SLURM = "slurm"
-
-
-class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """The options that `--on slurm` brings along."""
-
-    partition: str = ""
-    account: str = ""
-    time: str = ""
-    sbatch: list[str] | None = None
-    throttle: int = 0
-    resume: bool = True
-    wait: bool = True
-    leave: bool = False
-
-
-On = Annotated[
-    Where | None,
-    typer.Option(
-        "--on",
-        help="slurm: one array job with a task for each target; followed, and its results"
-        " collected. Nodes must see this folder, the cache and imgbuild's Python as it is here.",
-        rich_help_panel=PANEL,
-        show_default=False,
-    ),
-]
-Throttle = Annotated[
-    int,
-    typer.Option(
-        "--throttle",
-        metavar="N",
-        min=0,
-        help="With --on slurm: so many tasks at once; 0: as many as Slurm lets run.",
-        rich_help_panel=PANEL,
-    ),
-]
-Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume/--again",
-        help="With --on slurm: what an earlier run has done, or has in the queue, is not submitted"
-        " again; --again submits all.",
-        rich_help_panel=PANEL,
-    ),
-]
-Wait = Annotated[
-    bool,
-    typer.Option(
-        "--wait/--no-wait",
-        help="With --on slurm: follow the tasks to their end; --no-wait ends once they are"
-        " submitted.",
-        rich_help_panel=PANEL,
-    ),
-]
-Leave = Annotated[
-    bool,
-    typer.Option(
-        "--leave",
-        help="With --on slurm: an interrupt (Ctrl-C) leaves the tasks in Slurm's hands, and does"
-        " not cancel them.",
-        rich_help_panel=PANEL,
-    ),
-]
-ADDED: Mapping[str, tuple[Any, object]] = {
-    "on": (On, None),
-    "partition": (_allocation.Partition, ""),
-    "account": (_allocation.Account, ""),
-    "time": (_allocation.Time, ""),
-    "sbatch": (_allocation.More, None),
-    "throttle": (Throttle, 0),
-    "resume": (Resume, True),
-    "wait": (Wait, True),
-    "leave": (Leave, False),
-}
-
-
-def offered(verb: str, function: Callable[..., None]) -> Callable[..., None]:
-    """`function`, the verb, with `--on` and what belongs to it among its options."""
+def offered(name: str, function: Callable[..., None]) -> Callable[..., None]:
+    """The verb `function` with `--on slurm` and its options."""
     signature = inspect.signature(function, eval_str=True)
     own = list(signature.parameters.values())
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    added = [
-        inspect.Parameter(name, kind, default=default, annotation=annotation)
-        for name, (annotation, default) in ADDED.items()
-    ]
+    together = [*own, *parameters(Cluster)]
 
     def _verb(**given: Any) -> None:
-        on = given.pop("on")
-        asked = Cluster(**{name: given.pop(name) for name in ADDED if name != "on"})
-        if on is None:
+        asked = taken(Cluster, given)
+        if asked.on is Where.LOCAL:
             if asked != Cluster():
-                message = f"imgbuild {verb}: options of a cluster go with --on slurm"
+                message = f"imgbuild {name}: options of Slurm need --on slurm"
                 raise InputError(message, hint="add --on slurm, or leave them out")
             function(**given)
             return
         defaults = {one.name: one.default for one in own}
-        _run(verb, given, _handed(verb, given, defaults), asked)
+        _run(name, given, _handed(name, given, defaults), asked)
 
     _verb.__name__, _verb.__doc__ = function.__name__, function.__doc__
-    together = [*own, *added]
     _verb.__signature__ = signature.replace(parameters=together)  # type: ignore[attr-defined]
     _verb.__annotations__ = {one.name: one.annotation for one in together} | {"return": None}
     return _verb
@@ -161,7 +78,9 @@ def _handed(verb: str, given: Mapping[str, Any], defaults: Mapping[str, object])
             continue
         flag = HANDED[verb].get(name)
         if flag is None:
-            message = f"--on slurm does not go with --{NAMED.get(name, name).replace('_', '-')}"
+            message = (
+                f"--on slurm and --{NAMED.get(name, name).replace('_', '-')} cannot be combined"
+            )
             raise InputError(message, hint="leave one of them out")
         if value is True:
             words.append(flag)
@@ -173,14 +92,14 @@ def _handed(verb: str, given: Mapping[str, Any], defaults: Mapping[str, object])
 
 
 def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cluster) -> None:
-    """Submit what is due, follow it, answer with what the verb itself would say."""
+    """Submit the tasks, follow them, and print the results as the verb itself does."""
     from imgbuild.pipeline import targets
     from imgbuild.slurm import array
 
-    json = bool(given["json"])
-    _options.configure(json=json, quiet=given["quiet"], verbose=given["verbose"])
+    output = Output(json=given["json"], quiet=given["quiet"], verbose=given["verbose"])
+    configure(output)
     session = targets.open_session(given["matrix"], targets.Options())
-    wanted = _options.wanted(given["names"], given["target"])
+    wanted = [*(given["names"] or []), *(given["target"] or [])]
     arches = given["arch"] or []
     selected = session.select(wanted, everything=given["everything"], arches=arches)
     tasks = _tasks(session, [item.name for item in selected], arches)
@@ -198,7 +117,9 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
         done = [one for one in done if one.target in there] if asked.resume else []
     taken = {one.target for one in done} | {one.target for one in live}
     due = tuple(task for task in tasks if task.target not in taken)
-    console.info(f"{len(due)} to submit, {len(live)} in the queue already, {len(done)} done before")
+    console.info(
+        f"{len(due)} to submit, {len(live)} in the queue already, {len(done)} already done"
+    )
     if due:
         live += array.start(
             session.project, top, verb, command, due, wished,
@@ -206,9 +127,9 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
         )  # fmt: skip
     if not asked.wait:
         jobs = list(dict.fromkeys(one.order.job for one in live))
-        _options.answer(jobs, jobs, json=json)
+        answer(jobs, jobs)
         return
-    _tell(verb, [*done, *_followed(live, asked)], given, tasks)
+    _report(verb, [*done, *_followed(live, asked)], given, tasks)
 
 
 def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> list[Task]:
@@ -259,9 +180,9 @@ def _followed(live: Sequence[Followed], asked: Cluster) -> list[Ended]:
             raise Interrupted(message) from None
         if said := array.cancel(live):
             message = f"interrupted, but Slurm did not cancel the tasks: {said}"
-            raise Interrupted(message, hint="see what runs with: squeue --me") from None
+            raise Interrupted(message, hint="list running jobs with: squeue --me") from None
         message = "interrupted: the tasks that had not ended are cancelled"
-        raise Interrupted(message, hint="the same command submits what is not done") from None
+        raise Interrupted(message, hint="the same command submits the remaining tasks") from None
 
 
 @contextmanager
@@ -280,10 +201,10 @@ def _ended_by_term() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _tell(
+def _report(
     verb: str, ended: Sequence[Ended], given: Mapping[str, Any], tasks: Sequence[Task]
 ) -> None:
-    """What all tasks answered, in the order of the targets, as the verb itself would have it."""
+    """Print the results of all tasks in the order of the targets, as the verb itself does."""
     from imgbuild.codec import write_bytes
     from imgbuild.smoke import junit
     from imgbuild.smoke import run as tests
@@ -300,7 +221,7 @@ def _tell(
     else:
         lines = [f"{one.target} {one.arch} {one.tier} {tests.verdict(one)}" for one in reports]
         value = reports
-    _options.answer(value, lines, json=given["json"])
+    answer(value, lines)
     bad = [one.target for one in ends if not one.good]
     if bad:
         console.error(
@@ -314,13 +235,13 @@ def _reports(verb: str, one: Ended) -> list[Report]:
     """The reports of a task, and one of its own if they do not say why it failed, or are none."""
     from imgbuild.smoke import run as tests
 
-    told: list[Report] = []
+    found: list[Report] = []
     if verb == "smoke" and one.status is not None:
         with suppress(msgspec.DecodeError):
-            told += msgspec.json.decode(one.answer, type=list[Tested])
-    if told and (one.good or not all(map(tests.succeeded, told))):
-        return told
+            found += msgspec.json.decode(one.answer, type=list[Tested])
+    if found and (one.good or not all(map(tests.succeeded, found))):
+        return found
     outcome = "passed" if one.good else "failed"
     message = "" if one.good else one.message
     case = Case(name=f"{verb} on slurm", outcome=outcome, seconds=0, message=message, log=one.log)
-    return [*told, Report(target=one.target, arch="", tier=verb, cases=(case,))]
+    return [*found, Report(target=one.target, arch="", tier=verb, cases=(case,))]

@@ -1,15 +1,13 @@
-"""What `imgbuild build` and `compare` share: options of builders other than imgbuild's own."""
+"""What `imgbuild build` and `imgbuild diff --builders` share: builders other than imgbuild's."""
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
-import typer
-
-from imgbuild.cli import _options
+from imgbuild.cli._options import BUILDER, Builder
+from imgbuild.cli._verb import Group, option
 from imgbuild.errors import InputError
 from imgbuild.plan import current
 
@@ -23,91 +21,65 @@ if TYPE_CHECKING:
 PANEL = "With --builder docker, podman or buildah"
 
 
-class Builder(enum.StrEnum):
-    """Who builds. All but `embedded` build the rendered Dockerfile."""
+class DockerfileBuild(Group, frozen=True, kw_only=True):
+    """Who builds, and the options of builders other than imgbuild's own."""
 
-    EMBEDDED = "embedded"
-    DOCKER = "docker"
-    PODMAN = "podman"
-    BUILDAH = "buildah"
-
-
-Who = Annotated[
-    Builder,
-    typer.Option(
-        "--builder",
-        help="embedded gives the sealed digest and needs no engine. docker (through buildx), podman"
-        " and buildah build images/TARGET/Dockerfile: the same files, other bytes, by default in"
-        " build/BUILDER/TARGET, for this machine's architecture.",
-        rich_help_panel=_options.WORK,
-    ),
-]
-BuildxBuilder = Annotated[
-    str | None,
-    typer.Option(
-        "--buildx-builder",
-        metavar="NAME",
-        help="A builder of buildx (docker buildx ls): a container, Kubernetes, a remote one. Then"
-        " every architecture is built.",
-        rich_help_panel=PANEL,
-        show_default=False,
-    ),
-]
-CacheFrom = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cache-from",
-        metavar="PLACE",
-        help="Steps kept elsewhere, as buildx has it: type=registry,ref=HOST/NAME; repeatable.",
-        rich_help_panel=PANEL,
-        show_default=False,
-    ),
-]
-CacheTo = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cache-to",
-        metavar="PLACE",
-        help="Where to keep the steps, in the same words.",
-        rich_help_panel=PANEL,
-        show_default=False,
-    ),
-]
-Secrets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--build-secret",
-        metavar="ID=FILE",
-        help="A file for the steps that mount it by its id; it is in no layer. Repeatable.",
-        rich_help_panel=PANEL,
-        show_default=False,
-    ),
-]
-Ca = Annotated[
-    Path | None,
-    typer.Option(
-        "--ca",
-        metavar="FILE",
-        help="The certificates of a proxy, for steps with a network: the secret ca.",
-        rich_help_panel=PANEL,
-        show_default=False,
-    ),
-]
+    builder: Annotated[
+        Builder,
+        BUILDER(
+            "embedded needs no engine and gives the locked digest. docker (buildx), podman and"
+            " buildah build images/TARGET/Dockerfile into build/BUILDER/TARGET: the same files"
+            " with another digest, for this machine's architecture."
+        ),
+    ] = Builder.EMBEDDED
+    buildx_builder: Annotated[
+        str | None,
+        option(
+            "--buildx-builder",
+            "A builder of buildx (see docker buildx ls); then every architecture is built.",
+            panel=PANEL,
+            metavar="NAME",
+        ),
+    ] = None
+    cache_from: Annotated[
+        list[str] | None,
+        option(
+            "--cache-from",
+            "A cache to read, as for buildx: type=registry,ref=HOST/NAME; repeatable.",
+            panel=PANEL,
+            metavar="PLACE",
+        ),
+    ] = None
+    cache_to: Annotated[
+        list[str] | None,
+        option("--cache-to", "A cache to write, as for buildx.", panel=PANEL, metavar="PLACE"),
+    ] = None
+    build_secret: Annotated[
+        list[str] | None,
+        option(
+            "--build-secret",
+            "A file for the steps that mount it by its id, in no layer; repeatable.",
+            panel=PANEL,
+            metavar="ID=FILE",
+        ),
+    ] = None
+    ca: Annotated[
+        Path | None,
+        option(
+            "--ca",
+            "The certificates of a proxy, for steps with a network: the secret `ca`.",
+            panel=PANEL,
+            metavar="FILE",
+        ),
+    ] = None
 
 
-def choice(
-    builder: Builder,
-    buildx: str | None,
-    cache_from: list[str] | None,
-    cache_to: list[str] | None,
-    secrets: list[str] | None,
-    ca: Path | None,
-) -> BuilderChoice | None:
+def choice(asked: DockerfileBuild) -> BuilderChoice | None:
     """How another builder is to work; None for the embedded one, which has no such options."""
-    given = [*(secrets or []), *([] if ca is None else [f"ca={ca}"])]
-    if builder is Builder.EMBEDDED:
-        if buildx or cache_from or cache_to or given:
-            message = "the embedded builder has no use for secrets, caches and builders of buildx"
+    given = [*(asked.build_secret or []), *([] if asked.ca is None else [f"ca={asked.ca}"])]
+    if asked.builder is Builder.EMBEDDED:
+        if asked.buildx_builder or asked.cache_from or asked.cache_to or given:
+            message = "secrets, caches and builders of buildx need another --builder"
             raise InputError(message, hint="add --builder docker, or leave these options out")
         return None
     from imgbuild.pipeline.dockerfile_builders import BuilderChoice
@@ -116,14 +88,14 @@ def choice(
     for item in given:
         name, _, place = item.partition("=")
         if not name or not Path(place).is_file():
-            message = f"--build-secret {item}: {place or 'it'} is no file"
+            message = f"--build-secret {item}: {place or 'the file'} does not exist"
             raise InputError(message, hint="write --build-secret ID=FILE")
         files[name] = Path(place).absolute()
     return BuilderChoice(
-        name=cast("Name", builder.value),
-        builder=buildx,
-        cache_from=tuple(cache_from or ()),
-        cache_to=tuple(cache_to or ()),
+        name=cast("Name", asked.builder.value),
+        builder=asked.buildx_builder,
+        cache_from=tuple(asked.cache_from or ()),
+        cache_to=tuple(asked.cache_to or ()),
         secrets=files,
     )
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
-from imgbuild.cli import _builders, _options
-from imgbuild.cli._builders import Builder
+from imgbuild.cli import _builders
+from imgbuild.cli._options import Builder
+from imgbuild.cli._output import answer, count
+from imgbuild.cli._targets import Filter
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 from imgbuild.values import Arch
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from imgbuild.show.accepted import Accepted, Difference
     from imgbuild.show.compare import Comparison
 
-SHOWN = 40  # differences told to people; --json has all
+SHOWN = 40  # differences that are printed; --json has all
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,14 +54,10 @@ def pair(text: object) -> Pair:
 
 def compare(
     names: Sequence[str],
-    arches: Sequence[Arch],
+    selection: Filter,
     builders: Pair | None,
     accept: Sequence[Path],
     work: Options,
-    matrix: Path | None,
-    *,
-    everything: bool,
-    json: bool,
 ) -> None:
     """Compare two images, or with `builders` what two builders make of each target.
 
@@ -69,17 +67,15 @@ def compare(
 
     accepted = [entry for path in accept for entry in accepting.read(path)]
     if builders is not None:
-        from imgbuild.pipeline import targets
-
-        session = targets.open_session(matrix, work)
-        selected = session.select(names, everything=everything, arches=arches)
+        session = selection.session(work)
+        selected = session.select(names, everything=selection.everything, arches=selection.arches)
         accepted += accepting.builders()
-        made = _by_builders(session, selected, builders, accepted, named=bool(arches))
+        made = _by_builders(session, selected, builders, accepted, named=bool(selection.arches))
     else:
-        made = [_of_files(names, arches, accepted)]
+        made = [_of_files(names, selection.arches, accepted)]
     for item in made:
         _show(item.comparison)
-    _options.answer(made, [_line(item) for item in made], json=json)
+    answer(made, [_line(item) for item in made])
     if not all(item.comparison.equal for item in made):
         raise typer.Exit(1)
 
@@ -95,7 +91,7 @@ def _of_files(
         raise InputError(message, hint="name one of them")
     wanted = arches[0] if arches else None
     left, right = (image.read(Path(name), wanted) for name in names)
-    found = comparing.compare(left, right, accepted, names=(names[0], names[1]))
+    found = comparing.compare(left, right, accepted, names=(names[0], names[1]), reporter=console)
     return Compared(name=f"{names[0]} {names[1]}", arch=wanted, comparison=found)
 
 
@@ -119,7 +115,7 @@ def _by_builders(
             left, right = (image.read(place, arch) for place in places)
             with console.step(f"comparing {item.name} for {arch}"):
                 names = (builders.left.value, builders.right.value)
-                found = comparing.compare(left, right, accepted, names=names)
+                found = comparing.compare(left, right, accepted, names=names, reporter=console)
             made.append(Compared(name=item.name, arch=arch, comparison=found))
     return made
 
@@ -128,7 +124,7 @@ def _built(session: Session, item: Selected, builder: Builder) -> Path:
     """The layout that `builder` makes of a target, built unless it is there and current."""
     from imgbuild.pipeline import dockerfile_builders, targets
 
-    choice = _builders.choice(builder, None, None, None, None, None)
+    choice = _builders.choice(_builders.DockerfileBuild(builder=builder))
     if choice is None:
         folder = session.project.root / "build" / builder / item.name
         return targets.build_all(session, [item], folder)[0].output
@@ -136,12 +132,12 @@ def _built(session: Session, item: Selected, builder: Builder) -> Path:
 
 
 def _show(found: Comparison) -> None:
-    """What differs, for people: what is refused in full, what is accepted by its reasons."""
+    """Print refused differences in full, accepted ones by their reasons."""
     reasons = Counter(each.reason for each in found.differences if each.reason)
-    for reason, count in reasons.items():
-        console.info(f"  accepted ({count}): {reason}")
+    for reason, number in reasons.items():
+        console.info(f"  accepted ({number}): {reason}")
     for entry in found.unused:
-        console.info(f"  accepts nothing here: {entry.field} of {entry.path}")
+        console.info(f"  unused entry: {entry.field} of {entry.path}")
     for each in found.refused[:SHOWN]:
         console.error(_told(each, found))
     if len(found.refused) > SHOWN:
@@ -150,13 +146,13 @@ def _show(found: Comparison) -> None:
 
 def _told(each: Difference, found: Comparison) -> str:
     sides = ((found.left.name, each.left), (found.right.name, each.right))
-    said = "; ".join(f"{name} {value or 'has none'}" for name, value in sides)
+    said = "; ".join(f"{name} {value or 'none'}" for name, value in sides)
     return f"{each.path}: {each.field}: {said}"
 
 
 def _line(item: Compared) -> str:
     found = item.comparison
     accepted = len(found.differences) - len(found.refused)
-    verdict = "equal" if found.equal else f"{len(found.refused)} differences"
-    words = [item.name, item.arch or "", verdict, f"{found.left.paths} paths"]
+    verdict = "equal" if found.equal else count(len(found.refused), "difference")
+    words = [item.name, item.arch or "", verdict, count(found.left.paths, "path")]
     return " ".join([*(word for word in words if word), f"{accepted} accepted"])

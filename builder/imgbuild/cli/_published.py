@@ -23,21 +23,21 @@ def client(
 
     named = reference.parse(image)
     if not named.target:
-        message = f"{image} names no image of the repository"
-        raise InputError(message, hint=f"add a tag or a digest: {image}:TARGET")
+        message = f"{image}: the tag or digest is missing"
+        raise InputError(message, hint=f"add it: {image}:TARGET")
     return Client(
         plain_http=plain_http or (), offline=offline, origin=origin, reporter=console
     ), named
 
 
-def lock(target: str | None, file: Path | None, matrix: Path | None) -> Known | None:
+def lock(targets: list[str] | None, file: str | None, matrix: Path | None) -> Known | None:
     """The lock that the image is compared with; None if none was named."""
     from imgbuild import project
     from imgbuild.verify import expected_lock
 
-    if target is not None and file is not None:
-        message = "--target and --lock name a lock both"
-        raise InputError(message, hint="leave one of them out")
-    if target is not None:
-        return expected_lock.of_project(project.find(matrix), target)
-    return expected_lock.of_folder(file) if file is not None else None
+    if len(targets or []) + (file is not None) > 1:
+        message = "only one --target or --lock can be given"
+        raise InputError(message, hint="name one lock")
+    if targets:
+        return expected_lock.of_project(project.find(matrix), targets[0])
+    return expected_lock.of_folder(Path(file)) if file is not None else None

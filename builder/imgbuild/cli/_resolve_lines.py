@@ -1,8 +1,8 @@
-"""What `imgbuild resolve` says: packages and a row as data, warnings and refusals as talk."""
+"""The text of `imgbuild resolve`: packages and a row on stdout, warnings and errors on stderr."""
 
 from __future__ import annotations
 
-from imgbuild.cli import _options
+from imgbuild.cli._output import aligned, count
 from imgbuild.resolve.answer import ArchOutcome, ResolveAnswer
 from imgbuild.system.console import console
 from imgbuild.values import Arch
@@ -11,12 +11,12 @@ WHY = 3  # reasons shown for a package; --json has all
 
 
 def lines(answer: ResolveAnswer) -> list[str]:
-    """The packages of each architecture that is possible, what was checked, and the row."""
+    """The packages of each architecture with a solution, what was checked, and the row."""
     found: list[str] = []
     for arch, outcome in answer.arch.items():
         if outcome.refused is None:
             found += [
-                f"# {answer.name} on {arch}: {len(outcome.packages)} packages",
+                f"# {answer.name} on {arch}: {count(len(outcome.packages), 'package')}",
                 *_table(outcome),
                 "",
             ]
@@ -28,18 +28,18 @@ def lines(answer: ResolveAnswer) -> list[str]:
             f"# not checked: {', '.join(answer.unchecked)}; imgbuild lock reads shared objects",
             "",
         ]
-        found += ["# a row for matrix.yaml, below targets:", *answer.row]
+        found += ["# a row for matrix.yaml, under targets:", *answer.row]
     return found
 
 
 def _table(outcome: ArchOutcome) -> list[str]:
-    return _options.aligned(
+    return aligned(
         [(item.package, item.version, "; ".join(item.why[:WHY])) for item in outcome.packages]
     )
 
 
 def say_refusals(answer: ResolveAnswer) -> bool:
-    """Say warnings, and why the world is impossible where it is; whether it is somewhere."""
+    """Print warnings, and the reasons where there is no solution; whether there is such a one."""
     refused = False
     for arch, outcome in answer.arch.items():
         for text in outcome.warnings:
@@ -53,6 +53,6 @@ def say_refusals(answer: ResolveAnswer) -> bool:
 def _say(arch: Arch, outcome: ArchOutcome) -> None:
     error = outcome.refused
     if error is not None:
-        told = [f"because {reason}" for reason in error.reasons]
-        told += [f"nearest: {world}" for world in error.nearest]
-        console.error("\n  ".join((f"{arch}: {error.message}", *told)), hint=error.hint)
+        details = [f"because {reason}" for reason in error.reasons]
+        details += [f"suggestion: {each}" for each in error.nearest]
+        console.error("\n  ".join((f"{arch}: {error.message}", *details)), hint=error.hint)

@@ -6,17 +6,16 @@ import itertools
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imgbuild.cli import _options
+from imgbuild.cli._output import answer, count
+from imgbuild.cli._targets import Selection
 from imgbuild.system.console import console, visible
-from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.show.environment import Environment, Late, Setting
 
-WIDTH = 100
+WIDTH = 80
 INDENT = "    "
 WORDS = {
     "entry point": "set by the image's entry point, where what is there does not fit",
@@ -29,16 +28,13 @@ WORDS = {
 }
 
 
-def show(
-    wanted: list[str], arches: Sequence[Arch], matrix: Path | None, *, everything: bool, json: bool
-) -> None:
+def show(selection: Selection) -> None:
     """Each variable of the images with its value, reason, source, and what sets it."""
     from imgbuild.lock.lock import lock_path, read_lock
-    from imgbuild.pipeline import targets
     from imgbuild.show import environment as stage
 
-    session = targets.open_session(matrix, targets.Options())
-    selected = session.select(wanted, everything=everything, arches=arches)
+    session = selection.session()
+    selected = selection.of(session)
     images = session.project.images
     found = []
     for item in selected:
@@ -47,32 +43,32 @@ def show(
         made = stage.environment(session.matrix, item.name, item.arches, lock)
         _warn(made)
         found.append(made)
-    _options.answer(found, [line for made in found for line in _lines(made)], json=json)
+    answer(found, [line for made in found for line in _lines(made)])
 
 
 def _warn(made: Environment) -> None:
     """Say that the lock is stale, or that there is none."""
     if not made.locked:
-        console.warn(f"{made.target}: not locked; this is what the matrix says")
+        console.warn(f"{made.target}: not locked; these are the values of the matrix")
     differing = [item.name for item in made.image if item.differs]
     if differing:
         again = f"imgbuild lock --target {made.target}"
         console.warn(
-            f"{made.target}: the lock is stale, the matrix says otherwise of"
-            f" {', '.join(differing)}; make it anew with: {again}"
+            f"{made.target}: the lock is stale: the matrix has other values for"
+            f" {', '.join(differing)}; to lock it again: {again}"
         )
 
 
 def _lines(made: Environment) -> Iterator[str]:
     arches = ", ".join(made.arch)
-    yield f"{made.target} ({arches}): {len(made.image)} variables in the image"
+    yield f"{made.target} ({arches}): {count(len(made.image), 'variable')} in the image"
     for item in made.image:
         yield ""
         yield from _setting(item)
     for by, rows in itertools.groupby(made.late, lambda item: item.by):
         yield ""
         yield f"{made.target}, when it runs: {WORDS[by]}"
-        # What is set together is told together.
+        # Variables that are set together are shown together.
         for _, same in itertools.groupby(rows, lambda item: (item.value, item.when, item.reason)):
             yield ""
             yield from _late(list(same))

@@ -3,49 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imgbuild.cli import _options
-from imgbuild.values import Arch
+from imgbuild.cli._output import aligned, answer, count
+from imgbuild.cli._targets import Selection
+from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from imgbuild.plan.plan import Plan, Recipe
     from imgbuild.plan.seal import SealedImage
 
-PLAN_HEAD = ("target", "arch", "#", "layer", "MB", "unpacked", "contents", "digest")
-PLAN_NUMBERS = frozenset({2, 4, 5})
+HEAD = ("target", "arch", "#", "layer", "MB", "unpacked", "contents", "digest")
+NUMBERS = frozenset({2, 4, 5})
 
 
-def show(
-    wanted: list[str], arches: Sequence[Arch], matrix: Path | None, *, everything: bool, json: bool
-) -> None:
+def show(selection: Selection) -> None:
     """The layers of each image as a table, or as JSON with every file of each layer."""
-    from imgbuild import project
-    from imgbuild.cli import _selection
     from imgbuild.plan import plan as plans
     from imgbuild.plan import seal
 
-    found = project.find(matrix)
-    chosen = _selection.choose(found, wanted, everything=everything, arches=arches)
+    project = selection.project()
+    chosen = selection.locked(project)
     planned = [plans.plan(item.lock, each) for item in chosen for each in item.arches]
-    if json:
-        _options.answer(planned, [], json=True)
+    if console.json:
+        answer(planned, [])
         return
-    seals = {item.lock.target: seal.read_seal(found.images, item.lock) for item in chosen}
-    rows: list[Sequence[str]] = [PLAN_HEAD]
+    seals = {item.lock.target: seal.read_seal(project.images, item.lock) for item in chosen}
+    rows: list[Sequence[str]] = [HEAD]
     for item in planned:
-        rows += _plan_rows(item, seals[item.target].arch[item.arch])
-    _options.answer(planned, _options.aligned(rows, right=PLAN_NUMBERS), json=False)
+        rows += _rows(item, seals[item.target].arch[item.arch])
+    answer(planned, aligned(rows, right=NUMBERS))
 
 
-def _plan_rows(planned: Plan, sealed: SealedImage) -> list[tuple[str, ...]]:
-    """A row for each layer, and the sums said to people."""
-    from imgbuild.system.console import console
-
+def _rows(planned: Plan, sealed: SealedImage) -> list[tuple[str, ...]]:
+    """A row for each layer; the sums go to stderr."""
     pulled, unpacked = sealed.size / 1e9, sum(layer.unpacked for layer in sealed.layers) / 1e9
     console.info(
-        f"{planned.target} {planned.arch}: {len(planned.layers)} layers,"
+        f"{planned.target} {planned.arch}: {count(len(planned.layers), 'layer')},"
         f" {pulled:.2f} GB to pull, {unpacked:.2f} GB unpacked"
     )
     return [
@@ -71,9 +65,9 @@ def _contents(recipe: Recipe) -> str:
 
     match recipe:
         case DebianRecipe() | AddedDebsRecipe():
-            return f"{len(recipe.debs)} packages"
+            return count(len(recipe.debs), "package")
         case AddedFilesRecipe():
-            return f"{len(recipe.files)} files"
+            return count(len(recipe.files), "file")
         case WheelsRecipe() if len(recipe.wheels) > 1:
             return f"{len(recipe.wheels)} wheels"
         case WheelsRecipe():

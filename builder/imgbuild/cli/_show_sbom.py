@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from imgbuild.cli import _options
+from imgbuild.cli._output import answer, put
+from imgbuild.cli._targets import Selection
 from imgbuild.errors import InputError
+from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest, digest_of
 
 if TYPE_CHECKING:
@@ -41,42 +43,33 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     document: Any = None
 
 
-def show(
-    wanted: list[str],
-    arches: Sequence[Arch],
-    matrix: Path | None,
-    form: Form,
-    output: Path | None,
-    *,
-    everything: bool,
-    json: bool,
-) -> None:
+def show(selection: Selection, form: Form, output: Path | None) -> None:
     """Write the SBOM of each image, the same bytes that `imgbuild push` attaches."""
-    from imgbuild import codec, project
-    from imgbuild.cli import _selection
+    from imgbuild import codec
 
-    found = project.find(matrix)
-    chosen = _selection.choose(found, wanted, everything=everything, arches=arches)
+    project = selection.project()
+    chosen = selection.locked(project)
+    json = console.json
     several = sum(len(item.arches) for item in chosen) > 1
     if several and output is None and not json:
         message = "only one SBOM can be written to stdout"
         raise InputError(message, hint="name one target and --arch, or a folder with --output")
     made = []
-    for bill, data in _bills(found, chosen, form):
+    for sbom, data in _sboms(project, chosen, form):
         if output is None and not json:
-            _options.put(data.decode().removesuffix("\n"))
+            put(data.decode().removesuffix("\n"))
             return
         if output is None:
-            made.append(msgspec.structs.replace(bill, document=msgspec.json.decode(data)))
+            made.append(msgspec.structs.replace(sbom, document=msgspec.json.decode(data)))
             continue
-        place = output / f"{bill.target}-{bill.arch}{form.ending}" if several else output
+        place = output / f"{sbom.target}-{sbom.arch}{form.ending}" if several else output
         codec.write_bytes(place, data)
-        made.append(msgspec.structs.replace(bill, output=place))
+        made.append(msgspec.structs.replace(sbom, output=place))
     lines = [f"{item.target} {item.arch} {item.digest} {item.output}" for item in made]
-    _options.answer(made, lines, json=json)
+    answer(made, lines)
 
 
-def _bills(
+def _sboms(
     project: Project, chosen: Sequence[Chosen], form: Form
 ) -> Sequence[tuple[Written, bytes]]:
     from imgbuild.attest.sbom import cyclonedx, document, packages, spdx
@@ -88,7 +81,7 @@ def _bills(
     for item in chosen:
         sealed = seal.read_seal(project.images, item.lock)
         for arch in item.arches:
-            made = document.bill(item.lock, sealed, arch, known)
+            made = document.sbom(item.lock, sealed, arch, known)
             data = write(made)
             named = Written(
                 target=made.target, arch=arch, image=made.digest, digest=digest_of(data)

@@ -1,36 +1,56 @@
-"""`imgbuild sif`: an image as one file for Apptainer, enroot and pyxis."""
+"""SIF and squashfs files, for `imgbuild build --format` and `imgbuild push --sif`."""
 
 from __future__ import annotations
 
 import contextlib
 import enum
 import functools
+import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import typer
 
-from imgbuild.cli import _options
-from imgbuild.cli._options import LayoutFolder
+from imgbuild.cli._output import answer
 from imgbuild.cli._selection import one_arch, same_image
+from imgbuild.cli._verb import option
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
+    from imgbuild.cli._targets import Filter
+    from imgbuild.matrix.select import Selected
     from imgbuild.oci.layout import Layout
+    from imgbuild.pipeline.targets import Options, Session
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import Reference, Repository
-    from imgbuild.sif.convert import ConvertedImage
+    from imgbuild.sif.convert import ConvertedImage, Format
 
 
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that a file is made of.
+class Compress(enum.StrEnum):
+    """How a SIF or squashfs is compressed."""
 
-    `own` is where that goes but for the suffix, `name` what the user calls the image, `lock` what
-    gives its lock.json on one architecture.
+    ZSTD = "zstd"
+    GZIP = "gzip"
+
+
+CompressOption = Annotated[
+    Compress,
+    option(
+        "--compress",
+        "Of a SIF or squashfs. zstd is much faster, and needs Apptainer 1.4; any version reads"
+        " gzip.",
+    ),
+]
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """An image that a file is made from.
+
+    `own` is the path of the file without its suffix, `name` what the user calls the image, `lock`
+    gives its lock.json for an architecture.
     """
 
     own: Path
@@ -39,208 +59,161 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     lock: Callable[[Arch], bytes] = lambda _: b""
 
 
-class Form(enum.StrEnum):
-    """What is made."""
-
-    SIF = "sif"
-    SQUASHFS = "squashfs"
-
-
-class Compress(enum.StrEnum):
-    """How it is compressed."""
-
-    ZSTD = "zstd"
-    GZIP = "gzip"
-
-
-Images = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[TARGET|LAYOUT|HOST/NAME:TAG]...",
-        help="Targets that are built; folders that are OCI layouts, also of other images; images in"
-        " registries, which are pulled into the cache.",
-        autocompletion=_options.complete_target,
-        show_default=False,
-    ),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="PATH",
-        help="The file, or the folder if there are several; by default build/TARGET.sif or .sqsh"
-        " beside the matrix.",
-        rich_help_panel=_options.WORK,
-        show_default=False,
-    ),
-]
-FormOption = Annotated[
-    Form,
-    typer.Option(
-        "--format",
-        help="sif: for Apptainer. squashfs: for enroot and pyxis.",
-        rich_help_panel=_options.WORK,
-    ),
-]
-CompressOption = Annotated[
-    Compress,
-    typer.Option(
-        "--compress",
-        help="zstd is much faster to write and read, and needs Apptainer 1.4; gzip is read by all.",
-        rich_help_panel=_options.WORK,
-    ),
-]
-
-
-Push = Annotated[
-    str | None,
-    typer.Option(
-        "--push",
-        metavar="HOST/REPOSITORY",
-        help="Also push the SIF, beside the image that lies there and as a referrer of its digest,"
-        " under the tag TARGET-ARCH-sif: apptainer pull oras://… takes it.",
-        rich_help_panel=_options.REGISTRY,
-        show_default=False,
-    ),
-]
-
-
-def sif(
-    names: Images = None,
-    target: _options.Targets = None,
-    everything: _options.Everything = False,
-    arch: _options.OneArch = None,
-    layout: LayoutFolder = None,
-    form: FormOption = Form.SIF,
-    compress: CompressOption = Compress.ZSTD,
-    output: Output = None,
-    push: Push = None,
-    plain_http: _options.PlainHttp = None,
-    jobs: _options.Jobs = 0,
-    matrix: _options.MatrixFile = None,
-    json: _options.Json = False,
-    quiet: _options.Quiet = False,
-    verbose: _options.Verbose = False,
+def build(
+    selection: Filter,
+    origin: str | None,
+    output: Path | None,
+    form: Format,
+    compress: Compress,
+    how: Options,
 ) -> None:
-    """Make one file of an image that is built, for machines that run it without root.
-
-    Straight from the layers: nothing is unpacked, and neither root nor Apptainer is needed, only
-    mksquashfs 4.5 or newer. The same image and the same mksquashfs give the same bytes. Inside are
-    the image's environment, labels and entry point, its digest and its lock.
-
-    Examples:
-
-        imgbuild sif cu124-vllm
-
-        imgbuild sif cu124-vllm --format squashfs --output image.sqsh
-
-        imgbuild sif cu124-vllm --push registry.example/rl
-
-        imgbuild sif registry.example/rl:cu124-vllm --output rl.sif
-    """
-    from imgbuild.publish import pull
-    from imgbuild.registry.client import Client
-    from imgbuild.registry.reference import parse
+    """Make a file of each selected target, or of the image that `origin` names."""
     from imgbuild.sif import convert
+
+    with contextlib.ExitStack() as held:
+        if origin is not None:
+            if selection.named or selection.everything:
+                message = f"--from {origin} cannot be combined with targets"
+                raise InputError(message, hint="leave the targets out")
+            sources = [_origin(origin, selection, how.plain_http, held)]
+        else:
+            session = selection.session(how)
+            sources = [_target(session, item, selection.arches) for item in selection.of(session)]
+        several, suffix = len(sources) > 1, convert.SUFFIXES[form]
+        made = [
+            _convert(each, selection.arch, placed(each.own, output, suffix, several=several),
+                     form, compress, how.jobs)
+            for each in sources
+        ]  # fmt: skip
+    answer(made, [f"{each.output} {each.digest}" for each in made])
+
+
+def push(
+    selection: Filter,
+    names: Sequence[str],
+    repository: Repository,
+    client: Client,
+    layout: Path | None,
+    compress: Compress,
+    how: Options,
+) -> None:
+    """Push a SIF of each built image, beside the image that is in the repository."""
     from imgbuild.sif import push as pushing
 
-    _options.configure(json=json, quiet=quiet, verbose=verbose)
-    repository = _repository(push, form)
-    client = Client(plain_http=plain_http or (), origin=repository is not None, reporter=console)
-    how = convert.ConvertOptions(
-        format=form.value, compressor=compress.value, processors=_options.processes(jobs)
-    )
+    if layout is not None and not names and not selection.named and not selection.everything:
+        sources = [_layout(layout, selection)]
+    else:
+        session = selection.session(how)
+        selected = selection.of(session, names)
+        same_image(selected, layout)
+        sources = [_built(session, item.name, layout) for item in selected]
     made = []
-    with contextlib.ExitStack() as held:
-        wanted = _options.wanted(names, target)
-        remote = [parse(name, default_tag="latest") for name in wanted if _is_remote(name)]
-        near = [name for name in wanted if not _is_remote(name)]
-        chosen = []
-        if near or everything or not remote:
-            chosen = _images(near, layout, matrix, everything=everything)
-        owns = [(str(each), Path.cwd() / pull.name(each)) for each in remote]
-        owns += [(each.name, each.own) for each in chosen]
-        outs = places(owns, output, convert.SUFFIXES[form.value])
-        chosen = [*(_pulled(client, each, arch, held) for each in remote), *chosen]
-        for each, out in zip(chosen, outs, strict=True):
-            only = one_arch(each.layout, arch)
-            name = each.layout.name or each.own.name
-            if repository is not None:
-                image = each.layout.image(only).manifest.digest
-                pushing.subject(client, repository, name, image)
-            lock = each.lock(only)
-            with console.step(f"making {out.name} of {name}"):
-                file = convert.convert(each.layout, only, out, how, lock=lock, reporter=console)
-            if repository is not None:
-                with console.step(f"pushing {out.name} to {repository}"):
-                    sent = pushing.push(client, repository, file, reporter=console)
-                file = msgspec.structs.replace(file, pushed=sent)
-            made.append(file)
-    _options.answer(made, [_line(each) for each in made], json=json)
+    for each in sources:
+        image = each.layout.image(one_arch(each.layout, selection.arch)).manifest.digest
+        pushing.subject(client, repository, each.layout.name or each.own.name, image)
+        out = placed(each.own, None, ".sif", several=False)
+        file = _convert(each, selection.arch, out, "sif", compress, how.jobs)
+        with console.step(f"pushing {out.name} to {repository}"):
+            sent = pushing.push(client, repository, file)
+        made.append((msgspec.structs.replace(file, pushed=sent), sent.reference))
+    lines = [f"{file.output} {file.digest} oras://{place}" for file, place in made]
+    answer([file for file, _ in made], lines)
 
 
-def _line(made: ConvertedImage) -> str:
-    sent = f" oras://{made.pushed.reference}" if made.pushed else ""
-    return f"{made.output} {made.digest}{sent}"
-
-
-def _repository(place: str | None, form: Form) -> Repository | None:
-    """Where SIFs are pushed to, if they are; InputError for what is not pushed."""
-    from imgbuild.registry.reference import parse_repository
-
-    if place is None:
-        return None
-    if form is not Form.SIF:
-        message = f"--push {place}: only a SIF is pushed, and --format is {form}"
-        raise InputError(message, hint="leave --format out; enroot imports the image itself")
-    return parse_repository(place)
-
-
-def _images(
-    wanted: list[str], folder: Path | None, matrix: Path | None, *, everything: bool
-) -> list[Chosen]:
-    """The images of layouts and targets."""
-    from imgbuild.oci import layout
-    from imgbuild.pipeline import targets as pipeline
+def _convert(
+    source: Source,
+    arches: Sequence[Arch] | None,
+    out: Path,
+    form: Format,
+    compress: Compress,
+    processes: int,
+) -> ConvertedImage:
     from imgbuild.sif import convert
 
-    folders = [Path(name) for name in wanted if _is_layout(Path(name))]
-    images = _locks(matrix)
-    found = []
-    for each in folders:
-        built = layout.read(each)
-        one = Chosen(own=each.absolute(), name=str(each), layout=built)
-        if images is not None:
-            lock = functools.partial(convert.lock_of_any, images, built, reporter=console)
-            one = msgspec.structs.replace(one, lock=lock)
-        found.append(one)
-    targets = [name for name in wanted if not _is_layout(Path(name))]
-    if not targets and found and not everything:
-        if folder is not None:
-            message = f"--layout {folder} and {folders[0]} are both layouts"
-            raise InputError(message, hint="leave one of them out")
-        return found
-    session = pipeline.open_session(matrix, pipeline.Options())
-    selected = session.select(targets, everything=everything, arches=[])
-    same_image(selected, folder)
-    for item in selected:
-        built = pipeline.built_layout(session, item.name, folder)
-        images = session.project.images
-        lock = functools.partial(convert.lock_of, images, item.name, built, reporter=console)
-        own = session.project.output(item.name)
-        found.append(Chosen(own=own, name=item.name, layout=built, lock=lock))
-    return found
+    only = one_arch(source.layout, arches)
+    how = convert.ConvertOptions(format=form, compressor=compress.value, processors=processes)
+    with console.step(f"making {out.name} from {source.layout.name or source.name}"):
+        return convert.convert(
+            source.layout, only, out, how, lock=source.lock(only), reporter=console
+        )
 
 
-def _locks(matrix: Path | None) -> Path | None:
-    """Where the locks of this folder's project lie; None outside of one."""
-    from imgbuild import project
+def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> Source:
+    """A target, whose image is built for the one architecture unless it is there and current."""
+    from imgbuild.oci import layout
+    from imgbuild.pipeline import targets
+    from imgbuild.plan import current as locked
 
+    sealed = locked.read_current(session.project, session.matrix, item.name)[1]
+    only = _only(item, arches)
+    place = session.project.output(item.name)
+    manifest = sealed.arch[only].manifest
+    current = [sealed.digest, manifest]
+    if not any(layout.check(place, digest) for digest in current):
+        targets.build_all(session, [msgspec.structs.replace(item, arches=(only,))], None)
+    return _built(session, item.name, None)
+
+
+def _only(item: Selected, arches: Sequence[Arch]) -> Arch:
+    """The architecture that is built: the named one, else this machine's, else the only one."""
+    if len(set(arches)) > 1:
+        message = f"--arch {' --arch '.join(arches)}: a SIF or squashfs is for one architecture"
+        raise InputError(message, hint="name one of them")
+    with contextlib.suppress(ValueError):
+        own = Arch.parse(platform.machine())
+        if not arches and own in item.arches:
+            return own
+    return item.arches[0]
+
+
+def _built(session: Session, name: str, layout: Path | None) -> Source:
+    from imgbuild.pipeline import targets
+    from imgbuild.sif import convert
+
+    built = targets.built_layout(session, name, layout)
+    lock = functools.partial(convert.lock_of, session.project.images, name, built)
+    return Source(own=session.project.output(name), name=name, layout=built, lock=lock)
+
+
+def _origin(
+    origin: str, selection: Filter, plain_http: Sequence[str], held: contextlib.ExitStack
+) -> Source:
+    """An OCI layout, or an image of a registry."""
+    from imgbuild.registry.client import Client
+    from imgbuild.registry.reference import parse
+
+    folder = Path(origin)
+    if not folder.is_dir():
+        client = Client(plain_http=plain_http, reporter=console)
+        return _pulled(client, parse(origin, default_tag="latest"), selection.arch, held)
+    if not (folder / "oci-layout").is_file():
+        message = f"--from {origin} is not an OCI layout"
+        raise InputError(
+            message, hint="build it first: imgbuild build --from FOLDER --output LAYOUT"
+        )
+    return _layout(folder, selection)
+
+
+def _layout(folder: Path, selection: Filter) -> Source:
+    """The image of an OCI layout, with its lock if this folder's project has it."""
+    from imgbuild.oci import layout
+    from imgbuild.sif import convert
+
+    built = layout.read(folder)
+    source = Source(own=folder.absolute(), name=str(folder), layout=built)
+    images = _locks(selection)
+    if images is None:
+        return source
+    lock = functools.partial(convert.lock_of_any, images, built)
+    return msgspec.structs.replace(source, lock=lock)
+
+
+def _locks(selection: Filter) -> Path | None:
+    """The folder with the locks of this folder's project; None outside of a project."""
     try:
-        return project.find(matrix).images
+        return selection.project().images
     except InputError:
-        if matrix is not None:
+        if selection.matrix is not None:
             raise
         return None
 
@@ -250,7 +223,7 @@ def _pulled(
     reference: Reference,
     arches: Sequence[Arch] | None,
     held: contextlib.ExitStack,
-) -> Chosen:
+) -> Source:
     """An image of a registry, whose layers are in the cache, as long as `held` is open."""
     from imgbuild.attest import published
     from imgbuild.cache.store import Store
@@ -268,37 +241,11 @@ def _pulled(
         return published.lock_of(client, reference.repository, image, arch)
 
     own = Path.cwd() / pull.name(reference)
-    return Chosen(own=own, name=str(reference), layout=found, lock=_lock)
-
-
-def _is_remote(name: str) -> bool:
-    """Whether a name begins with a registry's: no target has a slash in it."""
-    host, slash, _ = name.partition("/")
-    host_like = "." in host.strip(".") or ":" in host or host == "localhost"
-    return bool(slash) and host_like and not _is_layout(Path(name))
-
-
-def _is_layout(path: Path) -> bool:
-    return (path / "oci-layout").is_file()
+    return Source(own=own, name=str(reference), layout=found, lock=_lock)
 
 
 def placed(own: Path, output: Path | None, suffix: str, *, several: bool) -> Path:
-    """Where the file of the image that `own` names goes."""
+    """The path of the file of the image that `own` names."""
     if output is None:
         return own.with_name(own.name + suffix)
     return output / (own.name + suffix) if several else output
-
-
-def places(owns: Sequence[tuple[str, Path]], output: Path | None, suffix: str) -> list[Path]:
-    """Where the files of images go, by what the user calls each and the path that it names.
-
-    InputError if two would be one file.
-    """
-    found: dict[Path, str] = {}
-    for name, own in owns:
-        out = placed(own, output, suffix, several=len(owns) > 1)
-        if out.absolute() in found:
-            message = f"{found[out.absolute()]} and {name} would both be {out}"
-            raise InputError(message, hint="make one after the other, each with its --output FILE")
-        found[out.absolute()] = name
-    return [placed(own, output, suffix, several=len(owns) > 1) for _, own in owns]

@@ -36,23 +36,23 @@ def container(
     from imgbuild.smoke import run
 
     if runtime.sif is not None and runtime.pyxis is not None:
-        message = "--sif and --pyxis are two ways to run the image"
+        message = "--sif and --pyxis cannot be combined"
         raise InputError(message, hint="leave one of them out")
     binds, words, target = runtime.binds, runtime.words, sealed.target
     if check:
         binds = (*binds, f"{run.TESTS.resolve()}:/smoke_tests:ro")
     if runtime.pyxis is not None:
         image = imported(runtime.pyxis)
-        make = f"imgbuild sif {target} --format squashfs"
+        make = f"imgbuild build {target} --format squashfs"
     else:
         image = (runtime.sif or found.output(target).with_name(f"{target}.sif")).absolute()
         same_image(image, sealed)
-        make = f"imgbuild sif {target}"
+        make = f"imgbuild build {target} --format sif"
     if isinstance(image, Path) and not image.exists():
         if submit:
-            message = f"{image} is not there"
+            message = f"{image}: no such file"
             raise InputError(message, hint=f"make it with: {make}")
-        console.warn(f"{image} is not there yet: {make}")
+        console.warn(f"{image} does not exist yet; make it with: {make}")
     return Container(image=str(image), pyxis=runtime.pyxis is not None, binds=binds, words=words)
 
 
@@ -69,8 +69,8 @@ def same_image(sif: Path, sealed: Seal) -> None:
         console.warn(error.message)
         return
     if config and config not in {image.config for image in sealed.arch.values()}:
-        made = f"imgbuild sif {sealed.target}"
-        console.warn(f"{sif} is not the image that is locked now; to make that one: {made}")
+        made = f"imgbuild build {sealed.target} --format sif"
+        console.warn(f"{sif} is not the image of the current lock; make that one with: {made}")
 
 
 def imported(image: str) -> Path | str:

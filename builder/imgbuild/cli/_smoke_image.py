@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from imgbuild.cli._options import Through
 from imgbuild.cli._selection import one_arch, same_image
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
@@ -18,6 +18,7 @@ from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.cache.store import Store
+    from imgbuild.cli._targets import Selection
     from imgbuild.lock.lock import Lock
     from imgbuild.oci.layout import Layout
     from imgbuild.project import Project
@@ -25,21 +26,11 @@ if TYPE_CHECKING:
     from imgbuild.smoke.result import How, Tested
 
 
-class Place(enum.StrEnum):
-    """What smoke tests run in."""
-
-    DOCKER = "docker"
-    PODMAN = "podman"
-    APPTAINER = "apptainer"
-    ROOT = "root"
-    HERE = "here"
-
-
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """How smoke tests are to be run."""
 
     tiers: tuple[smoke_tests.Tier, ...]
-    through: Place | None
+    through: Through | None
     how: How
     arbitrary: bool
     sif: Path | None
@@ -57,13 +48,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chosen(
-    words: Sequence[str],
-    matrix: Path | None,
-    layout: Path | None,
-    lock: Path | None,
-    sif: Path | None,
-    *,
-    everything: bool,
+    selection: Selection, layout: Path | None, lock: Path | None, sif: Path | None
 ) -> list[Subject]:
     """What the command line names: targets of the matrix, or one image and its lock.
 
@@ -74,9 +59,10 @@ def chosen(
     from imgbuild.oci.layout import MARKER
     from imgbuild.pipeline import targets
 
+    words, everything = selection.named, selection.everything
     if lock is not None or any((Path(word) / MARKER).is_file() for word in words):
         return [_one_image(words, layout, lock, sif, everything=everything)]
-    session = targets.open_session(matrix, targets.Options())
+    session = selection.session()
     selected = session.select(words, everything=everything, arches=[])
     same_image(selected, layout or sif)
     return [
@@ -130,7 +116,7 @@ def reports(
     from imgbuild.smoke import run as tests
 
     tiers, how = asked.tiers, asked.how
-    if asked.through is Place.HERE:
+    if asked.through is Through.HERE:
         locked, own = image.lock(), _here(arch)
         return tests.smoke_here(locked, own, tiers, store=store, how=how, reporter=console)
     if asked.sif is not None:
@@ -141,7 +127,7 @@ def reports(
     if asked.record and image.project is not None:
         config = built.image(only).config.digest
         proofs.require_sealed(image.project, locked, only, config, str(built.path))
-    if asked.through is Place.APPTAINER:
+    if asked.through is Through.APPTAINER:
         return sif.smoke_sif(locked, built, only, tiers, store=store, how=how, reporter=console)
     return tests.smoke(
         locked, built, only, tiers, through=asked.through and asked.through.value,

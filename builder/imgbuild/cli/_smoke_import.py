@@ -5,30 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imgbuild.cli import _options
+from imgbuild.cli._output import answer
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from imgbuild.project import Project
     from imgbuild.smoke.proofs import Recorded
 
 
-def record(paths: Sequence[Path], matrix: Path | None, *, json: bool) -> None:
+def record(paths: Sequence[Path], project: Project) -> None:
     """Add the runs in `paths` to images/TARGET/smoke.json; none of them if one is refused."""
     from imgbuild.cache.store import Store
-    from imgbuild.project import find
     from imgbuild.smoke import proofs, reports
 
-    project = find(matrix)
-    found = [claim for path in paths for claim in reports.image_runs(path, project)]
+    found = [each for path in paths for each in reports.image_runs(path, project)]
     recorded = proofs.prove(project, found, Store.open())
-    tell(recorded)
+    report(recorded)
     lines = [f"{each.target} {each.arch} {each.tier} {each.result}" for each in recorded]
-    _options.answer(recorded, lines, json=json)
+    answer(recorded, lines)
 
 
-def tell(recorded: Sequence[Recorded]) -> None:
+def report(recorded: Sequence[Recorded]) -> None:
     """Say which test records have changed, and what is made from them."""
     for path in dict.fromkeys(each.ledger for each in recorded):
         own = [each for each in recorded if each.ledger == path]

@@ -1,4 +1,4 @@
-"""`imgbuild build`, `plan`, `digest`: from a lock to an image."""
+"""`imgbuild build`: from a lock to an image."""
 
 from __future__ import annotations
 
@@ -7,18 +7,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from imgbuild.cli import _builders, _options
+from imgbuild.cli import _builders, _sif
+from imgbuild.cli._options import (
+    FROM,
+    OUTPUT_PATH,
+    PART,
+    Jobs,
+    Mirror,
+    MirrorOnly,
+    Offline,
+    Part,
+    PlainHttp,
+    processes,
+)
+from imgbuild.cli._output import answer
+from imgbuild.cli._targets import Selection
+from imgbuild.cli._verb import Definition, option, verb
 from imgbuild.errors import InputError
 from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.pipeline.dockerfile_builders import BuilderChoice
     from imgbuild.pipeline.targets import Options
-
-PLAN_HEAD = ("target", "arch", "#", "layer", "MB", "unpacked", "contents", "digest")
-PLAN_NUMBERS = frozenset({2, 4, 5})
+    from imgbuild.sif.convert import Format as SifFormat
 
 
 class Format(enum.StrEnum):
@@ -27,105 +38,77 @@ class Format(enum.StrEnum):
     OCI = "oci"
     OCI_ARCHIVE = "oci-archive"
     DOCKER_ARCHIVE = "docker-archive"
+    SIF = "sif"
+    SQUASHFS = "squashfs"
 
 
-class Only(enum.StrEnum):
-    """What a build from a Dockerfile starts from."""
-
-    BASE = "base"
-    WHEELS = "wheels"
-
-
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="PATH",
-        help="Where the image goes; by default build/TARGET beside the matrix.",
-        rich_help_panel=_options.WORK,
-        show_default=False,
-    ),
-]
 Form = Annotated[
     Format,
-    typer.Option(
+    Definition(
         "--format",
-        help="A folder (oci), or one file that docker, podman or skopeo read.",
-        rich_help_panel=_options.WORK,
-    ),
+        "oci: a folder. oci-archive, docker-archive: one file for docker, podman or skopeo. sif:"
+        " one file for Apptainer. squashfs: one file for enroot and pyxis.",
+        often=True,
+        reused="each verb has formats of its own",
+    )(),
 ]
-OnlyPart = Annotated[
-    Only | None,
-    typer.Option(
-        "--only",
-        help="What a Dockerfile starts from. base: the base's layers as an image of their own,"
-        " by default in build/base/TARGET; wheels: a folder of them, by default in"
-        " build/wheels/TARGET.",
-        rich_help_panel=_options.WORK,
-        show_default=False,
-    ),
-]
-From = Annotated[
+
+
+OriginOption = Annotated[
     str | None,
-    typer.Option(
-        "--from",
-        metavar="REF|FOLDER",
-        help="Build from the lock that travels with a published image, or lies in a folder; no"
-        " matrix is read, and the image goes to build/TARGET here.",
-        rich_help_panel=_options.SELECT,
-        show_default=False,
+    FROM(
+        "A published image with its lock, or a folder with one; no matrix is read. With"
+        " --format sif or squashfs: any image in a registry, or an OCI layout."
     ),
 ]
-Verify = Annotated[
-    bool,
-    typer.Option(
-        "--verify",
-        help="Assemble every layer anew, inflating and checking every file.",
-        rich_help_panel=_options.WORK,
+OutputOption = Annotated[Path | None, OUTPUT_PATH("Default: build/TARGET.")]
+PartOption = Annotated[
+    Part | None,
+    PART(
+        "Here: what a Dockerfile starts from. base: the base's layers as an image, in"
+        " build/base/TARGET. wheels: a folder of wheels, build/wheels/TARGET."
     ),
 ]
+VerifyOption = Annotated[bool, option("--verify", "Build every layer again, and check every file.")]
 
 
+@verb
 def build(
-    names: _options.Names = None,
-    target: _options.Targets = None,
-    everything: _options.Everything = False,
-    arch: _options.Arches = None,
-    origin: From = None,
-    output: Output = None,
+    selection: Selection,
+    dockerfile: _builders.DockerfileBuild,
+    origin: OriginOption = None,
+    output: OutputOption = None,
     form: Form = Format.OCI,
-    only: OnlyPart = None,
-    builder: _builders.Who = _builders.Builder.EMBEDDED,
-    buildx_builder: _builders.BuildxBuilder = None,
-    cache_from: _builders.CacheFrom = None,
-    cache_to: _builders.CacheTo = None,
-    secret: _builders.Secrets = None,
-    ca: _builders.Ca = None,
-    verify: Verify = False,
-    mirror: _options.Mirror = None,
-    mirror_only: _options.MirrorOnly = False,
-    plain_http: _options.PlainHttp = None,
-    jobs: _options.Jobs = 0,
-    offline: _options.Offline = False,
-    matrix: _options.MatrixFile = None,
-    json: _options.Json = False,
-    quiet: _options.Quiet = False,
-    verbose: _options.Verbose = False,
+    compress: _sif.CompressOption = _sif.Compress.ZSTD,
+    part: PartOption = None,
+    verify: VerifyOption = False,
+    mirror: Mirror = None,
+    mirror_only: MirrorOnly = False,
+    plain_http: PlainHttp = None,
+    jobs: Jobs = 0,
+    offline: Offline = False,
 ) -> None:
     """Build images from their locks.
 
-    Needs no Docker, no root and no GPU, and builds every architecture on any. What the cache lacks
-    is downloaded; the digest must be the sealed one or nothing is left behind. A second build with
-    nothing changed takes a moment.
+    Needs no Docker, no root and no GPU, and builds for any architecture. Files that the cache
+    lacks are downloaded. The digest must be that of the lock, or nothing is written. A second
+    build without changes takes a moment.
+
+    --format sif and squashfs convert the image of one architecture, without unpacking it; they
+    need mksquashfs 4.5 or newer. The same image and the same mksquashfs give the same bytes. A SIF
+    has the image's environment, labels and entry point, its digest and its lock.
 
     Examples:
 
-        imgbuild build --target cu124-vllm
+        imgbuild build cu124-vllm
 
         imgbuild build 'cu130-*' --arch arm64 --output images
 
         imgbuild build cu124-vllm --format docker-archive --output cu124-vllm.tar
+
+        imgbuild build cu124-vllm --format sif
+
+        imgbuild build --from registry.example/rl:cu124-vllm --format sif --output rl.sif
 
         imgbuild build cu124-vllm --builder docker
 
@@ -135,50 +118,65 @@ def build(
     """
     from imgbuild.pipeline import targets
 
-    _options.configure(json=json, quiet=quiet, verbose=verbose)
     how = targets.Options(
-        jobs=_options.processes(jobs),
+        jobs=processes(jobs),
         offline=offline,
         verify=verify,
         mirror=mirror,
         mirror_only=mirror_only,
         plain_http=tuple(plain_http or ()),
     )
-    choice = _builders.choice(builder, buildx_builder, cache_from, cache_to, secret, ca)
-    if origin is not None:
-        _refuse_beside(origin, [names, target, everything, matrix, only, choice])
-        _again(origin, arch or [], output, form, how, plain_http or [], json=json)
+    choice = _builders.choice(dockerfile)
+    if form in (Format.SIF, Format.SQUASHFS):
+        _refuse_file(part, choice)
+        kind: SifFormat = "sif" if form is Format.SIF else "squashfs"
+        _sif.build(selection, origin, output, kind, compress, how)
         return
-    session = targets.open_session(matrix, how)
-    selected = session.select(
-        _options.wanted(names, target), everything=everything, arches=arch or []
-    )
-    _refuse_only(only, choice, form)
-    if only is Only.WHEELS:
+    if compress is not _sif.Compress.ZSTD:
+        message = f"--compress {compress} needs --format sif or squashfs"
+        raise InputError(message, hint="add --format sif, or leave --compress out")
+    if origin is not None:
+        _refuse_beside(
+            origin, [selection.named, selection.everything, selection.matrix, part, choice]
+        )
+        _again(origin, selection.arches, output, form, how)
+        return
+    session = selection.session(how)
+    selected = selection.of(session)
+    _refuse_part(part, choice, form)
+    if part is Part.WHEELS:
         folders = _builders.wheels(session, selected, output)
         lines = [f"{item.target} {item.files} {item.output}" for item in folders]
-        _options.answer(folders, lines, json=json)
+        answer(folders, lines)
         return
     if choice is not None:
-        made = _builders.build(session, selected, output, choice, form.value, named=bool(arch))
+        made = _builders.build(
+            session, selected, output, choice, form.value, named=bool(selection.arches)
+        )
     else:
         made = targets.build_all(
-            session, selected, output, form=form.value, only_base=only is Only.BASE
+            session, selected, output, form=form.value, only_base=part is Part.BASE
         )
     lines = [f"{item.target} {item.digest} {item.output}" for item in made]
-    _options.answer(made, lines, json=json)
+    answer(made, lines)
 
 
 def _refuse_beside(origin: str, given: Sequence[object]) -> None:
     if any(given):
-        message = f"--from {origin} says what is built and by what"
+        message = f"--from {origin} cannot be combined with targets or another builder"
         raise InputError(message, hint="leave out targets, --all, --matrix, --only and --builder")
 
 
-def _refuse_only(only: Only | None, choice: BuilderChoice | None, form: Format) -> None:
-    if only is not None and (choice is not None or (only is Only.WHEELS and form != Format.OCI)):
-        message = f"--only {only} goes with neither another builder nor, for wheels, a --format"
+def _refuse_part(part: Part | None, choice: BuilderChoice | None, form: Format) -> None:
+    if part is not None and (choice is not None or (part is Part.WHEELS and form != Format.OCI)):
+        message = f"--only {part} cannot be combined with --builder or --format"
         raise InputError(message, hint="leave out --builder and --format")
+
+
+def _refuse_file(part: Part | None, choice: BuilderChoice | None) -> None:
+    if part is not None or choice is not None:
+        message = "--format sif and squashfs cannot be combined with --only or --builder"
+        raise InputError(message, hint="leave out --only and --builder")
 
 
 def _again(
@@ -187,13 +185,10 @@ def _again(
     output: Path | None,
     form: Format,
     how: Options,
-    plain_http: Sequence[str],
-    *,
-    json: bool,
 ) -> None:
-    """Build what a published image or a folder carries."""
+    """Build from the lock of a published image or of a folder."""
     from imgbuild.pipeline import rebuild
 
-    found = rebuild.find(origin, plain_http=plain_http, offline=how.offline)
+    found = rebuild.find(origin, plain_http=how.plain_http, offline=how.offline)
     made = rebuild.build(found, arches, output, how, form=form.value)
-    _options.answer([made], [f"{made.target} {made.digest} {made.output}"], json=json)
+    answer([made], [f"{made.target} {made.digest} {made.output}"])

@@ -1,90 +1,55 @@
-"""`imgbuild ci nightly`: the matrix built, proven and published on machines of one's own."""
+"""`imgbuild ci nightly`: build, test and publish targets on your own machines."""
 
 from __future__ import annotations
 
-import datetime
-import enum
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from imgbuild.cli import _allocation, _ci_options, _options
+from imgbuild.cli import _ci_options
+from imgbuild.cli._allocation import ON, Request
+from imgbuild.cli._ci_options import Strict, WayOptions
+from imgbuild.cli._options import ALL, KEEP, TARGET, Record, Where
+from imgbuild.cli._output import aligned, answer
+from imgbuild.cli._targets import Names
+from imgbuild.cli._verb import SELECT, option, verb
 from imgbuild.system.console import console
 
 
-class Where(enum.StrEnum):
-    """Where jobs run."""
-
-    LOCAL = "local"
-    SLURM = "slurm"
-
-
-On = Annotated[
-    Where,
-    typer.Option(
-        "--on",
-        help="local: all on this machine. slurm: what needs a GPU on nodes of Slurm's, which see"
-        " the folder of the matrix and imgbuild at the same paths; the rest on this machine.",
-        rich_help_panel=_options.WORK,
-    ),
-]
-Again = Annotated[
-    bool,
-    typer.Option(
-        "--published",
-        help="Also targets whose tag names the sealed digest already.",
-        rich_help_panel=_options.SELECT,
-    ),
-]
-Keep = Annotated[
-    bool | None,
-    typer.Option(
-        "--keep/--drop",
-        help="Keep the images in build/, or remove each that this run has made when its target is"
-        " through. Default: keep for one target, drop for several.",
-        rich_help_panel=_options.WORK,
-        show_default=False,
-    ),
-]
-
-
+@verb
 def nightly(
-    names: _options.Names = None,
-    target: _options.Targets = None,
-    everything: _options.Everything = False,
-    on: On = Where.LOCAL,
-    registry: _ci_options.Registry = None,
-    published: Again = False,
-    results: _ci_options.Results = None,
-    arch: _options.Arches = None,
-    gate: _ci_options.Gate = None,
-    date: _ci_options.Date = None,
-    key: _ci_options.Key = None,
-    keyless: _ci_options.Keyless = False,
-    keep: Keep = None,
-    record: _ci_options.Record = False,
-    strict: _ci_options.Strict = False,
-    through: _ci_options.Through = None,
-    timeout_factor: _ci_options.TimeoutFactor = 1.0,
-    partition: _allocation.Partition = "",
-    account: _allocation.Account = "",
-    time: _allocation.Time = "",
-    sbatch: _allocation.More = None,
-    plain_http: _options.PlainHttp = None,
-    jobs: _options.Jobs = 0,
-    offline: _options.Offline = False,
-    matrix: _options.MatrixFile = None,
-    json: _options.Json = False,
-    quiet: _options.Quiet = False,
-    verbose: _options.Verbose = False,
+    how: WayOptions,
+    request: Request,
+    names: Names = None,
+    target: Annotated[list[str] | None, TARGET()] = None,
+    everything: Annotated[bool, ALL()] = False,
+    on: Annotated[
+        Where,
+        ON(
+            "local: this machine. slurm: jobs with a GPU on nodes of Slurm, which must have the"
+            " folder of the matrix and imgbuild at the same paths; others on this machine."
+        ),
+    ] = Where.LOCAL,
+    all_published: Annotated[
+        bool,
+        option(
+            "--all-published", "Also targets whose tag has the locked digest already.", panel=SELECT
+        ),
+    ] = False,
+    keep: Annotated[
+        bool | None,
+        KEEP("Here: images in build/. Default: keep for one target, remove for several."),
+    ] = None,
+    record: Record = False,
+    strict: Strict = False,
 ) -> None:
-    """Build, prove and publish targets: the jobs of `imgbuild ci`, in order, without a CI.
+    """Build, test and publish targets: all CI jobs in order, without a CI.
 
-    A target whose tag names the sealed digest is left alone. The others are checked, audited,
-    built, tested, pushed by digest, tested on GPUs, and only then tagged. One that fails does not
-    stop the others. An interrupted run goes on where it stopped: what has passed for a digest is
-    not done again. Exit status 1 if a target failed or is not finished.
+    A target whose tag has the locked digest is skipped. The others are checked, audited, built,
+    tested, pushed by digest, tested on GPUs, and then tagged. If one fails, the others continue. An
+    interrupted run continues where it stopped: steps that have passed for a digest are not
+    repeated. Exit status 1 if a target failed or is not finished.
 
     Examples:
 
@@ -97,34 +62,32 @@ def nightly(
     from imgbuild.ci import report as reports
     from imgbuild.ci.choosing import Asked
 
-    _options.configure(json=json, quiet=quiet, verbose=verbose)
-    way = _ci_options.way(
-        matrix, registry, results, gate or [], date or datetime.datetime.now(datetime.UTC).date(),
-        plain_http or [], arches=arch or [], no_push=False, key=key, keyless=keyless,
-        through=through, patience=timeout_factor, jobs=jobs, offline=offline,
-    )  # fmt: skip
+    way = _ci_options.way(how, no_push=False)
     chosen = _ci_options.chosen(
-        _options.wanted(names, target), matrix, gate or [],
+        [*(names or []), *(target or [])], how.matrix, how.gate or [],
         Asked(arches=way.arches, labels=False),
-        None if published else way.registry, plain_http or [], everything=everything,
+        None if all_published else way.registry, how.plain_http or [], everything=everything,
     )  # fmt: skip
     for one in chosen.passed:
         console.info(f"{one.target}: {one.outcome}, {one.reason}")
     machines = nights.Machines(
         slurm=on is Where.SLURM,
-        options=_sbatch(partition, account, time, sbatch or []),
+        options=_sbatch(request),
         drop=len(chosen.targets) > 1 if keep is None else not keep,
     )
     codec.write(way.results / _ci_options.JOBS, chosen)  # for `ci report`
     found = nights.night(way, chosen, machines)
     if record:
-        _ci_options.record(matrix, results, chosen)
-    _options.answer(found, _options.aligned([reports.HEAD, *reports.rows(found)]), json=json)
+        _ci_options.record(how.matrix, how.results, chosen)
+    answer(found, aligned([reports.HEAD, *reports.rows(found)]))
     if found.wrong(strict=strict):
         raise typer.Exit(1)
 
 
-def _sbatch(partition: str, account: str, time: str, more: Sequence[str]) -> tuple[str, ...]:
-    """What sbatch is told."""
-    asked = {"partition": partition, "account": account, "time": time}
-    return (*(f"--{name}={value}" for name, value in asked.items() if value), *more)
+def _sbatch(request: Request) -> tuple[str, ...]:
+    """The options for sbatch."""
+    asked: Sequence[tuple[str, str]] = (
+        ("partition", request.partition), ("account", request.account), ("time", request.time),
+    )  # fmt: skip
+    given = (f"--{name}={value}" for name, value in asked if value)
+    return (*given, *(request.sbatch or ()))

@@ -7,69 +7,65 @@ from typing import Annotated
 
 import typer
 
-from imgbuild.cli import _diff_files, _options
+from imgbuild.cli import _diff_files
+from imgbuild.cli._options import Jobs, Offline, PlainHttp, complete_target, processes
+from imgbuild.cli._output import answer
+from imgbuild.cli._targets import Filter
+from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 
-Images = Annotated[
+NamesOption = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="A B | TARGET...",
-        help="Two images: a target, TARGET@REVISION of git, a lock.json or its folder, or an image"
-        " in a registry. With --files: OCI layouts and archives, also those of docker save. With"
-        " --builders: targets.",
-        autocompletion=_options.complete_target,
+        help="Two images: a target, TARGET@REVISION of git, a lock.json or its folder, or an"
+        " image in a registry. With --files: OCI layouts and archives, also those of docker"
+        " save. With --builders: targets.",
+        autocompletion=complete_target,
         show_default=False,
     ),
 ]
-Files = Annotated[
+FilesOption = Annotated[
     bool,
-    typer.Option(
+    option(
         "--files",
-        help="Compare files and configuration instead of packages; exit status 1 if they differ.",
-        rich_help_panel=_options.WORK,
+        "Compare files and configuration instead of packages; exit status 1 if they differ.",
+        often=True,
     ),
 ]
-Builders = Annotated[
+BuildersOption = Annotated[
     _diff_files.Pair | None,
-    typer.Option(
+    option(
         "--builders",
-        metavar="A,B",
-        parser=_diff_files.pair,
-        help="Compare the files of what two builders make of each target: embedded, docker, podman,"
+        "Compare the files of what two builders make of each target: embedded, docker, podman,"
         " buildah. What is not built yet is built.",
-        rich_help_panel=_options.WORK,
-        show_default=False,
+        metavar="A,B",
+        often=True,
+        parser=_diff_files.pair,
     ),
 ]
-Accept = Annotated[
+AcceptOption = Annotated[
     list[Path] | None,
-    typer.Option(
+    option(
         "--accept",
+        "With --files: a list of accepted differences, each with path, field and reason;"
+        " repeatable. With --builders, the list of imgbuild is used too.",
         metavar="FILE",
-        help="With --files: a list of accepted differences, each with path, field and reason;"
-        " repeatable. With --builders, imgbuild's own list is used too.",
-        rich_help_panel=_options.WORK,
-        show_default=False,
     ),
 ]
 
 
+@verb
 def diff(
-    names: Images = None,
-    target: _options.Targets = None,
-    everything: _options.Everything = False,
-    arch: _options.Arches = None,
-    files: Files = False,
-    builders: Builders = None,
-    accept: Accept = None,
-    plain_http: _options.PlainHttp = None,
-    jobs: _options.Jobs = 0,
-    offline: _options.Offline = False,
-    matrix: _options.MatrixFile = None,
-    json: _options.Json = False,
-    quiet: _options.Quiet = False,
-    verbose: _options.Verbose = False,
+    selection: Filter,
+    names: NamesOption = None,
+    files: FilesOption = False,
+    builders: BuildersOption = None,
+    accept: AcceptOption = None,
+    plain_http: PlainHttp = None,
+    jobs: Jobs = 0,
+    offline: Offline = False,
 ) -> None:
     """Compare two images, by packages or by files.
 
@@ -95,22 +91,18 @@ def diff(
     from imgbuild.show import diff as diffs
     from imgbuild.show import diff_sides
 
-    _options.configure(json=json, quiet=quiet, verbose=verbose)
-    wanted = _options.wanted(names, target)
-    if builders is None and (len(wanted) != 2 or everything):
-        message = f"{len(wanted)} images are named, and two are compared"
+    wanted = [*(names or []), *selection.named]
+    if builders is None and (len(wanted) != 2 or selection.everything):
+        message = f"two images are expected, and {len(wanted)} are named"
         raise InputError(message, hint="name two images, or targets and --builders")
     if files or builders is not None:
-        work = Options(jobs=_options.processes(jobs), offline=offline)
-        _diff_files.compare(
-            wanted, arch or [], builders, accept or [], work, matrix,
-            everything=everything, json=json,
-        )  # fmt: skip
+        work = Options(jobs=processes(jobs), offline=offline)
+        _diff_files.compare(wanted, selection, builders, accept or [], work)
         return
-    if accept or arch:
+    if accept or selection.arches:
         message = "--accept and --arch need --files or --builders"
         raise InputError(message, hint="add --files, or leave them out")
     client = Client(plain_http=plain_http or (), reporter=console)
-    old, new = (diff_sides.side(name, client, matrix) for name in wanted)
+    old, new = (diff_sides.side(name, client, selection.matrix, console) for name in wanted)
     found = diffs.between(old, new)
-    _options.answer(found, diffs.words(found), json=json)
+    answer(found, diffs.words(found))

@@ -1,4 +1,4 @@
-"""`imgbuild list` shows what there is to build; `imgbuild schema` what `matrix.yaml` may say."""
+"""`imgbuild list`: the targets of the matrix, as a table."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import typer
 
-from imgbuild.cli import _options
+from imgbuild.cli._options import CUDA
+from imgbuild.cli._output import answer
+from imgbuild.cli._targets import Selection
+from imgbuild.cli._verb import OUTPUT, SELECT, Definition, option, verb
 from imgbuild.errors import InputError, NothingSelected
+from imgbuild.system.console import console
 from imgbuild.values import Condition
 
 
@@ -22,70 +25,65 @@ class Format(enum.StrEnum):
     MARKDOWN = "markdown"
 
 
-Cuda = Annotated[
-    str | None,
-    typer.Option(
-        "--cuda",
-        metavar="RELEASE",
-        help="Only targets of this CUDA release: 12.8, or 12 for all of them.",
-        rich_help_panel=_options.SELECT,
-        show_default=False,
-    ),
+CudaOption = Annotated[
+    str | None, CUDA("Only targets of this release; '12' selects all of CUDA 12.")
 ]
-States = Annotated[
+StateOption = Annotated[
     list[Condition] | None,
-    typer.Option(
-        "--state",
-        help="Only targets that are so far; repeatable.",
-        rich_help_panel=_options.SELECT,
-        show_default=False,
+    option("--state", "Only targets in this state; repeatable.", panel=SELECT, often=True),
+]
+WideOption = Annotated[
+    bool,
+    option(
+        "--wide",
+        "More columns: Python, other packages, state, test records.",
+        panel=OUTPUT,
+        often=True,
     ),
 ]
-Form = Annotated[
+FormOption = Annotated[
     Format,
-    typer.Option("--format", help="How the table is written.", rich_help_panel=_options.TALK),
+    Definition(
+        "--format",
+        "How the table is written. markdown has all columns.",
+        panel=OUTPUT,
+        reused="each verb has formats of its own",
+    )(),
 ]
-Into = Annotated[
+IntoOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--into",
+        "Write the images as a Markdown table into this file, between its comments `images`"
+        " and `/images`.",
         metavar="FILE",
-        help="Write the images, with sizes and proofs, as a Markdown table into this file,"
-        " between its comments `images` and `/images`.",
-        rich_help_panel=_options.TALK,
-        show_default=False,
+        panel=OUTPUT,
     ),
 ]
 
 
+@verb
 def list_targets(
-    names: _options.Names = None,
-    target: _options.Targets = None,
-    everything: _options.Everything = False,
-    arch: _options.Arches = None,
-    cuda: Cuda = None,
-    state: States = None,
-    form: Form = Format.TEXT,
-    into: Into = None,
-    matrix: _options.MatrixFile = None,
-    json: _options.Json = False,
-    quiet: _options.Quiet = False,
-    verbose: _options.Verbose = False,
+    selection: Selection,
+    cuda: CudaOption = None,
+    state: StateOption = None,
+    wide: WideOption = False,
+    form: FormOption = Format.TEXT,
+    into: IntoOption = None,
 ) -> None:
-    """Show the targets: versions, architectures, states, proofs. Checks the matrix.
+    """List the targets: versions, states, tests.
 
-    Without a name all targets are shown. A target is locked, stale, not locked, or needs what the
-    default index does not have: another index, or a wheel that you bring. --json has all that the
-    matrix says of them, with the reasons for absent architectures and what is known to have run.
-
-    Of a locked target it says which digest was proven where: the latest run of each tier of smoke
-    tests on each kind of GPU, from images/TARGET/smoke.json. A digest without a run says so.
+    Reads and checks the matrix. Without a name all targets are listed. The column "tested" has the
+    highest tier of smoke tests that passed for the current digest. A target is locked, stale, not
+    locked, or needs something that the default index does not have: another index, or a wheel that
+    you supply. --json has all values of the matrix, the reasons for missing architectures, and the
+    test records.
 
     Examples:
 
         imgbuild list
 
-        imgbuild list --arch arm64 --format markdown
+        imgbuild list --wide --arch arm64
 
         imgbuild list --state needs --state stale
 
@@ -94,44 +92,43 @@ def list_targets(
         imgbuild list --into README.md
     """
     from imgbuild.lock import published
-    from imgbuild.matrix.select import left_out, select
-    from imgbuild.project import find
+    from imgbuild.matrix.select import select
     from imgbuild.show import status, table
-    from imgbuild.system.console import console
 
-    _options.configure(json=json, quiet=quiet, verbose=verbose)
-    project = find(matrix)
+    project = selection.project()
     read = published.load(project.matrix)
-    wanted = _options.wanted(names, target)
-    if into is not None and (wanted or arch or cuda or state):
-        message = f"--into {into}: its table has all targets, and some were asked for"
-        raise InputError(message, hint="leave names, --arch, --cuda and --state out")
-    every, arches = everything or not wanted, arch or []
-    selected = select(read, wanted, everything=every, arches=arches)
-    for text in left_out(read, wanted, everything=every, arches=arches):
-        console.info(text)
+    wanted = selection.named
+    if into is not None and (wanted or selection.arches or cuda or state):
+        message = f"--into {into} writes all targets, and cannot be combined with a selection"
+        raise InputError(message, hint="leave out names, --arch, --cuda and --state")
+    selected = select(
+        read, wanted, everything=selection.everything or not wanted, arches=selection.arches
+    )
     rows = []
     for row in table.rows(read, published.shown(read, selected)):
         if cuda is not None and cuda not in (row.cuda, row.cuda.split(".")[0]):
             continue
         found = status.state(project, read, row.target)
         if not state or found.condition in state:
-            said = msgspec.structs.replace(row, state=str(found), reasons=found.reasons)
-            rows.append(table.shown(project, said))
+            shown = msgspec.structs.replace(row, state=str(found), reasons=found.reasons)
+            rows.append(table.shown(project, shown))
     if not rows:
-        message = "no target of the matrix is so"
-        raise NothingSelected(message, hint="ask with fewer of --cuda and --state")
+        message = "no target matches these filters"
+        raise NothingSelected(message, hint="leave out --cuda or --state")
     if into is not None:
         changed = _write(into, table.images(rows))
-        console.info(f"wrote {into}" if changed else f"{into} is current")
-        _options.answer(rows, [], json=json)
+        console.info(f"wrote {into}" if changed else f"{into} is up to date")
+        answer(rows, [])
         return
-    lines = table.markdown(rows) if form is Format.MARKDOWN else table.text(rows)
-    _options.answer(rows, lines, json=json)
+    if form is Format.MARKDOWN:
+        lines = table.markdown(rows)
+    else:
+        lines = table.text(rows) if wide else table.narrow(rows)
+    answer(rows, lines)
 
 
 def _write(path: Path, lines: Sequence[str]) -> bool:
-    """Put `lines` between the marks of the file at `path`; False if they stood there."""
+    """Put `lines` between the comments of the file at `path`; False if it had them already."""
     from imgbuild import codec
     from imgbuild.show import table
 
@@ -142,7 +139,7 @@ def _write(path: Path, lines: Sequence[str]) -> bool:
         raise InputError(message) from error
     found = table.into(text, lines)
     if found is None:
-        message = f"{path} has no place for the table"
-        hint = f"put two lines where it is to stand: {table.BEGIN} and {table.END}"
+        message = f"{path} has no comments that mark the place of the table"
+        hint = f"add two lines to it: {table.BEGIN} and {table.END}"
         raise InputError(message, hint=hint)
     return codec.write_bytes(path, found.encode())

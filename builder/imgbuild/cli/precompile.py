@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli import _options
-from imgbuild.cli._options import LayoutFolder
-from imgbuild.cli._selection import one_arch, single
+from imgbuild.cli._help import VerbGroup, add
+from imgbuild.cli._options import MODULE, OUTPUT_PATH, LayoutFolder, OneArch
+from imgbuild.cli._output import answer, count
+from imgbuild.cli._selection import one_arch
+from imgbuild.cli._targets import OneTarget
+from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
 
@@ -24,104 +27,73 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Compile kernels or bytecode of a target once, as a wheel for a variant of it.",
+    cls=VerbGroup,
+    help="Compile kernels or bytecode of a target ahead of time.\n\n"
+    "The result is a wheel, an input of a variant of the target that starts faster.",
 )
 
-Gpus = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--gpu",
-        metavar="N.N",
-        help="Compute capability to compile for, as 9.0 for an H200; repeatable. By default all of"
-        " the target's.",
-        rich_help_panel=_options.WORK,
-        show_default=False,
-    ),
-]
-Wanted = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--module",
-        metavar="MODULE:FUNCTION",
-        help="A function of FlashInfer that describes a library; repeatable. By default what vLLM"
-        " samples with.",
-        rich_help_panel=_options.WORK,
-        show_default=False,
-    ),
-]
+NAMED = 5  # differences that are printed one by one; --json has all
 Caches = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--from",
+    option(
+        "--cache",
+        "The cache that a run on a GPU left behind; give it twice, for two runs that started with"
+        " empty caches.",
         metavar="FOLDER",
-        help="Compile nothing: take what a run on a GPU left in its cache. Given twice, for two"
-        " runs that began with empty caches.",
-        rich_help_panel=_options.WORK,
-        show_default=False,
+        often=True,
     ),
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FOLDER",
-        help="Where the wheel goes; by default wheels/ beside the matrix.",
-        rich_help_panel=_options.WORK,
-        show_default=False,
-    ),
-]
-
-NAMED = 5  # differences that are told one by one; all of them are in the JSON
-Imports = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--import",
-        metavar="MODULE",
-        help="Take only what importing this module loads; repeatable. By default all modules of"
-        " the environment and of the standard library.",
-        rich_help_panel=_options.WORK,
-        show_default=False,
-    ),
-]
+Output = Annotated[Path | None, OUTPUT_PATH("A folder. Default: wheels/ beside the matrix.")]
 
 
-@app.command("flashinfer")
+@verb
 def flashinfer(
-    name: _options.One,
-    arch: _options.OneArch = None,
-    gpu: Gpus = None,
-    module: Wanted = None,
+    one: OneTarget,
+    arch: OneArch = None,
+    gpu: Annotated[
+        list[str] | None,
+        option(
+            "--gpu",
+            "A compute capability to compile for, such as 9.0; repeatable. Default: those of the"
+            " target.",
+            metavar="N.N",
+            often=True,
+        ),
+    ] = None,
+    function: Annotated[
+        list[str] | None,
+        option(
+            "--function",
+            "A function of FlashInfer that describes a library; repeatable. Default: those that"
+            " vLLM samples with.",
+            metavar="MODULE:FUNCTION",
+        ),
+    ] = None,
     caches: Caches = None,
     layout: LayoutFolder = None,
     output: Output = None,
-    matrix: _options.MatrixFile = None,
-    json: _options.Json = False,
-    quiet: _options.Quiet = False,
-    verbose: _options.Verbose = False,
 ) -> None:
     """Compile the FlashInfer kernels of a target, so that no start compiles them.
 
     Needs no GPU: the compiler in the image compiles each kernel twice, and differences are
-    reported. With --from the kernels that two runs on a GPU have compiled are used instead. The
+    reported. With --cache the kernels that two runs on a GPU have compiled are used instead. The
     wheel is an input of a variant of the target; the row to add to matrix.yaml is printed.
 
     Examples:
 
         imgbuild precompile flashinfer cu130-vllm --gpu 9.0
 
-        imgbuild precompile flashinfer cu130-vllm --gpu 9.0 --from first/cache --from second/cache
+        imgbuild precompile flashinfer cu130-vllm --gpu 9.0 --cache first/cache --cache second/cache
     """
     from imgbuild.cache.store import Store
     from imgbuild.pipeline import targets
     from imgbuild.precompile import flashinfer as compiling
     from imgbuild.precompile import machine
 
-    _options.configure(json=json, quiet=quiet, verbose=verbose)
-    session, target, locked, out = _target(name, matrix, output)
+    session, target, locked, out = _target(one, output)
     _one_wheel(arch)
     if caches:
-        _refuse_beside("--from", {"--module": module, "--layout": layout})
+        _refuse_beside("--cache", {"--function": function, "--layout": layout})
         first, second = _two(caches)
         libraries = compiling.compiled(first).values()
         only = arch[0] if arch else machine.arch_of(first, libraries)
@@ -131,26 +103,22 @@ def flashinfer(
         gpus = _gpus(gpu or locked.settings.labels.get("dev.imgbuild.gpu", "").split())
         built = targets.built_layout(session, target, layout)
         made = compiling.compile_twice(
-            locked, built, one_arch(built, arch), _modules(module), gpus,
-            store=Store.open(), out=out,
+            locked, built, one_arch(built, arch), _modules(function), gpus,
+            store=Store.open(), out=out, reporter=console,
         )  # fmt: skip
     for each in made.kernels:
         if each.differs:
             places = ", ".join(each.differs)
             console.warn(f"{each.name}: two compilations differ; bytes by section: {places}")
-    _finish(made, session, out, json=json)
+    _finish(made, session, out)
 
 
-@app.command("triton")
+@verb
 def triton(
-    name: _options.One,
+    one: OneTarget,
     caches: Caches = None,
-    arch: _options.OneArch = None,
+    arch: OneArch = None,
     output: Output = None,
-    matrix: _options.MatrixFile = None,
-    json: _options.Json = False,
-    quiet: _options.Quiet = False,
-    verbose: _options.Verbose = False,
 ) -> None:
     """Pack the Triton kernels that two runs of a target on a GPU have compiled.
 
@@ -159,13 +127,12 @@ def triton(
 
     Example:
 
-        imgbuild precompile triton cu130-vllm --from first/cache --from second/cache
+        imgbuild precompile triton cu130-vllm --cache first/cache --cache second/cache
     """
     from imgbuild.precompile import machine
     from imgbuild.precompile import triton as compiled
 
-    _options.configure(json=json, quiet=quiet, verbose=verbose)
-    session, _, locked, out = _target(name, matrix, output)
+    session, _, locked, out = _target(one, output)
     _one_wheel(arch)
     both = _two(caches)
     libraries = compiled.libraries(both[0])
@@ -174,23 +141,22 @@ def triton(
     size = sum(kernel.size for kernel in made.kernels)
     sizes = f"{size / 1e6:.1f} MB, {made.size / 1e6:.1f} MB in the wheel"
     console.info(
-        f"{made.target}: {len(made.kernels)} kernels of Triton {made.triton}"
+        f"{made.target}: {count(len(made.kernels), 'kernel')} of Triton {made.triton}"
         f" for {', '.join(made.gpus)}, {sizes}"
     )
     if made.apart:
         console.info(f"{made.apart} kernels that only one run compiled are left out")
     if differ := sum(bool(kernel.differs) for kernel in made.kernels):
         console.info(f"{differ} kernels differ between the runs under one key; --json names them")
-    _finish(made, session, out, json=json)
+    _finish(made, session, out)
 
 
-def _target(name: str, matrix: Path | None, output: Path | None) -> tuple[Session, str, Lock, Path]:
-    """The session, the one target that `name` means, its lock, and the folder for the wheel."""
+def _target(one: OneTarget, output: Path | None) -> tuple[Session, str, Lock, Path]:
+    """The session, the one target, its lock, and the folder for the wheel."""
     from imgbuild.lock import lock
-    from imgbuild.pipeline import targets
 
-    session = targets.open_session(matrix, targets.Options())
-    target = single(session.select([name], everything=False, arches=[]))
+    session = one.session()
+    target = one.pick(session)
     locked = lock.read_lock(session.project.images, target)
     return session, target, locked, output or session.project.root / "wheels"
 
@@ -202,31 +168,31 @@ def _one_wheel(arches: Sequence[Arch] | None) -> None:
         raise InputError(message, hint="name one of them")
 
 
-def _finish(made: Packed, session: Session, out: Path, *, json: bool) -> None:
+def _finish(made: Packed, session: Session, out: Path) -> None:
     """Print the wheel, and the row that uses it."""
     from imgbuild.precompile import pack
 
     row = pack.row(made, session.matrix.targets[made.target])
     console.info(f"to use it, add to matrix.yaml:\n{row}")
-    _options.answer(made, [f"{out / made.file} sha256:{made.sha256}"], json=json)
+    answer(made, [f"{out / made.file} sha256:{made.sha256}"])
 
 
-def _refuse_beside(option: str, given: Mapping[str, object]) -> None:
-    """InputError if one of `given` was: `option` takes what was compiled, as it is."""
+def _refuse_beside(given_option: str, given: Mapping[str, object]) -> None:
+    """InputError if one of `given` was: `given_option` uses what was compiled already."""
     for name, value in given.items():
         if value:
-            message = f"{option} is given beside {name}"
-            raise InputError(message, hint="leave it out: what the two runs compiled is taken")
+            message = f"{given_option} and {name} cannot be combined"
+            raise InputError(message, hint=f"leave {name} out")
 
 
 def _two(caches: Sequence[Path] | None) -> tuple[Path, Path]:
     """The caches of two runs; InputError if not two are named."""
     if caches is None or len(caches) != 2:
-        message = f"--from is given {len(caches or ())} time(s)"
+        message = f"--cache is given {count(len(caches or ()), 'time')}, and two are expected"
         raise InputError(message, hint="name the caches of two runs")
     if caches[0].resolve() == caches[1].resolve():
-        message = f"--from {caches[1]}: both are one folder"
-        raise InputError(message, hint="name the caches of two runs, each begun with an empty one")
+        message = f"--cache {caches[1]}: both caches are the same folder"
+        raise InputError(message, hint="name the caches of two runs that started with empty caches")
     return caches[0], caches[1]
 
 
@@ -234,8 +200,8 @@ def _gpus(asked: Sequence[str]) -> list[str]:
     """The compute capabilities, checked; InputError for another form, or none."""
     for each in asked:
         if not re.fullmatch(r"\d+\.\d", each):
-            message = f"--gpu {each}: no compute capability"
-            raise InputError(message, hint="give two numbers, as 9.0")
+            message = f"--gpu {each}: not a compute capability"
+            raise InputError(message, hint="for example: --gpu 9.0")
     if not asked:
         message = "the target names no GPUs"
         raise InputError(message, hint="name compute capabilities with --gpu")
@@ -248,22 +214,24 @@ def _modules(asked: Sequence[str] | None) -> Sequence[str]:
 
     for each in asked or ():
         if not re.fullmatch(r"flashinfer(\.\w+)*:\w+", each):
-            message = f"--module {each}: no function of FlashInfer"
-            raise InputError(message, hint=f"name one as {SAMPLING[0]}")
+            message = f"--function {each}: not a function of FlashInfer"
+            raise InputError(message, hint=f"for example: {SAMPLING[0]}")
     return tuple(asked or SAMPLING)
 
 
-@app.command("bytecode")
+@verb
 def bytecode(
-    name: _options.One,
-    arch: _options.OneArch = None,
-    imports: Imports = None,
+    one: OneTarget,
+    arch: OneArch = None,
+    module: Annotated[
+        list[str] | None,
+        MODULE(
+            "Compile only what importing it loads. Default: all modules of the environment and of"
+            " the standard library."
+        ),
+    ] = None,
     layout: LayoutFolder = None,
     output: Output = None,
-    matrix: _options.MatrixFile = None,
-    json: _options.Json = False,
-    quiet: _options.Quiet = False,
-    verbose: _options.Verbose = False,
 ) -> None:
     """Compile the Python modules of a target, so that no start compiles them.
 
@@ -275,43 +243,53 @@ def bytecode(
 
         imgbuild precompile bytecode cu130-vllm
 
-        imgbuild precompile bytecode cu130-vllm --import vllm.entrypoints.llm
+        imgbuild precompile bytecode cu130-vllm --module vllm.entrypoints.llm
     """
     from imgbuild.cache.store import Store
     from imgbuild.pipeline import targets
     from imgbuild.precompile import bytecode as compiling
 
-    _options.configure(json=json, quiet=quiet, verbose=verbose)
-    session, target, locked, out = _target(name, matrix, output)
+    session, target, locked, out = _target(one, output)
     built = targets.built_layout(session, target, layout)
     made = compiling.compile_twice(
-        locked, built, one_arch(built, arch), _imports(imports or ()), store=Store.open(), out=out
+        locked,
+        built,
+        one_arch(built, arch),
+        _imports(module or ()),
+        store=Store.open(),
+        out=out,
+        reporter=console,
     )
     _say(made)
-    _finish(made, session, out, json=json)
+    _finish(made, session, out)
 
 
 def _say(made: Bytecode) -> None:
     """What was compiled, what was left out, and what differs."""
     size = f"{made.unpacked / 1e6:.1f} MB, {made.size / 1e6:.1f} MB in the wheel"
-    console.info(f"{made.target}: {made.modules} modules compiled, {size}")
+    console.info(f"{made.target}: {count(made.modules, 'module')} compiled, {size}")
     if made.left_out:
         first = made.left_out[0]
-        count = f"{len(made.left_out)} files do not compile and are left out"
-        console.info(f"{count}, as {first.path} ({first.reason})")
+        number = f"{count(len(made.left_out), 'file')} left out, because of syntax errors"
+        console.info(f"{number}, such as {first.path} ({first.reason})")
     for other in made.left_out[1:]:
         console.detail(f"left out: {other.path} ({other.reason})")
     for each in made.differs[:NAMED]:
         console.warn(f"{each.path}: two compilations differ in {each.bytes} bytes")
     if len(made.differs) > NAMED:
         more = len(made.differs) - NAMED
-        console.warn(f"and {more} more files differ; --json names them all")
+        console.warn(f"{more} more files differ; --json has all")
 
 
 def _imports(asked: Sequence[str]) -> tuple[str, ...]:
     """The modules to import, checked; InputError for what is no name of one."""
     for each in asked:
         if not all(part.isidentifier() for part in each.split(".")):
-            message = f"--import {each}: no name of a module"
-            raise InputError(message, hint="name one as in an import: vllm, or torch.distributed")
+            message = f"--module {each}: not a module name"
+            raise InputError(message, hint="for example: vllm, or torch.distributed")
     return tuple(asked)
+
+
+add(app, "flashinfer", flashinfer)
+add(app, "triton", triton)
+add(app, "bytecode", bytecode)

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli import _options, registry_gc, registry_mirror
+from imgbuild.cli import registry_gc, registry_mirror
+from imgbuild.cli._help import VerbGroup, add
+from imgbuild.cli._options import PlainHttp, Reference
+from imgbuild.cli._output import aligned, answer, count
+from imgbuild.cli._verb import verb
 from imgbuild.system.console import console
 
 if TYPE_CHECKING:
@@ -16,27 +20,24 @@ if TYPE_CHECKING:
 HEAD = ("image", "architectures", "MB", "target", "versions", "digest")
 NUMBERS = frozenset({2})
 
-
 app = typer.Typer(
-    no_args_is_help=True, help="List, tag, mirror and clean up what is in a registry."
+    cls=VerbGroup,
+    no_args_is_help=True,
+    help="List, tag, clean up or mirror what is in a registry.",
 )
 
 
-@app.command("ls")
+@verb
 def ls(
     place: Annotated[
         str, typer.Argument(metavar="HOST[/REPOSITORY]", help="A registry, or one repository.")
     ],
-    plain_http: _options.PlainHttp = None,
-    json: _options.Json = False,
-    quiet: _options.Quiet = False,
-    verbose: _options.Verbose = False,
+    plain_http: PlainHttp = None,
 ) -> None:
-    """List the images of a registry: targets, digests, architectures, versions, sizes, tags.
+    """List the images in a registry.
 
     Columns: image with its tags, architectures, MB to pull (all architectures), target, pinned
-    versions, digest. No layer is fetched. Tags by which signatures and the like are attached are
-    left out.
+    versions, digest. No layer is fetched. Tags of signatures and other attachments are left out.
 
     Examples:
 
@@ -48,21 +49,20 @@ def ls(
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import parse_repository
 
-    _options.configure(json=json, quiet=quiet, verbose=verbose)
     client = Client(plain_http=plain_http or (), reporter=console)
     host, slash, name = place.partition("/")
     places = [parse_repository(place)] if slash and name else listings.repositories(client, host)
     found = listings.listing(client, places)
     console.info(
-        f"{len(found.entries)} images of {found.sum / 1e9:.2f} GB, in blobs of"
+        f"{count(len(found.entries), 'image')} of {found.sum / 1e9:.2f} GB, in blobs of"
         f" {found.size / 1e9:.2f} GB"
     )
-    _options.answer(found, _table(found), json=json)
+    answer(found, _table(found))
 
 
 def _table(found: Listing) -> list[str]:
     rows = [_row(entry) for entry in found.entries]
-    return _options.aligned([HEAD, *rows], right=NUMBERS) if rows else []
+    return aligned([HEAD, *rows], right=NUMBERS) if rows else []
 
 
 def _row(entry: Entry) -> Sequence[str]:
@@ -78,20 +78,15 @@ def _row(entry: Entry) -> Sequence[str]:
     )
 
 
-@app.command("tag")
+@verb
 def tag(
-    reference: Annotated[
-        str, typer.Argument(metavar="REF", help="An image in a registry, by tag or digest.")
-    ],
-    names: Annotated[
-        list[str], typer.Argument(metavar="TAG...", help="The tags that are to name it.")
-    ],
-    plain_http: _options.PlainHttp = None,
-    json: _options.Json = False,
-    quiet: _options.Quiet = False,
-    verbose: _options.Verbose = False,
+    reference: Reference,
+    names: Annotated[list[str], typer.Argument(metavar="TAG...", help="The tags to add.")],
+    plain_http: PlainHttp = None,
 ) -> None:
-    """Tag an image in a registry; refused unless every part of it is there.
+    """Tag an image in a registry.
+
+    Refused if a part of the image is missing from the registry.
 
     For a CI that pushes with --digest-only, tests the image by its digest, and tags it then.
 
@@ -103,15 +98,15 @@ def tag(
     from imgbuild.registry.client import Client
     from imgbuild.registry.reference import parse
 
-    _options.configure(json=json, quiet=quiet, verbose=verbose)
     client = Client(plain_http=plain_http or (), origin=True, reporter=console)
     found = parse(reference, default_tag="latest")
     made = tag.tag(client, found, names)
     for item in made:
         console.info(str(item))
-    _options.answer(made, [f"{found.repository}:{item.name} {item.digest}" for item in made],
-                   json=json)  # fmt: skip
+    answer(made, [f"{found.repository}:{item.name} {item.digest}" for item in made])
 
 
-app.command("gc")(registry_gc.gc)
+add(app, "ls", ls)
+add(app, "tag", tag)
+add(app, "gc", registry_gc.gc)
 app.add_typer(registry_mirror.app, name="mirror")

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli import _options
-from imgbuild.cli.cache import size_text
+from imgbuild.cli._options import PlainHttp
+from imgbuild.cli._output import aligned, answer, count, size_text
+from imgbuild.cli._targets import MatrixFile
+from imgbuild.cli._verb import option, verb
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.system.console import console
 
@@ -27,90 +29,82 @@ SPANS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 def _span(text: object) -> int:
     found = re.fullmatch(r"(\d+)([hdw])", str(text))
     if found is None:
-        message = f"{str(text)!r} is no span of time; write 90d, 12w or 48h"
+        message = f"{str(text)!r} is not a time span; expected one such as 90d, 12w or 48h"
         raise typer.BadParameter(message)
     return int(found[1]) * SPANS[found[2]]
 
 
-Place = Annotated[
+PlaceOption = Annotated[
     str,
     typer.Argument(
         metavar="HOST[/REPOSITORY]",
-        help="A repository of images or of a mirror; of a host all of them are looked at.",
+        help="A repository of images or of a mirror, or all repositories of a host.",
     ),
 ]
-Revisions = Annotated[
+RevisionsOption = Annotated[
     int,
-    typer.Option(
+    option(
         "--revisions",
+        "Keep what the last N revisions that changed a lock name.",
         metavar="N",
         min=1,
-        help="How many of the last revisions that changed a lock name what is kept.",
-        rich_help_panel=_options.WORK,
+        often=True,
     ),
 ]
-Refs = Annotated[
+RefOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--ref",
+        "A branch or tag of git whose revisions count; repeatable. Default: HEAD. Name every"
+        " branch from which images are pushed.",
         metavar="REV",
-        help="A branch or tag whose revisions are meant; repeatable. Default: HEAD. What images of"
-        " other branches are pushed for must be named here.",
-        rich_help_panel=_options.WORK,
-        show_default=False,
+        often=True,
     ),
 ]
-KeepTags = Annotated[
+KeepTagsOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--keep-tags",
+        "Keep images with a tag that matches this shell pattern; repeatable. Of locked targets"
+        " TARGET, TARGET-ARCH, TARGET-base and TARGET-ARCH-inputs are always kept.",
         metavar="PATTERN",
-        help="Keep what has a tag of this shell pattern, such as 'cu124-vllm-2026*'; repeatable."
-        " Of locked targets TARGET, TARGET-ARCH, TARGET-base and TARGET-ARCH-inputs are kept.",
-        rich_help_panel=_options.WORK,
-        show_default=False,
     ),
 ]
-OlderThan = Annotated[
+OlderThanOption = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--older-than",
+        "Only what has had no newer dated tag and no lock for this long: 90d, 12w. What has a"
+        " tag without a date is kept.",
         metavar="SPAN",
+        often=True,
         parser=_span,
-        help="Only what has no younger dated tag and was named by no seal for so long: 90d, 12w."
-        " What has a tag and no date is kept then.",
-        rich_help_panel=_options.WORK,
-        show_default=False,
     ),
 ]
-Delete = Annotated[
-    bool,
-    typer.Option(
-        "--delete", help="Delete what is listed, tags and all.", rich_help_panel=_options.WORK
-    ),
+DeleteOption = Annotated[
+    bool, option("--delete", "Delete what is listed, with its tags.", often=True)
 ]
 
 
+@verb
 def gc(
-    place: Place,
-    revisions: Revisions = 20,
-    ref: Refs = None,
-    keep_tags: KeepTags = None,
-    older_than: OlderThan = None,
-    delete: Delete = False,
-    plain_http: _options.PlainHttp = None,
-    matrix: _options.MatrixFile = None,
-    json: _options.Json = False,
-    quiet: _options.Quiet = False,
-    verbose: _options.Verbose = False,
+    place: PlaceOption,
+    revisions: RevisionsOption = 20,
+    ref: RefOption = None,
+    keep_tags: KeepTagsOption = None,
+    older_than: OlderThanOption = None,
+    delete: DeleteOption = False,
+    plain_http: PlainHttp = None,
+    matrix: MatrixFile = None,
 ) -> None:
-    """List what a registry holds and no lock or seal of the last revisions names.
+    """List or delete images that no lock names any more.
 
-    Nothing is deleted without --delete. Kept are also what a kept index lists, what is attached to
-    kept images (signatures, bills, locks), and all that was not made for this project's targets.
+    Nothing is deleted without --delete. What a kept index lists, what is attached to kept images
+    (signatures, SBOMs, locks), and everything that was not made for targets of this project is
+    kept.
 
-    Columns: kind, target, bytes that nothing kept holds, the day since when no seal names it
-    (never: none ever did), tags, digest.
+    Columns: kind, target, bytes that only this uses, the date since which no lock names it (never:
+    none ever did), tags, digest.
 
     Examples:
 
@@ -124,7 +118,6 @@ def gc(
     from imgbuild.publish import gc, gc_roots, scan
     from imgbuild.registry.client import Client
 
-    _options.configure(json=json, quiet=quiet, verbose=verbose)
     refs = ref or ["HEAD"]
     _refuse(place, refs, delete=delete)
     known = gc_roots.named(project.find(matrix), revisions, refs, strict=delete, reporter=console)
@@ -138,14 +131,14 @@ def gc(
         sweep = gc.judge(repository, held, known, policy)
         if delete:
             sweep = gc.delete(sweep, held, repository, client)
-        _tell(sweep)
+        _report(sweep)
         sweeps.append(sweep)
     if any(sweep.deleted and sweep.garbage for sweep in sweeps):
         console.info(gc.AFTER)
     found = [entry for sweep in sweeps for entry in sweep.garbage]
     rows: list[Sequence[str]] = [HEAD, *(_row(entry) for entry in found)]
-    lines = _options.aligned(rows, right=NUMBERS) if found else []
-    _options.answer(sweeps, lines, json=json)
+    lines = aligned(rows, right=NUMBERS) if found else []
+    answer(sweeps, lines)
 
 
 def _repositories(place: str, client: Client) -> list[Repository]:
@@ -166,10 +159,10 @@ def _repositories(place: str, client: Client) -> list[Repository]:
 def _refuse(place: str, refs: Sequence[str], *, delete: bool) -> None:
     for ref in refs:
         if not ref or ref.startswith("-"):
-            message = f"--ref needs a git revision, {ref or 'an empty word'} is none"
+            message = f"--ref needs a git revision, not {ref or 'an empty string'}"
             raise InputError(message, hint="name a commit, a branch or a tag: --ref main")
     if delete and "/" not in place:
-        message = f"--delete wants one repository, {place} is a host"
+        message = f"--delete needs one repository, and {place} is a host"
         raise InputError(message, hint=f"name it: imgbuild registry gc {place}/REPOSITORY --delete")
 
 
@@ -184,16 +177,15 @@ def _row(entry: Garbage) -> tuple[str, ...]:
     )
 
 
-def _tell(sweep: Sweep) -> None:
-    """What it came to, for people."""
-    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(sweep.kept.items()))
+def _report(sweep: Sweep) -> None:
+    """Print the totals of a repository."""
+    reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(sweep.kept.items()))
     gone = sum(len(entry.manifests) for entry in sweep.garbage)
-    word = "deleted" if sweep.deleted else "can go: --delete"
+    word = "deleted" if sweep.deleted else "to be deleted with --delete"
     console.info(
-        f"{sweep.repository}: {sweep.manifests} manifests are known there;"
-        f" kept: {reasons or 'none'}"
+        f"{sweep.repository}: {count(sweep.manifests, 'manifest')}; kept: {reasons or 'none'}"
     )
     console.info(
-        f"{sweep.repository}: {gone} manifests, {size_text(sweep.size)} that nothing else holds,"
+        f"{sweep.repository}: {count(gone, 'manifest')}, {size_text(sweep.size)} of their own,"
         f" {word if gone else 'nothing to do'}"
     )

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imgbuild.cli import _options
+from imgbuild.cli._help import VerbGroup, add
+from imgbuild.cli._options import DRY_RUN, KEEP, MirrorOnly, Offline, PlainHttp
+from imgbuild.cli._output import aligned, answer, count
+from imgbuild.cli._targets import Filter, MatrixFile
+from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.system.console import console
-from imgbuild.values import Arch
 
 if TYPE_CHECKING:
     from imgbuild.assemble.mirror import NamedMirror
@@ -18,81 +21,43 @@ if TYPE_CHECKING:
     from imgbuild.publish.mirror import Held, Part
     from imgbuild.registry.reference import Repository
 
-HEAD = ("target", "arch", "files", "GB", "lacking", "MB lacking", "tag")
+HEAD = ("target", "arch", "files", "GB", "missing", "MB missing", "tag")
 NUMBERS = frozenset({2, 3, 4, 5})
 
 app = typer.Typer(
+    cls=VerbGroup,
     no_args_is_help=True,
-    help="Keep every wheel, sdist, deb and base layer of locks in your own registry, so that a"
-    " build works after upstream files vanish, or where there is no other network.\n\n"
-    "Files are blobs named by the sha256 that the lock has, each once however many targets have"
-    " it. A mirror is what `lock` has chosen: to choose, `lock` still asks the indexes.",
+    help="Keep the inputs of locks in your own registry.\n\n"
+    "Builds then work after upstream files vanish, or without any other network. Files (wheels,"
+    " sdists, debs, base layers) are blobs named by the sha256 that the lock has, stored once for"
+    " all targets. `imgbuild lock` still asks the indexes.",
 )
 
 Places = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[TARGET]... [HOST/REPOSITORY]",
-        help="Targets, and the repository; by default the one that `registry mirror use` has set.",
+        metavar="TARGET... HOST/REPOSITORY",
+        help="Targets, and the repository; by default the one of `registry mirror use`.",
         show_default=False,
     ),
 ]
-Drop = Annotated[
-    bool,
-    typer.Option(
-        "--drop",
-        help="Take what was downloaded for it out of the cache again, 4 GB at a time.",
-        rich_help_panel=_options.WORK,
-    ),
-]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run", help="Say what would be sent; send nothing.", rich_help_panel=_options.WORK
-    ),
-]
-Only = Annotated[
-    bool,
-    typer.Option(
-        "--only",
-        help="Ask no index for what the mirror lacks: such a build fails at once.",
-        rich_help_panel=_options.WORK,
-    ),
-]
-ForUser = Annotated[
-    bool,
-    typer.Option(
-        "--user",
-        help="For every project of this user, in ~/.config/imgbuild; without it for this project,"
-        " in mirror.json beside the matrix.",
-        rich_help_panel=_options.WORK,
-    ),
-]
-Off = Annotated[
-    bool, typer.Option("--off", help="Remove the setting.", rich_help_panel=_options.WORK)
-]
 
 
-@app.command("push")
+@verb
 def push(
+    selection: Filter,
     places: Places = None,
-    target: _options.Targets = None,
-    everything: _options.Everything = False,
-    arch: _options.Arches = None,
-    dry_run: DryRun = False,
-    drop: Drop = False,
-    plain_http: _options.PlainHttp = None,
-    offline: _options.Offline = False,
-    matrix: _options.MatrixFile = None,
-    json: _options.Json = False,
-    quiet: _options.Quiet = False,
-    verbose: _options.Verbose = False,
+    dry_run: Annotated[bool, DRY_RUN("Here: send nothing.")] = False,
+    keep: Annotated[bool, KEEP("Here: downloads in the cache, removed 4 GB at a time.")] = True,
+    plain_http: PlainHttp = None,
+    offline: Offline = False,
 ) -> None:
-    """Put the inputs of locks into a registry: what is not there, from the cache or its source.
+    """Push the inputs of locks to a registry.
 
-    An interrupted run goes on where it stopped. For each target and architecture the repository
-    gets the tags TARGET-ARCH-inputs and TARGET-ARCH-inputs-HEX, which stays when the lock
-    changes; `imgbuild registry gc` finds those that no lock names.
+    Only files that the registry lacks are sent, from the cache or their source. An interrupted run
+    continues where it stopped. For each target and architecture the repository gets the tags
+    TARGET-ARCH-inputs and TARGET-ARCH-inputs-HEX, which stays when the lock changes; `imgbuild
+    registry gc` finds those that no lock names.
 
     Examples:
 
@@ -107,99 +72,94 @@ def push(
     from imgbuild.publish import mirror
     from imgbuild.registry.client import Client
 
-    _options.configure(json=json, quiet=quiet, verbose=verbose)
-    session = targets.open_session(matrix, targets.Options(offline=offline))
+    session = selection.session(targets.Options(offline=offline))
     repository, plain, names = _place(session.project, places, plain_http)
-    parts = _parts(session.project, _options.wanted(names, target), everything, arch)
+    parts = _parts(session.project, selection, names)
     inputs: Inputs = session.inputs(locking=True)
     if inputs.mirror is not None and inputs.mirror.repository == repository:
-        inputs.mirror = None  # what it lacks is not to be had there
+        inputs.mirror = None  # what it lacks cannot come from there
     filled = mirror.push(
         parts,
         repository,
         Client(plain_http=plain, origin=True, reporter=console),
         inputs,
         dry_run=dry_run,
-        drop=drop,
+        drop=not keep,
     )
     word = "would be sent" if dry_run else "sent"
     console.info(
-        f"{repository}: {filled.sent} files {word}, {filled.sent_size / 1e9:.2f} GB;"
-        f" {filled.files} files of {filled.size / 1e9:.2f} GB in all"
+        f"{repository}: {count(filled.sent, 'file')} {word}, {filled.sent_size / 1e9:.2f} GB;"
+        f" {count(filled.files, 'file')} of {filled.size / 1e9:.2f} GB in total"
     )
     lines = [f"{item.target} {item.arch} {repository}@{item.artifact}" for item in filled.artifacts]
-    _options.answer(filled, [] if dry_run else lines, json=json)
+    answer(filled, [] if dry_run else lines)
 
 
-@app.command("use")
+@verb
 def use(
     place: Annotated[
         str | None,
         typer.Argument(
-            metavar="[HOST/REPOSITORY]",
+            metavar="HOST/REPOSITORY",
             help="The repository that `registry mirror push` has filled.",
             show_default=False,
         ),
     ] = None,
-    off: Off = False,
-    only: Only = False,
-    user: ForUser = False,
-    plain_http: _options.PlainHttp = None,
-    matrix: _options.MatrixFile = None,
-    json: _options.Json = False,
-    quiet: _options.Quiet = False,
-    verbose: _options.Verbose = False,
+    off: Annotated[bool, option("--off", "Remove the setting.", often=True)] = False,
+    mirror_only: MirrorOnly = False,
+    user: Annotated[
+        bool,
+        option(
+            "--user",
+            "For all projects of this user, in ~/.config/imgbuild. Default: for this project, in"
+            " mirror.json beside the matrix.",
+            often=True,
+        ),
+    ] = False,
+    plain_http: PlainHttp = None,
+    matrix: MatrixFile = None,
 ) -> None:
-    """Let builds take their inputs from a mirror before they ask any index.
+    """Take the inputs of builds from a mirror.
 
-    Locks and digests stay as they are: what the mirror gives must have the hash of the lock.
-    `--mirror` of a verb and $IMGBUILD_MIRROR (either may be `off`) go before this setting.
+    Locks and digests do not change: each file must have the hash in the lock. The option `--mirror`
+    of a verb and $IMGBUILD_MIRROR (either can be `off`) override this setting.
 
     Examples:
 
         imgbuild registry mirror use registry.example/rl/inputs
 
-        imgbuild registry mirror use registry.example/rl/inputs --only --user
+        imgbuild registry mirror use registry.example/rl/inputs --mirror-only --user
 
         imgbuild registry mirror use --off
     """
     from imgbuild import codec, project
     from imgbuild.assemble import mirror
 
-    _options.configure(json=json, quiet=quiet, verbose=verbose)
     if off == (place is not None):
-        message = "name a repository, or give --off to remove the setting"
+        message = "a repository or --off is needed"
         raise InputError(message, hint="imgbuild registry mirror use HOST/REPOSITORY")
     path = mirror.user_file() if user else project.find(matrix).root / mirror.FILE
     if place is None:
         path.unlink(missing_ok=True)
-        console.info(f"{path}: no mirror is set there")
-        _options.answer(None, [], json=json)
+        console.info(f"{path}: no mirror is set")
+        answer(None, [])
         return
-    repository = mirror.repository(place, "mirror use")
+    repository = mirror.repository(place, "registry mirror use")
     plain = repository.host in (plain_http or [])
-    setting = mirror.MirrorSetting(mirror=str(repository), only=only, plain_http=plain)
+    setting = mirror.MirrorSetting(mirror=str(repository), only=mirror_only, plain_http=plain)
     codec.write(path, setting)
-    console.info(f"{path}: inputs are taken from {repository}" + (", and only there" * only))
-    _options.answer(setting, [str(path)], json=json)
+    console.info(
+        f"{path}: inputs are taken from {repository}" + (", and only from there" * mirror_only)
+    )
+    answer(setting, [str(path)])
 
 
-@app.command("status")
-def status(
-    places: Places = None,
-    target: _options.Targets = None,
-    everything: _options.Everything = False,
-    arch: _options.Arches = None,
-    plain_http: _options.PlainHttp = None,
-    matrix: _options.MatrixFile = None,
-    json: _options.Json = False,
-    quiet: _options.Quiet = False,
-    verbose: _options.Verbose = False,
-) -> None:
-    """Say what of the targets' inputs a mirror has; exit status 1 if a file of them is lacking.
+@verb
+def status(selection: Filter, places: Places = None, plain_http: PlainHttp = None) -> None:
+    """Show which inputs of targets a mirror has.
 
-    Columns: target, architecture, files, GB, files lacking, MB lacking, the tag that keeps them
-    (- if it is not there).
+    Exit status 1 if a file is missing. Columns: target, architecture, files, GB, files missing, MB
+    missing, the tag that keeps them (- if there is none).
 
     Examples:
 
@@ -207,24 +167,22 @@ def status(
 
         imgbuild registry mirror status cu124-vllm registry.example/rl/inputs --json
     """
-    from imgbuild import project
     from imgbuild.publish import mirror
     from imgbuild.registry.client import Client
 
-    _options.configure(json=json, quiet=quiet, verbose=verbose)
-    found = project.find(matrix)
+    found = selection.project()
     repository, plain, names = _place(found, places, plain_http)
-    parts = _parts(found, _options.wanted(names, target), everything, arch)
+    parts = _parts(found, selection, names)
     held = mirror.status(parts, repository, Client(plain_http=plain, origin=True, reporter=console))
     rows: list[Sequence[str]] = [HEAD, *(_row(item) for item in held)]
-    _options.answer(held, _options.aligned(rows, right=NUMBERS), json=json)
+    answer(held, aligned(rows, right=NUMBERS))
     absent = sorted({item.target for item in held if item.lacking or not item.tagged})
     if absent:
-        message = f"{repository} does not have all inputs of {', '.join(absent)}"
+        message = f"{repository} lacks inputs of {', '.join(absent)}"
         hint = f"imgbuild registry mirror push {' '.join(absent)} {repository}"
-        if not json:
+        if not console.json:
             raise WorkFailed(message, hint=hint)
-        console.error(message, hint=hint)  # the answer stands on stdout already
+        console.error(message, hint=hint)  # the answer is on stdout already
         raise typer.Exit(WorkFailed.exit_code)
 
 
@@ -250,24 +208,26 @@ def _place(
     named = [word for word in places or [] if "/" in word]
     names = [word for word in places or [] if "/" not in word]
     if len(named) > 1:
-        message = f"one repository is wanted, not {' and '.join(named)}"
+        message = f"one repository is expected, not {' and '.join(named)}"
         raise InputError(message, hint="name the targets, and one HOST/REPOSITORY")
     if named:
         return parse_repository(named[0]), list(plain_http or []), names
     setting: NamedMirror | None = mirror.find(project.root)
     if setting is None:
-        message = "which mirror? none is named, and none is set"
+        message = "no mirror is named, and none is set"
         raise InputError(message, hint="name HOST/REPOSITORY, or: imgbuild registry mirror use …")
     repository = parse_repository(setting.setting.mirror)
     plain = [*(plain_http or []), *([repository.host] if setting.setting.plain_http else [])]
     return repository, plain, names
 
 
-def _parts(
-    project: Project, names: list[str], everything: bool, arch: list[Arch] | None
-) -> list[Part]:
-    from imgbuild.cli import _selection
+def _parts(project: Project, selection: Filter, names: list[str]) -> list[Part]:
     from imgbuild.publish import mirror
 
-    chosen = _selection.choose(project, names, everything=everything, arches=arch or [])
+    chosen = selection.locked(project, names)
     return [mirror.Part(lock=item.lock, arch=each) for item in chosen for each in item.arches]
+
+
+add(app, "push", push)
+add(app, "use", use)
+add(app, "status", status)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
 
-from imgbuild.cli import _options
+from imgbuild.cli._options import GPUS, THROUGH, LayoutFolder, OneArch, Through, supported
+from imgbuild.cli._output import answer
 from imgbuild.cli._selection import one_arch, single
+from imgbuild.cli._targets import OneTarget
+from imgbuild.cli._verb import option, verb
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
-if TYPE_CHECKING:
-    pass
+ENGINES = (Through.DOCKER, Through.PODMAN, Through.ROOT)
 
 
 class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,70 +30,69 @@ class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
     stderr: str
 
 
+@verb
 def run(
-    name: _options.One,
+    one: OneTarget,
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="-- COMMAND", help="What to run; by default a shell.", show_default=False
+            metavar="-- COMMAND...", help="The command. Default: a shell.", show_default=False
         ),
     ] = None,
-    arch: _options.OneArch = None,
-    layout: _options.LayoutFolder = None,
-    through: _options.RunThrough = None,
-    network: Annotated[
-        bool,
-        typer.Option(
-            "--network/--no-network", help="Give it a network.", rich_help_panel=_options.WORK
+    arch: OneArch = None,
+    layout: LayoutFolder = None,
+    through: Annotated[
+        Through | None,
+        THROUGH(
+            "docker, podman, or root (a root folder in a user namespace, without an engine)."
+            " Default: the engine that is running, else root."
         ),
+    ] = None,
+    network: Annotated[
+        bool, option("--network/--no-network", "Give the command a network.", often=True)
     ] = True,
-    gpus: Annotated[
-        bool,
-        typer.Option("--gpus", help="Give it the GPUs (engines).", rich_help_panel=_options.WORK),
-    ] = False,
-    matrix: _options.MatrixFile = None,
-    json: _options.Json = False,
-    quiet: _options.Quiet = False,
-    verbose: _options.Verbose = False,
+    gpus: Annotated[str, GPUS("The GPUs to make available, with docker and podman.")] = "0",
 ) -> None:
-    """Run a command in the built image of one target. The exit status is the command's.
+    """Run a command in the built image of a target.
 
-    What follows -- is the command, so that its options are not taken for imgbuild's.
+    Put -- before the command, so that its options are not read as options of imgbuild. The exit
+    status is that of the command. With --json the command has no terminal, and its output is part
+    of the result.
 
-    With --json the command has no terminal, and what it wrote is part of the answer.
-
-    Example:
+    Examples:
 
         imgbuild run cu124-vllm -- python -c 'import vllm; print(vllm.__version__)'
+
+        imgbuild run cu124-vllm --gpus all -- nvidia-smi
     """
     from imgbuild.cache.store import Store
     from imgbuild.container import engine as engines
     from imgbuild.container import run_in_image
     from imgbuild.pipeline import targets
 
-    _options.configure(json=json, quiet=quiet, verbose=verbose)
-    session = targets.open_session(matrix, targets.Options())
-    name = single(session.select([name]))
+    engine = supported(through, "run", ENGINES)
+    pattern, words = one.split(command)
+    session = one.session()
+    name = single(session.select([pattern]))
     built = targets.built_layout(session, name, layout)
     chosen = one_arch(built, arch)
-    words = list(command or [])
+    json = console.json
     ran = run_in_image.run(
         built,
         chosen,
         name,
-        words[1:] if words[:1] == ["--"] else words,
-        through=through.value if through else None,
+        words,
+        through=engine,
         store=Store.open(),
         reporter=console,
         settings=engines.ContainerOptions(
             network=network,
-            gpus=gpus,
+            gpus=True if gpus == "all" else int(gpus),
             stdin=not json,
             tty=not json and sys.stdin.isatty() and sys.stdout.isatty(),
         ),
         unpacked=run_in_image.unpacked_size(session.project.images, name, built, chosen),
     )
     if json:
-        answer = RunInImage(target=name, arch=chosen, **msgspec.structs.asdict(ran))
-        _options.answer(answer, [], json=True)
+        answer(RunInImage(target=name, arch=chosen, **msgspec.structs.asdict(ran)), [])
     raise typer.Exit(ran.status)

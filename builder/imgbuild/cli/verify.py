@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from imgbuild.cli import _options, _published
+from imgbuild.cli._options import KEY, LOCK, TARGET, Jobs, Offline, PlainHttp
+from imgbuild.cli._output import aligned, answer
+from imgbuild.cli._targets import MatrixFile
+from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.system.console import console
 
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
     from imgbuild.oci.image import Source
     from imgbuild.verify.checks import Verified
 
-HEAD = ("check", "arch", "outcome", "what was found")
+HEAD = ("check", "arch", "outcome", "details")
 
 Image = Annotated[
     str,
@@ -24,89 +28,43 @@ Image = Annotated[
         metavar="REF|LAYOUT", help="An image in a registry, or the folder of an OCI layout."
     ),
 ]
-PublicFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--key",
-        metavar="FILE",
-        help="The public key (PEM: P-256 or Ed25519) of whom is trusted. Without one no signature"
-        " is checked.",
-        rich_help_panel=_options.WORK,
-        show_default=False,
-    ),
-]
-OneTarget = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        "-t",
-        metavar="NAME",
-        help="Hold the image against the lock of this target in the checkout. By default against"
-        " the lock that is attached to it.",
-        rich_help_panel=_options.SELECT,
-        show_default=False,
-    ),
-]
-LockFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--lock",
-        metavar="FILE",
-        help="Hold it against this lock.json; digests.json lies beside it.",
-        rich_help_panel=_options.SELECT,
-        show_default=False,
-    ),
-]
-Builder = Annotated[
-    str | None,
-    typer.Option(
-        "--builder",
-        metavar="ID",
-        help="The builder that the provenance must name, which is as good as the key: needs --key.",
-        rich_help_panel=_options.WORK,
-        show_default=False,
-    ),
-]
-Blobs = Annotated[
-    bool,
-    typer.Option(
-        "--blobs",
-        help="Read and hash every layer; by default its size is asked for.",
-        rich_help_panel=_options.WORK,
-    ),
-]
-Rebuild = Annotated[
-    bool,
-    typer.Option(
-        "--rebuild",
-        help="Make every layer again from the lock and compare digests.",
-        rich_help_panel=_options.WORK,
-    ),
-]
 
 
+@verb
 def verify(
     image: Image,
-    key: PublicFile = None,
-    target: OneTarget = None,
-    lock: LockFile = None,
-    builder: Builder = None,
-    blobs: Blobs = False,
-    rebuild: Rebuild = False,
-    plain_http: _options.PlainHttp = None,
-    jobs: _options.Jobs = 0,
-    offline: _options.Offline = False,
-    matrix: _options.MatrixFile = None,
-    json: _options.Json = False,
-    quiet: _options.Quiet = False,
-    verbose: _options.Verbose = False,
+    key: Annotated[Path | None, KEY("Without one, signatures are not checked.")] = None,
+    target: Annotated[
+        list[str] | None,
+        TARGET("Here: compare with the lock of this one. Default: the lock attached to the image."),
+    ] = None,
+    lock: Annotated[
+        str | None, LOCK("A lock.json with digests.json beside it; the same as --target.")
+    ] = None,
+    builder_id: Annotated[
+        str | None,
+        option(
+            "--builder-id", "The builder that the provenance must name; needs --key.", metavar="ID"
+        ),
+    ] = None,
+    blobs: Annotated[
+        bool, option("--blobs", "Download and hash every layer, instead of checking its size.")
+    ] = False,
+    rebuild: Annotated[
+        bool,
+        option("--rebuild", "Build every layer from the lock and compare digests.", often=True),
+    ] = False,
+    plain_http: PlainHttp = None,
+    jobs: Jobs = 0,
+    offline: Offline = False,
+    matrix: MatrixFile = None,
 ) -> None:
-    """Check an image: who signed it, what it was made of, and that it is what its lock says.
+    """Verify an image: its signatures, its lock, its contents.
 
-    Needs nothing but the image: it carries its lock. Each check is a line: passed, failed, or not
-    checked and why. Exit status 9 if one failed, if one that an option asks for cannot be made, or
-    if none passed. Without --key or a lock of your own, --rebuild builds what the image's owner
-    chose.
+    Only the image is needed, since its lock is attached to it. Each check is a line: passed,
+    failed, or not checked and why. Exit status 9 if a check failed, if a check that an option asks
+    for is not possible, or if no check passed. Without --key or a lock of your own, --rebuild
+    builds from a lock that whoever can write to the registry could replace.
 
     Examples:
 
@@ -121,21 +79,20 @@ def verify(
     from imgbuild.verify.verify import Wanted
     from imgbuild.verify.verify import verify as check
 
-    _options.configure(json=json, quiet=quiet, verbose=verbose)
-    if builder is not None and key is None:
-        message = "--builder without --key: anybody who can write to the registry can name one"
-        raise InputError(message, hint="give the public key of whom you trust: --key FILE")
+    if builder_id is not None and key is None:
+        message = "--builder-id needs --key: without a signature anyone can name any builder"
+        raise InputError(message, hint="add the public key that you trust: --key FILE")
     again = partial(rebuilt.rebuild, processes=_options.processes(jobs), offline=offline)
     wanted = Wanted(
         key=keys.load_public(key) if key else None,
         own=_published.lock(target, lock, matrix),
-        builder=builder,
+        builder=builder_id,
         whole=blobs,
         rebuild=again if rebuild else None,
     )
     with console.step(f"verifying {image}"):
-        found = check(_place(image, plain_http, offline=offline), wanted, console)
-    _options.answer(found, _table(found), json=json)
+        found = check(_place(image, plain_http, offline=offline), wanted)
+    answer(found, _table(found))
     _judge(found)
     if not found.ok:
         raise typer.Exit(IntegrityError.exit_code)
@@ -152,7 +109,7 @@ def _place(image: str, plain_http: list[str] | None, *, offline: bool) -> Source
 
 def _table(found: Verified) -> list[str]:
     rows = [HEAD, *((one.name, one.arch or "", one.outcome, one.detail) for one in found.checks)]
-    return _options.aligned(rows)
+    return aligned(rows)
 
 
 def _judge(found: Verified) -> None:
@@ -160,13 +117,13 @@ def _judge(found: Verified) -> None:
 
     order = (Outcome.FAILED, Outcome.PASSED, Outcome.UNCHECKED)
     count = {one: sum(each.outcome is one for each in found.checks) for one in order}
-    told = ", ".join(f"{number} {outcome}" for outcome, number in count.items() if number)
+    counts = ", ".join(f"{number} {outcome}" for outcome, number in count.items() if number)
     if found.ok:
-        console.info(f"{found.reference} is {found.digest}: {told}")
+        console.info(f"{found.reference} is {found.digest}: {counts}")
     elif not count[Outcome.FAILED]:
         console.error(
-            f"nothing of {found.reference} could be checked: {told}",
+            f"{found.reference} could not be checked: {counts}",
             hint="name a lock with --target or --lock, or a public key with --key",
         )
     else:
-        console.error(f"{found.reference} is not what it should be: {told}")
+        console.error(f"{found.reference} failed verification: {counts}")

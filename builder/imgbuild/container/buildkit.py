@@ -20,7 +20,7 @@ import msgspec
 from imgbuild.container import engine
 from imgbuild.errors import ImgbuildError, InputError, ToolMissing, WorkFailed
 from imgbuild.system import process as processes
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
 
 LEAST = (0, 12)  # of buildx: layouts as contexts and as results, annotations
@@ -136,21 +136,21 @@ def version(builder: str | None) -> str:
     return f"buildkit {' '.join(sorted(told)) or 'unknown'}, buildx {buildx.named}"
 
 
-def build(order: Order, out: Path) -> None:
+def build(order: Order, out: Path, *, reporter: Reporter = SILENT, terminal: bool = False) -> None:
     """Build `order` into the new folder `out`, an OCI layout. Interrupted, the build is cancelled.
 
-    WorkFailed has the end of the builder's output, unless the terminal has it already; ToolMissing
-    if no engine answers.
+    With `terminal` buildx draws its progress there. Without it, WorkFailed has the end of its
+    output. ToolMissing if no engine answers.
     """
     words = command(order, out, find())
     last: collections.deque[str] = collections.deque(maxlen=LINES)
 
     def _line(text: str) -> None:
         last.append(text)
-        console.info(text)
+        reporter.info(text)
 
-    with console.step(order.title):
-        status = processes.follow(words, None if console.on_terminal else _line)
+    with reporter.step(order.title):
+        status = processes.follow(words, None if terminal else _line)
         if status != 0:
             raise _error(order, last, words)
 

@@ -56,15 +56,15 @@ class EngineImage(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a command is run in a container. `options` are further options of `run` or `create`.
 
-    Without `network` the container has only a loopback. `stdin` connects this process's stdin,
-    `tty` also a terminal.
+    Without `network` the container has a loopback only. `stdin` gives it this process's input,
+    `tty` a terminal besides. `gpus` is a number of GPUs, or True for all.
     """
 
     env: Mapping[str, str] = {}
     user: str | None = None
     entrypoint: str | None = None
     network: bool = True
-    gpus: bool = False
+    gpus: bool | int = False
     stdin: bool = False
     tty: bool = False
     options: tuple[str, ...] = ()
@@ -205,6 +205,16 @@ def discard(engine: Engine, container: str) -> None:
     processes.run(engine.command("rm", "--force", "--volumes", container), check=False)
 
 
+def _gpus(engine: Engine, gpus: bool | int) -> tuple[str, ...]:
+    if gpus is True:
+        return GPUS[engine.kind]
+    if engine.kind == "docker":
+        return ("--gpus", str(gpus))
+    return tuple(
+        word for number in range(gpus) for word in ("--device", f"nvidia.com/gpu={number}")
+    )
+
+
 def _flags(engine: Engine, settings: ContainerOptions) -> list[str]:
     flags = [f"--env={name}={value}" for name, value in settings.env.items()]
     if settings.user is not None:
@@ -214,7 +224,7 @@ def _flags(engine: Engine, settings: ContainerOptions) -> list[str]:
     if not settings.network:
         flags.append("--network=none")
     if settings.gpus:
-        flags += GPUS[engine.kind]
+        flags += _gpus(engine, settings.gpus)
     if settings.stdin or settings.tty:
         flags.append("--interactive")
     if settings.tty:

@@ -14,6 +14,8 @@ import lzma
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.deb.closure import DebianArchive, close
@@ -35,6 +37,7 @@ USED = frozenset(
         *("Essential", "Priority", "Provides", "Depends", "Pre-Depends", "Conflicts", "Breaks"),
     )
 )
+PARSED = "debian-index-1"  # the number changes with `USED` and with how an index is parsed
 REMEDY = "apt-get install gpgv debian-archive-keyring"
 
 
@@ -100,12 +103,12 @@ def _packages(base: DebianBase, arch: Arch, context: Context) -> list[dict[str, 
     failures = []
     for mirror in places:
         try:
-            texts = _indexes(base, arch, mirror, context)
+            found = _indexes(base, arch, mirror, context)
         except FetchFailed as error:
             context.reporter.detail(f"{mirror}: {error.message}")
             failures.append(f"{mirror}: {error.message}")
             continue
-        return [_used(paragraph) for text in texts for paragraph in paragraphs(text)]
+        return [package for listed in found for package in listed]
     message = f"no mirror answers for Debian {base.suite}:\n" + "\n".join(failures)
     raise FetchFailed(
         message, hint="check the network and the proxy, or name a mirror in matrix.yaml"
@@ -146,8 +149,10 @@ def _apt_sites(suite: str) -> list[str]:
     return [*same, *other]
 
 
-def _indexes(base: DebianBase, arch: Arch, mirror: str, context: Context) -> list[str]:
-    """The text of the `Packages` index of each component, verified."""
+def _indexes(
+    base: DebianBase, arch: Arch, mirror: str, context: Context
+) -> list[list[dict[str, str]]]:
+    """The packages of the `Packages` index of each component, verified."""
     place = f"{mirror}/dists/{base.suite}"
     release = _verified(
         context.http.bytes(f"{place}/InRelease"), f"{place}/InRelease", context.store
@@ -170,8 +175,11 @@ def _indexes(base: DebianBase, arch: Arch, mirror: str, context: Context) -> lis
     return texts
 
 
-def _index(url: str, digest: str, context: Context) -> str:
+def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
+    """The packages of an index; they are kept in the cache, since parsing takes seconds."""
     store, http = context.store, context.http
+    if (kept := store.fact(PARSED, digest)) is not None:
+        return msgspec.msgpack.decode(kept, type=list[dict[str, str]])
     known = store.file(digest)
     if known is not None:
         data = known.read_bytes()
@@ -189,7 +197,9 @@ def _index(url: str, digest: str, context: Context) -> str:
             temporary = scratch / "Packages.xz"
             temporary.write_bytes(data)
             store.add_file(temporary, digest)
-    return lzma.decompress(data).decode()
+    listed = [_used(paragraph) for paragraph in paragraphs(lzma.decompress(data).decode())]
+    store.put_fact(PARSED, digest, msgspec.msgpack.encode(listed))
+    return listed
 
 
 def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:

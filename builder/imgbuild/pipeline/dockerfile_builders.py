@@ -131,7 +131,9 @@ def build(
         laid_out = _laid_out(context, scratch / "context", target)
         order = _order(session, inputs, (lock, sealed), arches, laid_out, choice)
         if choice.name == "docker":
-            buildkit.build(order, scratch / "layout")
+            buildkit.build(
+                order, scratch / "layout", reporter=console, terminal=console.on_terminal
+            )
         else:
             # The base has one name in this user's storage, for all targets built on it.
             with inputs.store.exclusive(podman.base_name(order)):

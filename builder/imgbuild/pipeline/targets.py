@@ -73,7 +73,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         chosen = select(self.matrix, patterns, everything=everything, arches=arches)
         for line in left_out(self.matrix, patterns, everything=everything, arches=arches):
             console.info(line)
-        return status.within_reach(self.project, self.matrix, chosen, patterns)
+        return status.within_reach(self.project, self.matrix, chosen, patterns, console)
 
     def inputs(self, *, locking: bool = False) -> Inputs:
         """The cache and the ways to fill it; InputError if the setting of a mirror cannot be read.

@@ -23,7 +23,7 @@ from imgbuild.oci.layout import Layout
 from imgbuild.precompile import pack
 from imgbuild.precompile.inside import Inside
 from imgbuild.precompile.pack import Name, Packed, Variant
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Bytes
 
 PACKAGE = "imgbuild-bytecode"
@@ -107,7 +107,14 @@ class Bytecode(Packed, frozen=True, kw_only=True):
 
 
 def compile_twice(
-    lock: Lock, layout: Layout, arch: Arch, imports: Sequence[str], *, store: Store, out: Path
+    lock: Lock,
+    layout: Layout,
+    arch: Arch,
+    imports: Sequence[str],
+    *,
+    store: Store,
+    out: Path,
+    reporter: Reporter = SILENT,
 ) -> Bytecode:
     """Compile in the image what importing `imports` loads, or all if none; pack it to `out`.
 
@@ -115,16 +122,16 @@ def compile_twice(
     cannot be imported or the image's Python does not run.
     """
     require_arch(lock, arch)
-    unpacked = run_in_image.root_folder(layout, arch, store, reporter=console)
+    unpacked = run_in_image.root_folder(layout, arch, store, reporter=reporter)
     with unpacked as root, store.scratch() as scratch:
         inside = Inside(lock=lock, root=root, settings=run_in_image.running(layout, arch))
         hint = _hint(lock, arch)
-        with console.step(f"{lock.target}: looking for modules"):
+        with reporter.step(f"{lock.target}: looking for modules"):
             sources = _select(inside, scratch / "select", imports, hint)
         trees, left = [], []
         for seed, number in zip(SEEDS, ("first", "second"), strict=True):
             title = f"{lock.target}: compiling {len(sources)} modules, the {number} time"
-            with console.step(title):
+            with reporter.step(title):
                 left.append(_compile(inside, scratch / number, sources, seed, hint))
             trees.append(compiled(scratch / number / "tree"))
         return packed(lock, arch, trees[0], differing(*trees), left[0], imports, out)

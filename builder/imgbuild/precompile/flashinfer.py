@@ -26,7 +26,7 @@ from imgbuild.plan.plan import installed_wheels
 from imgbuild.precompile import machine, pack
 from imgbuild.precompile.inside import Inside
 from imgbuild.precompile.pack import Name, Packed, Variant
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Bytes, Sha256, sha256
 
 FLASHINFER = "flashinfer-python"
@@ -106,13 +106,14 @@ def compile_twice(
     *,
     store: Store,
     out: Path,
+    reporter: Reporter = SILENT,
 ) -> Kernels:
     """Compile `wanted` ("module:function") for `gpus` ("9.0") in the image, and pack them to `out`.
 
     InputError if the target compiles nothing, WorkFailed with the compiler's words if it fails.
     """
     _flashinfer(lock, arch)
-    unpacked = run_in_image.root_folder(layout, arch, store, reporter=console)
+    unpacked = run_in_image.root_folder(layout, arch, store, reporter=reporter)
     with unpacked as root, store.scratch() as scratch:
         settings = run_in_image.running(layout, arch)
         inside = Inside(lock=lock, root=root, settings=settings)
@@ -122,7 +123,7 @@ def compile_twice(
             (folder / "stub").mkdir(parents=True)
             for place in (folder, folder / "stub"):
                 place.chmod(0o1777)
-            with console.step(f"{lock.target}: compiling kernels, the {number} time"):
+            with reporter.step(f"{lock.target}: compiling kernels, the {number} time"):
                 _compile(inside, folder, wanted, gpus)
             runs.append(compiled(folder))
         return _packed(lock, arch, runs[0], runs[1], gpus, out)

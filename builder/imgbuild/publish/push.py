@@ -79,7 +79,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """Where a push goes and how it works. `mounts` are other repositories of the same registry.
 
-    `attach`: bills of materials, provenance and the lock are put beside the image; with a `key` it
+    `attach`: SBOMs, provenance and the lock are put beside the image; with a `key` it
     is signed.
     """
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 THREADS = 8
 LABEL = "dev.imgbuild.target"
 # Tags that belong to the image whose digest they name: the referrers of registries without that
-# part of the API, and signatures, attestations and bills as cosign tags them.
+# part of the API, and signatures, attestations and SBOMs as cosign tags them.
 BELONGS = re.compile(r"sha256-([0-9a-f]{64})(?:\.[A-Za-z0-9]+)?")
 
 

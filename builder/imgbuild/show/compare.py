@@ -19,7 +19,7 @@ from imgbuild.oci.image import Picture
 from imgbuild.oci.merged import Merged, Node, shown
 from imgbuild.oci.reader import Reader, inflated
 from imgbuild.show.accepted import Accepted, Acceptor, Difference
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Bytes, Digest
 
 CONFIGURATION = "configuration"  # in place of a path
@@ -55,14 +55,19 @@ class _Gone(Exception):
 
 
 def compare(
-    left: Picture, right: Picture, accepted: Sequence[Accepted] = (), *, names: tuple[str, str]
+    left: Picture,
+    right: Picture,
+    accepted: Sequence[Accepted] = (),
+    *,
+    names: tuple[str, str],
+    reporter: Reporter = SILENT,
 ) -> Comparison:
     """Compare two images; `names` are what they are called in the answer.
 
     Both are read at once, each layer as a stream. IntegrityError if a layer is damaged.
     """
     acceptor = Acceptor(accepted, names)
-    trees = _merged((left, right), acceptor)
+    trees = _merged((left, right), acceptor, reporter)
     found = [
         *_configurations(left.configuration, right.configuration),
         *_trees(trees[0].root, trees[1].root),
@@ -89,7 +94,7 @@ def _side(name: str, picture: Picture, tree: Merged) -> Side:
     return Side(name=name, path=str(picture.path), digest=picture.digest, paths=paths, bytes=size)
 
 
-def _merged(pictures: Sequence[Picture], acceptor: Acceptor) -> list[Merged]:
+def _merged(pictures: Sequence[Picture], acceptor: Acceptor, reporter: Reporter) -> list[Merged]:
     stop = threading.Event()
 
     def _read(number: int) -> Merged:
@@ -105,7 +110,7 @@ def _merged(pictures: Sequence[Picture], acceptor: Acceptor) -> list[Merged]:
                 tree.add(reader, advance=_advance, also=acceptor.watch(number))
         return tree
 
-    with console.progress("reading both images", None) as bar, ThreadPoolExecutor(2) as pool:
+    with reporter.progress("reading both images", None) as bar, ThreadPoolExecutor(2) as pool:
         jobs = [pool.submit(_read, number) for number in range(len(pictures))]
         try:
             wait(jobs, return_when=FIRST_EXCEPTION)

@@ -23,7 +23,7 @@ from imgbuild.registry.reference import Reference, parse
 from imgbuild.show import diff as diffs
 from imgbuild.show import revisions
 from imgbuild.show.diff import Content, Part, Side
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
 
 MADE = re.compile(r"imgbuild layer (.+)")
@@ -32,7 +32,7 @@ LOCK = "lock.json"
 SEAL = "digests.json"
 
 
-def side(text: str, client: Client, matrix: Path | None) -> Side:
+def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SILENT) -> Side:
     """The image that `text` names; InputError or LockStale if there is none."""
     path = Path(text)
     if path.exists():
@@ -40,7 +40,7 @@ def side(text: str, client: Client, matrix: Path | None) -> Side:
     name, at, revision = text.partition("@")
     if "/" not in name and ":" not in name and not revision.startswith("sha256:"):
         return _of_target(name, revision, text, matrix) if at else _locked(name, matrix)
-    return _in_registry(client, parse(text, default_tag="latest"))
+    return _in_registry(client, parse(text, default_tag="latest"), reporter)
 
 
 def _on_disk(path: Path, name: str) -> Side:
@@ -71,23 +71,25 @@ def _of_target(name: str, revision: str, text: str, matrix: Path | None) -> Side
     return diffs.side(*found, name=text)
 
 
-def _in_registry(client: Client, reference: Reference) -> Side:
+def _in_registry(client: Client, reference: Reference, reporter: Reporter) -> Side:
     found = read(client, reference)
-    lock = _lock(client, reference, found.top.digest)
+    lock = _lock(client, reference, found.top.digest, reporter)
     if lock is None:
-        console.warn(f"{reference} carries no lock: of its packages its labels alone are compared")
+        reporter.warn(
+            f"{reference} carries no lock; only the package versions in its labels are compared"
+        )
     content = {arch: _content(one, lock) for arch, one in found.images.items()}
     return Side(name=str(reference), arch=content, complete=lock is not None)
 
 
-def _lock(client: Client, reference: Reference, digest: Digest) -> Lock | None:
+def _lock(client: Client, reference: Reference, digest: Digest, reporter: Reporter) -> Lock | None:
     """The lock that is attached to the image `digest`, if its seal is of that image."""
     place = str(reference)
     for known in artifacts.find(client, reference.repository, digest, bundle.ARTIFACT_TYPE):
         try:
             own = bundle.read({name: part.data for name, part in known.files.items()}, place)
         except ImgbuildError as error:
-            console.detail(f"{place}: {error.message}")
+            reporter.detail(f"{place}: {error.message}")
             continue
         if digest in {own.sealed.digest, *(each.manifest for each in own.sealed.arch.values())}:
             return own.lock

@@ -19,7 +19,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
 from imgbuild.plan import current
 from imgbuild.project import Project
-from imgbuild.system.console import console
+from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Condition, Digest
 
 
@@ -79,9 +79,13 @@ def brought(folder: Path) -> frozenset[str]:
 
 
 def within_reach(
-    project: Project, matrix: Matrix, selected: Sequence[Selected], patterns: Sequence[str]
+    project: Project,
+    matrix: Matrix,
+    selected: Sequence[Selected],
+    patterns: Sequence[str],
+    reporter: Reporter = SILENT,
 ) -> list[Selected]:
-    """`selected` without the targets in need that were not named themselves, each of which is told.
+    """`selected` without the targets that need another index, unless named; a warning for each.
 
     NothingSelected if none is left.
     """
@@ -91,15 +95,15 @@ def within_reach(
         lacking = () if locked else needs(matrix, item.name)
         if lacking and item.name not in patterns:
             passed.append(item.name)
-            console.warn(f"{item.name} is passed over: it needs {'; '.join(lacking)}")
+            reporter.warn(f"{item.name} is skipped: it needs {'; '.join(lacking)}")
             continue
         if lacking:
-            console.info(f"{item.name} needs {'; '.join(lacking)}")
+            reporter.info(f"{item.name} needs {'; '.join(lacking)}")
         kept.append(item)
     hint = f"to try it, name it: --target {passed[0]}" if passed else None
     if selected and not kept:
-        message = "all that was selected needs more than the default index has"
+        message = "every selected target needs a non-default index"
         raise NothingSelected(message, hint=hint)
     if hint:
-        console.info(hint)
+        reporter.info(hint)
     return kept

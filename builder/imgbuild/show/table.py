@@ -16,12 +16,15 @@ from imgbuild.matrix.select import Selected
 from imgbuild.plan import seal as seals
 from imgbuild.project import Project
 from imgbuild.smoke import proofs
-from imgbuild.smoke.records import NO_PROOF, Run, words
+from imgbuild.smoke.records import NO_PROOF, TIERS, Run, words
 from imgbuild.values import Arch, Bytes, Digest
 
 # The packages that have a column of their own, where any shown target pins them; the rest of the
 # pins stand together in the column "also".
 COLUMNS = ("torch", "vllm", "trl", "verl", "tensordict")
+# The columns of the narrow table, with their heads.
+SHORT = {"torch": "torch", "vllm": "vLLM", "trl": "trl", "verl": "verl"}
+TESTED = {"static": "static", "cpu": "CPU", "gpu": "GPU", "multi-gpu": "2+ GPUs"}
 OWN_PLACE = (*COLUMNS, "flashinfer-python", "flashinfer-cubin")
 DIGITS = 12  # of a digest that a table shows
 NONE = "-"
@@ -101,12 +104,35 @@ def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[Row, ...]:
 
 def text(table: Sequence[Row]) -> list[str]:
     """Lines of aligned columns, the first one of them the head."""
-    cells = _cells(table)
+    return _aligned(_cells(table))
+
+
+def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in cells
     ]
+
+
+def narrow(table: Sequence[Row]) -> list[str]:
+    """Lines of aligned columns that fit 80 characters; the first line is the head."""
+    cells = [["name", "CUDA", *SHORT.values(), "tested"]]
+    cells += [
+        [row.target, row.cuda, *(row.pins.get(name, NONE) for name in SHORT), _tested(row)]
+        for row in table
+    ]
+    return _aligned(cells)
+
+
+def _tested(row: Row) -> str:
+    """The highest tier that passed for an image of the row, or that a tier failed."""
+    runs = [run for image in row.images for run in image.runs]
+    passed = [run.tier for run in runs if run.good]
+    failed = [run.tier for run in runs if not run.good]
+    if failed:
+        return "failed"
+    return TESTED[max(passed, key=TIERS.index)] if passed else NONE
 
 
 def markdown(table: Sequence[Row]) -> list[str]:

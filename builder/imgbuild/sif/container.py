@@ -90,13 +90,15 @@ def arch_of(path: Path) -> Arch:
             head = file.read(HEADER.size).ljust(HEADER.size, b"\0")
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
-        raise InputError(message, hint="pass a SIF: imgbuild sif TARGET makes one") from error
+        raise InputError(
+            message, hint="pass a SIF: imgbuild build TARGET --format sif makes one"
+        ) from error
     _, magic, _, number, *_ = HEADER.unpack(head)
     for arch, known in ARCHES.items():
         if (magic.rstrip(b"\0"), number.rstrip(b"\0")) == (MAGIC, known):
             return arch
     message = f"{path} is not a SIF for {' or '.join(ARCHES)}"
-    raise InputError(message, hint="pass a SIF: imgbuild sif TARGET makes one")
+    raise InputError(message, hint="pass a SIF: imgbuild build TARGET --format sif makes one")
 
 
 def objects_of(path: Path) -> list[Object]:
@@ -116,7 +118,7 @@ def objects_of(path: Path) -> list[Object]:
             data = file.read(size)
             if len(data) < size:
                 message = f"{path} is truncated: it has no byte {start + size}"
-                raise InputError(message, hint="make it again: imgbuild sif TARGET")
+                raise InputError(message, hint="make it again: imgbuild build TARGET --format sif")
             text = name.rstrip(b"\0").decode(errors="replace")
             found.append(Object(kind=kind, name=text, data=data))
     return found

@@ -253,7 +253,7 @@ def _fits(made: JobScript, lock: Lock) -> list[str]:
     if job is Job.TRL_SERVER and made.command != made.launched and not _launches(made.launched):
         wrong.append(f"--job {job}: accelerate starts Python itself, without options: -- train.py")
     if job is not Job.CHECK and (job is Job.TRL_SERVER) != bool(made.model):
-        wrong.append("--model goes with --job trl-server, which needs it for vllm-serve")
+        wrong.append("--served-model and --job trl-server need each other")
     if job in (Job.TRL_SERVER, Job.VERL) and not asked.gpus:
         wrong.append(f"--job {job} needs GPUs: --gpus N for each node")
     if job in (Job.RAY, Job.VERL) and "RAY_ADDRESS" in made.given:

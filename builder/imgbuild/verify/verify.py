@@ -48,13 +48,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return {
             "signature": key,
             "lock": key,
-            "provenance": "--builder" if self.builder else key,
+            "provenance": "--builder-id" if self.builder else key,
             **{kind.title: key for kind in SBOMS},
             "rebuild": "--rebuild" if self.rebuild else "",
         }
 
 
-class Sbom(msgspec.Struct, frozen=True, kw_only=True):
+class SbomFormat(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of SBOM: its name, how it is attached, and what a statement of it says it is."""
 
     name: str
@@ -68,12 +68,12 @@ class Sbom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SBOMS = (
-    Sbom(
+    SbomFormat(
         name="CycloneDX",
         media_type=cyclonedx.MEDIA_TYPE,
         predicate_type=statements.CYCLONEDX,
     ),
-    Sbom(name="SPDX", media_type=spdx.MEDIA_TYPE, predicate_type=statements.SPDX),
+    SbomFormat(name="SPDX", media_type=spdx.MEDIA_TYPE, predicate_type=statements.SPDX),
 )
 
 
@@ -219,7 +219,7 @@ class Verification:
         digest = self.place.top.digest
         return claims.provenances(digest, held.sha256, self._words, wanted.key, wanted.builder)
 
-    def sbom(self, held: Known, kind: Sbom, arch: Arch) -> str:
+    def sbom(self, held: Known, kind: SbomFormat, arch: Arch) -> str:
         """Whether the SBOMs of one kind and architecture follow from the lock."""
         if self.remote is None:
             raise Lacking(LAYOUT)
@@ -227,7 +227,7 @@ class Verification:
         dues = [
             part.data
             for one in self._same(held)
-            for part in attachments.bills(one.carried, arch)[kind.media_type].values()
+            for part in attachments.sboms(one.carried, arch)[kind.media_type].values()
         ]
         attached = self.attached(digest, kind.media_type)
         words = claims.words((), self.beside(digest), kind.predicate_type, self.wanted.key)

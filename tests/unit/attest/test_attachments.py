@@ -222,8 +222,8 @@ def test_lock_of_another_image_is_refused(
         (["--from", f"HOST/me/rl:{TARGET}"], 3, "carries no lock"),
         (["--from", "HOST/me/rl"], 2, "names no image of the repository"),
         (["--from", "./nowhere"], 2, "no such folder"),
-        (["--from", "x", TARGET], 2, "--from x says what is built"),
-        (["--from", "x", "--builder", "docker"], 2, "--from x says what is built"),
+        (["--from", "x", TARGET], 2, "--from x cannot be combined"),
+        (["--from", "x", "--builder", "docker"], 2, "--from x cannot be combined"),
     ],
 )
 def test_refusals(place: Place, command: Command, words: list[str], status: int, said: str):

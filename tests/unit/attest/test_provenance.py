@@ -116,7 +116,7 @@ def test_every_file_that_went_in_is_named_once():
 
 def test_names_are_those_of_the_bill_of_materials():
     lock = sbom_sample.lock()
-    one = document.bill(lock, sbom_sample.seal(lock), Arch.X86_64, sbom_sample.packages(lock))
+    one = document.sbom(lock, sbom_sample.seal(lock), Arch.X86_64, sbom_sample.packages(lock))
     listed = {part.get("purl", "") for part in json.loads(cyclonedx.document(one))["components"]}
     needed = {
         item.get("uri", "") for item in valid(made())["buildDefinition"]["resolvedDependencies"]

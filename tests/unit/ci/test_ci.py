@@ -82,7 +82,7 @@ def test_a_sif_comes_after_the_tags_of_each_architecture(world):
     assert [job.id for job in made.sif] == [f"{UNLOCKED}@x86_64-sif", f"{UNLOCKED}@arm64-sif"]
     assert {job.needs for job in made.sif} == {(f"{UNLOCKED}@publish",)}
     command = running.command(way(world), made.sif[1], "sif")
-    assert command[:6] == ("sif", UNLOCKED, "--arch", "arm64", "--push", "registry.example/rl")
+    assert command[:6] == ("push", UNLOCKED, "registry.example/rl", "--sif", "--arch", "arm64")
 
 
 def test_machines_fit_or_the_job_is_refused(world):
@@ -355,7 +355,7 @@ def test_steps_are_verbs_that_one_can_paste(world):
     assert running.command(here, gpu, "smoke")[4:6] == ("--tier", "gpu")
     assert "--digest-only" in running.command(here, job, "push")
     assert running.command(here, publish, "sign") == (
-        "sign", place, "--target", TARGET, "--key", "/a/key", *matrix, *plain, "--json",
+        "sign", place, "--target", TARGET, "--sign-key", "/a/key", *matrix, *plain, "--json",
     )  # fmt: skip
     assert running.command(here, publish, "tag") == (
         # The target's own tag last: where it is, a later night has nothing left to do.

@@ -253,14 +253,17 @@ def test_outside_a_project(
     ("arguments", "told"),
     [
         (["bild"], "Did you mean 'build'?"),
-        (["build", "--jobs", "-1", TARGET], "'-1' is no number of processes"),
-        (["build", "--jobs", "some", TARGET], "'some' is no number of processes"),
+        (["build", "--jobs", "-1", TARGET], "'-1' is not a number of processes"),
+        (["build", "--jobs", "some", TARGET], "'some' is not a number of processes"),
         (["build", "--format", "zip", TARGET], "'zip' is not one of 'oci'"),
-        (["build", "--arch", "mips", TARGET], "'mips' is no architecture"),
+        (["build", "--arch", "mips", TARGET], "'mips' is not an architecture"),
         (["build", "--only", "torch", TARGET], "'torch' is not one of 'base', 'wheels'"),
         (["build", "--frobnicate", TARGET], "--frobnicate"),
-        (["smoke", "--timeout-factor", "nan", TARGET], "'nan' is no factor"),
-        (["load", "--engine", "root", TARGET], "a root folder is no engine"),
+        (["smoke", "--timeout-factor", "nan", TARGET], "'nan' is not a factor"),
+        (
+            ["load", "--through", "root", TARGET],
+            "--through root: `imgbuild load` does not support it",
+        ),
         (["load", "--all", "--layout", "x"], "--layout x is one image"),
         (["run"], "Missing argument 'TARGET'"),
         (["run", "cu1*", "true"], "several targets match"),
@@ -268,11 +271,11 @@ def test_outside_a_project(
         (["run", TARGET, "--layout", "elsewhere"], "elsewhere"),
         (["cache", "prune", "--max-size", "big"], "--max-size: invalid size 'big'"),
         (["cache", "nope"], "'nope'"),
-        (["lock", TARGET, "--check", "--again"], "--again is given beside --check"),
+        (["lock", TARGET, "--check", "--again"], "--again and --check cannot be combined"),
         (["audit", TARGET, "--python", "3.11"], "--python 3.11: a locked target has its own"),
-        (["slurm", TARGET, "train.py", "--check"], "--check runs tests of its own, not"),
+        (["slurm", TARGET, "--job", "check", "train.py"], "--job check runs no command"),
         (["digest", TARGET, "--all"], "cannot be combined"),
-        (["list", TARGET, "--into", "README.md"], "its table has all targets, and some were"),
+        (["list", TARGET, "--into", "README.md"], "cannot be combined with a selection"),
     ],
 )
 def test_a_wrong_command_line(imgbuild: Command, arguments: list[str], told: str) -> None:
@@ -284,7 +287,7 @@ def test_a_wrong_command_line(imgbuild: Command, arguments: list[str], told: str
 def test_no_engine_answers(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     error(imgbuild, ["load", TARGET], 6, "no container engine found", "start Docker or podman")
-    error(imgbuild, ["load", TARGET, "--engine", "podman"], 6, "podman does not answer")
+    error(imgbuild, ["load", TARGET, "--through", "podman"], 6, "podman does not answer")
 
 
 def test_a_folder_that_cannot_be_written(imgbuild: Command, tmp_path: Path) -> None:
@@ -339,7 +342,7 @@ def test_a_reader_of_the_help_that_leaves_early(
         with pytest.raises(SystemExit) as ended:
             main()
         monkeypatch.undo()
-    assert ended.value.code == 0
+    assert ended.value.code == (0 if words else 2)  # 2: a command is missing
     assert capfd.readouterr().err == ""
 
 
@@ -355,7 +358,7 @@ def test_files_that_are_no_text_are_refused(imgbuild: Command, world: World) -> 
     (folder / "requirements-x86_64.txt").write_bytes(b"\xff\xfe")
     check = ["lock", "--check", TARGET]
     error(imgbuild, check, 5, "requirements-x86_64.txt does not follow from the lock")
-    for name, what in (("digests.json", "seal"), ("lock.json", "lock")):
+    for name, what in (("digests.json", "list of digests"), ("lock.json", "lock")):
         path = folder / name
         text = path.read_bytes()
         path.write_bytes(text.replace(b'"target": "', b'"target": "\xff\xfe', 1))

@@ -31,7 +31,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_matrix_as_text() -> None:
     done = CliRunner().invoke(app, ["list"])
     assert done.exit_code == 0, done.output
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["target", "cu124-vllm"]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["name", "cu124-vllm"]
 
 
 @pytest.mark.usefixtures("project")

@@ -58,15 +58,22 @@ def test_use_writes_the_setting_of_the_project_or_of_the_user(world, command):
     assert answer.stdout.strip() == str(world.folder / "mirror.json")
     assert (world.folder / "mirror.json").read_text() == f'{{"mirror": "{PLACE}"}}\n'
     command(
-        "registry", "mirror", "use", PLACE, "--only", "--plain-http", "registry.example", "--user"
+        "registry",
+        "mirror",
+        "use",
+        PLACE,
+        "--mirror-only",
+        "--plain-http",
+        "registry.example",
+        "--user",
     )
     assert json.loads(mirror.user_file().read_text()) == {
         "mirror": PLACE, "only": True, "plain_http": True
     }  # fmt: skip
     nowhere = command("registry", "mirror", "use", "nonsense")
     assert nowhere.status == 2
-    assert "'nonsense' names no registry's host" in " ".join(nowhere.stderr.split())
-    assert "no mirror is set there" in command("registry", "mirror", "use", "--off").stderr
+    assert "'nonsense' has no registry host" in " ".join(nowhere.stderr.split())
+    assert "no mirror is set" in command("registry", "mirror", "use", "--off").stderr
     assert not (world.folder / "mirror.json").exists()
     assert mirror.user_file().exists()
     assert command("registry", "mirror", "use", "--off").status == 0  # there is none any more
@@ -75,11 +82,11 @@ def test_use_writes_the_setting_of_the_project_or_of_the_user(world, command):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["use"], "name a repository, or give --off"),
-        (["use", PLACE, "--off"], "name a repository, or give --off"),
+        (["use"], "a repository or --off is needed"),
+        (["use", PLACE, "--off"], "a repository or --off is needed"),
         (["use", "team/inputs:tag"], "team/inputs:tag"),
-        (["push", TARGET], "which mirror? none is named, and none is set"),
-        (["status", TARGET, "a.example/b", "b.example/c"], "one repository is wanted"),
+        (["push", TARGET], "no mirror is named, and none is set"),
+        (["status", TARGET, "a.example/b", "b.example/c"], "one repository is expected"),
     ],
 )
 def test_a_wrong_command_line_is_refused(world, command, words, said):
@@ -138,9 +145,9 @@ def test_gc_of_a_host_lists_its_repositories_or_says_what_to_name(world, command
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["registry.example", "--delete"], "--delete wants one repository"),
+        (["registry.example", "--delete"], "--delete needs one repository"),
         ([PLACE, "--ref", "--all"], "--ref needs a git revision"),
-        ([PLACE, "--older-than", "soon"], "is no span of time"),
+        ([PLACE, "--older-than", "soon"], "is not a time span"),
         ([PLACE, "--revisions", "0"], "revisions"),
     ],
 )

@@ -31,8 +31,8 @@ def command(
         (["torch", "--cuda", "12"], "two numbers"),
         (["torch", "--base", "alpine"], "no base alpine"),
         (["torch", "--name", "cu124-vllm"], "has a target cu124-vllm already"),
-        (["torch", "--as-of", "yesterday"], "is no day"),
-        (["torch", "--arch", "sparc"], "no such architecture"),
+        (["torch", "--as-of", "yesterday"], "invalid date for --as-of"),
+        (["torch", "--arch", "sparc"], "is not an architecture"),
         (["torch", "--index", "torch=nowhere"], "no index nowhere"),
         (["torch", "--have", "torch>=2"], "one version"),
         (["torch", "--have", "torch==2.8.0+cu128", "--cuda", "12.6"], "built for CUDA 12.8"),
@@ -84,7 +84,7 @@ def test_what_is_possible_is_data_and_the_rest_is_talk(
         "# checked: metadata, imports, calls, support, rules",
         "# not checked: elf, cuda; imgbuild lock reads shared objects",
         "",
-        "# a row for matrix.yaml, below targets:",
+        "# a row for matrix.yaml, under targets:",
         "  cu124-vllm0.8:",
         "    base: debian-12",
     ]
@@ -92,4 +92,4 @@ def test_what_is_possible_is_data_and_the_rest_is_talk(
     told = capsys.readouterr().err
     assert "verl 0.4.1 is of 2025-07" in told
     assert "because torch 2.6.0 is a CPU build\n" in told
-    assert "nearest: vllm 0.20.0, with torch 2.11.0 for CUDA 13.0\n" in told
+    assert "suggestion: vllm 0.20.0, with torch 2.11.0 for CUDA 13.0\n" in told

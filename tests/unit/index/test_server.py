@@ -103,7 +103,7 @@ def test_what_is_no_wheel_is_an_error_that_is_kept(stack, tmp_path):
     with pytest.raises(FetchFailed, match="400"):
         Http(attempts=1).text(file["url"] + ".metadata")
     assert [type(failure) for failure in found.failures] == [IntegrityError]
-    assert "demo-1.0-py3-none-any.whl is not a readable wheel" in found.failures[0].message
+    assert "demo-1.0-py3-none-any.whl is not a valid wheel" in found.failures[0].message
 
 
 def test_an_unknown_package_is_absent_and_a_wheel_is_not_served(stack, tmp_path):

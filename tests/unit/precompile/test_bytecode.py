@@ -132,16 +132,16 @@ def test_what_was_left_out_and_what_differs_is_told(tmp_path, capsys):
     console.configure(verbosity=0, json=False)
     _say(said)
     told = " ".join(capsys.readouterr().err.split())
-    assert "2 files do not compile and are left out, as /a.py (SyntaxError: x)" in told
+    assert "2 files left out, because of syntax errors, such as /a.py (SyntaxError: x)" in told
     assert "m1.pyc: two compilations differ in 1 bytes" in told
     assert "m6.pyc" not in told
-    assert "and 2 more files differ" in told
+    assert "2 more files differ" in told
 
 
 def test_modules_have_a_form():
     assert _imports(["vllm", "torch.distributed"]) == ("vllm", "torch.distributed")
     for bad in ("", "a-b", "a..b", "os;x", "a."):
-        with pytest.raises(InputError, match="no name of a module"):
+        with pytest.raises(InputError, match="not a module name"):
             _imports([bad])
 
 

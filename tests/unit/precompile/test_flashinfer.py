@@ -228,5 +228,5 @@ def test_gpus_and_functions_have_a_form():
     for bad in (["90"], ["9.0a"], []):
         with pytest.raises(InputError):
             _gpus(bad)
-    with pytest.raises(InputError, match=r"--module os:system: no function of FlashInfer"):
+    with pytest.raises(InputError, match=r"--function os:system: not a function of FlashInfer"):
         _modules(["os:system"])

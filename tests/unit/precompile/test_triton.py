@@ -154,8 +154,8 @@ def test_the_row_is_one_of_the_matrix(tmp_path):
 
 
 def test_two_runs_are_compared(tmp_path):
-    with pytest.raises(InputError, match="both are one folder"):
+    with pytest.raises(InputError, match="both caches are the same folder"):
         _two([tmp_path, tmp_path / "."])
     for named in (None, [Path("one")], [Path("one")] * 3):
-        with pytest.raises(InputError, match=rf"--from is given {len(named or ())} time"):
+        with pytest.raises(InputError, match=rf"--cache is given {len(named or ())} time"):
             _two(named)

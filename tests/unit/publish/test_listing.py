@@ -268,11 +268,11 @@ def test_push_ls_diff_pull_and_tag_as_verbs(place, imgbuild, tmp_path):
 def test_push_says_where_it_cannot_go(place, imgbuild):
     where = place.registry.host
     for words, told in (
-        ((TARGET,), "no registry is named"),
-        ((TARGET, f"{where}/a", f"{where}/b"), "one repository at a time"),
+        ((TARGET,), "no repository is named"),
+        ((TARGET, f"{where}/a", f"{where}/b"), "one repository is expected"),
         ((TARGET, f"{where}/a:tag"), "where a repository is wanted"),
         ((TARGET, f"{where}/a", "--mount-from", "other.example/b"), "mounts only its own layers"),
-        ((TARGET, f"{where}/a", "--date", "yesterday"), "is no day"),
+        ((TARGET, f"{where}/a", "--date", "yesterday"), "invalid date: yesterday"),
     ):
         done = imgbuild("push", *words)
         assert (done.status, done.stdout) == (2, ""), done.stderr

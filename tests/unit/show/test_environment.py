@@ -246,7 +246,7 @@ def test_smoke_tests_set_what_the_table_says() -> None:
 
 
 def test_root_folders_kernels_and_bytecode_set_what_the_table_says() -> None:
-    shown = dictionary(PROGRAM / "container/driver.py", "shown")
+    shown = dictionary(PROGRAM / "container/driver.py", "driver_files")
     assert told("root folder with GPUs").keys() == shown.keys()
     compiled = dictionary(PROGRAM / "precompile/flashinfer.py", "_compile")
     assert told("kernels").keys() == compiled.keys() - {"HOME"}
@@ -289,7 +289,7 @@ def test_the_verb_tells_a_stale_lock(tmp_path: Path, command: Command) -> None:
 def test_the_verb_tells_a_target_without_a_lock(tmp_path: Path, command: Command) -> None:
     make(tmp_path)
     done = command("show", "--env", UNLOCKED, "--arch", "arm64", "--json")
-    assert "not locked; this is what the matrix says" in done.stderr
+    assert "not locked; these are the values of the matrix" in done.stderr
     (made,) = json_of(done)
     assert (made["target"], made["arch"], made["locked"]) == (UNLOCKED, ["arm64"], False)
     assert {item["name"] for item in made["image"]} >= {"PATH", "VLLM_USE_FLASHINFER_SAMPLER"}

@@ -12,6 +12,7 @@ from imgbuild.matrix.model import Index, Matrix, Wanted
 from imgbuild.matrix.select import Selected
 from imgbuild.project import Project
 from imgbuild.show import status
+from imgbuild.system.console import console
 from imgbuild.values import Condition
 from tests.support import inprocess_project, samples
 from tests.support.inprocess_project import TARGET, UNLOCKED, Command, World
@@ -74,10 +75,10 @@ def test_a_target_in_need_is_passed_over_unless_it_is_named(
         Selected(name=name, target=target, arches=target.arch)
         for name, target in found.targets.items()
     ]
-    kept = status.within_reach(project, found, selected, ["*"])
+    kept = status.within_reach(project, found, selected, ["*"], console)
     assert [item.name for item in kept] == ["near"]
     said = " ".join(capfd.readouterr().err.split())
-    assert "small is passed over: it needs the index pytorch for torch, triton" in said
+    assert "small is skipped: it needs the index pytorch for torch, triton" in said
     assert "--target small" in said
     kept = status.within_reach(project, found, selected, ["small", "near"])
     assert [item.name for item in kept] == ["small", "near"]
@@ -95,7 +96,7 @@ def test_nothing_is_left(tmp_path: Path) -> None:
 
 def test_the_states_of_a_project(world: World, imgbuild: Command) -> None:
     # The target's torch comes from another index; it has a lock, so nothing is needed any more.
-    lines = imgbuild("list").stdout.splitlines()
+    lines = imgbuild("list", "--wide").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["target", TARGET, UNLOCKED]
     ends = [[cell.strip() for cell in line.split("  ") if cell][-2:] for line in lines]
     digest = world.seal.digest.removeprefix("sha256:")[:12]
@@ -115,7 +116,7 @@ def test_all_builds_what_is_locked_and_tells_the_rest(world: World, imgbuild: Co
     done = imgbuild("lock", "--check", "--all")
     assert (done.status, done.stdout) == (0, f"{TARGET} {world.seal.digest}\n")
     said = " ".join(done.stderr.split())
-    assert f"{UNLOCKED} is passed over: it needs the index torch for torch" in said
+    assert f"{UNLOCKED} is skipped: it needs the index torch for torch" in said
     assert imgbuild("lock", "--check", UNLOCKED).status == 5
 
 

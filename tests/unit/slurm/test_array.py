@@ -246,7 +246,7 @@ def test_rows_of_squeue_are_read():
 def test_options_of_a_cluster_need_a_cluster(command: Command):
     answer = command("build", TARGET, "--partition", "gpu")
     assert answer.status == 2
-    assert "options of a cluster go with --on slurm" in answer.stderr
+    assert "options of Slurm need --on slurm" in answer.stderr
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_options_of_a_cluster_need_a_cluster(command: Command):
 def test_what_no_task_can_have_is_refused(command: Command, words, option):
     answer = command(*words, "--on", "slurm")
     assert answer.status == 2
-    assert f"--on slurm does not go with {option}" in answer.stderr
+    assert f"--on slurm and {option} cannot be combined" in answer.stderr
 
 
 def test_without_slurm_the_remedy_is_told(command: Command, monkeypatch):

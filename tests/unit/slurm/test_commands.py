@@ -187,8 +187,8 @@ def test_without_a_gpu_no_driver_is_asked_for():
         (Job.SINGLE, {}, "--job single with --nodes 2: one node; for several: --job ray"),
         (Job.RAY, {"command": ()}, "--job ray: what is to run stands behind --"),
         (Job.VERL, {"allocation": with_(gpus=0)}, "--job verl needs GPUs"),
-        (Job.TRL_SERVER, {}, "--model goes with --job trl-server"),
-        (Job.RAY, {"model": "x"}, "--model goes with --job trl-server"),
+        (Job.TRL_SERVER, {}, "--served-model and --job trl-server"),
+        (Job.RAY, {"model": "x"}, "--served-model and --job trl-server"),
         (
             Job.TRL_SERVER,
             {"allocation": with_(nodes=1), "model": "x"},
@@ -276,17 +276,17 @@ def test_what_is_not_there_is_not_submitted(tmp_path, monkeypatch, capsys):
     for words, name in (((), f"build/{TARGET}.sif"), (("--pyxis", "a.sqsh"), "a.sqsh")):
         written = command("slurm", TARGET, *words, "--", "true")
         assert written.status == 0
-        assert f"{tmp_path}/{name} is not there yet" in written.stderr
+        assert f"{tmp_path}/{name} does not exist yet" in written.stderr
         refused = command("slurm", TARGET, *words, "--submit", "--", "true")
         assert refused.status == 2
-        assert f"{tmp_path}/{name} is not there" in refused.stderr
+        assert f"{tmp_path}/{name}: no such file" in refused.stderr
 
 
 def test_shared_memory_is_looked_at_by_a_check_alone(tmp_path, monkeypatch, capsys):
     command = Command(monkeypatch, capsys)
     done = command("slurm", TARGET, "--shared", "64", "--", "true")
     assert done.status == 2
-    assert "--shared goes with --check" in done.stderr
+    assert "--shared needs --job check" in done.stderr
 
 
 def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatch, capsys):
@@ -303,7 +303,7 @@ def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatc
     container.finish(sif, objects, Arch.X86_64, 0)
     done = command("slurm", TARGET, "--sif", str(sif), "--", "true")
     assert done.status == 0
-    assert "some.sif is not the image that is locked now" in done.stderr
+    assert "some.sif is not the image of the current lock" in done.stderr
 
     locked = msgspec.structs.replace(world.seal.arch[Arch.X86_64], config=digest_of(b"{}"))
     _slurm_runtime.same_image(sif, msgspec.structs.replace(world.seal, arch={Arch.X86_64: locked}))

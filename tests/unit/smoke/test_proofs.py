@@ -69,7 +69,7 @@ def test_a_run_elsewhere_is_recorded_and_shown(world: World, imgbuild: Command) 
     assert shown["proven"] == "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"
     assert [each["date"] for each in shown["runs"]] == ["2026-11-21T14:48:17Z"]
     for form in ("text", "markdown"):
-        lines = imgbuild("list", "--format", form).stdout.splitlines()
+        lines = imgbuild("list", "--wide", "--format", form).stdout.splitlines()
         short = image.manifest.removeprefix(SHA)[:12]
         assert f"{short}: {shown['proven']}" in next(line for line in lines if TARGET in line)
         assert "proven" not in next(line for line in lines if UNLOCKED in line)
@@ -234,14 +234,14 @@ def test_the_active_environment_and_a_sif_prove_nothing(world: World, imgbuild: 
     for words in (("--through", "here"), ("--sif", "x.sif")):
         done = imgbuild("smoke", TARGET, "--record", *words)
         assert done.status == 2
-        assert "says which image it is of" in " ".join(done.stderr.split())
-    for words in (("--only", "nccl"), ("--model", str(world.folder))):
+        assert "cannot be combined with --sif" in " ".join(done.stderr.split())
+    for words in (("--case", "nccl"), ("--model", str(world.folder))):
         done = imgbuild("smoke", TARGET, "--record", *words)
         assert done.status == 2
-        assert "a proof is of a whole tier" in " ".join(done.stderr.split())
-    done = imgbuild("smoke", TARGET, "--only", "nccl")
+        assert "--record needs a whole tier" in " ".join(done.stderr.split())
+    done = imgbuild("smoke", TARGET, "--case", "nccl")
     assert done.status == 2
-    assert "--only nccl: no tier is named" in " ".join(done.stderr.split())
+    assert "--case nccl needs --tier" in " ".join(done.stderr.split())
 
 
 def test_an_image_that_is_not_the_sealed_one_is_not_tested_at_all(world: World) -> None:

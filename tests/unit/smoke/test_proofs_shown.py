@@ -44,7 +44,7 @@ def test_the_table_is_written_between_its_marks(world: World, imgbuild: Command)
     assert "x86_64 0.0 GB" in row
     assert "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21" in row
     assert UNLOCKED not in text
-    assert "README.md is current" in imgbuild("list", "--into", "README.md").stderr
+    assert "README.md is up to date" in imgbuild("list", "--into", "README.md").stderr
     page.write_text("# Head\n")
     done = imgbuild("list", "--into", "README.md")
     assert (done.status, page.read_text()) == (2, "# Head\n")

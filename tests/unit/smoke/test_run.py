@@ -56,7 +56,7 @@ def test_an_entry_accepts_its_name_and_error_only(monkeypatch):
     assert not module.accepts(entry, "vllm._C", other)
     assert not module.accepts(entry, "vllm.other", broken)
     assert module.idle([entry], {"vllm._C": broken}) == []
-    assert "nothing fails so" in module.idle([entry], {"vllm._C": module.Attempt("", "")})[0]
+    assert "nothing fails like that" in module.idle([entry], {"vllm._C": module.Attempt("", "")})[0]
 
 
 def test_an_entry_may_ask_for_the_cause_in_the_log(monkeypatch):
@@ -87,14 +87,14 @@ def test_status_and_log_give_the_verdict(monkeypatch):
     assert run.verdict(0, "noise\ndone\n", 1) == ("passed", "done")
     assert run.verdict(run.SKIPPED, "no trl here", 1) == ("skipped", "no trl here")
     assert run.verdict(1, LINKER, 1)[1].startswith("/usr/bin/ld: cannot find")
-    assert run.verdict(3, "", 1) == ("failed", "ended with status 3 and said nothing")
+    assert run.verdict(3, "", 1) == ("failed", "ended with status 3 without output")
     assert (
         run.verdict(-11, CRASH, 1)[1] == "killed by SIGSEGV: Fatal Python error: Segmentation fault"
     )
-    assert run.verdict(None, "step 1\n", 60)[1] == "not done after 60 s; last said: step 1"
+    assert run.verdict(None, "step 1\n", 60)[1] == "timed out after 60 s; last line: step 1"
     waiting = f"{ENGINE}INFO waiting for the engine\n"
     told = run.verdict(None, waiting, 60)[1]
-    assert told.startswith("not done after 60 s; last said: INFO waiting for the engine; its log")
+    assert told.startswith("timed out after 60 s; last line: INFO waiting for the engine; its log")
     assert "its log has: ValueError: No memory for" in told
 
 

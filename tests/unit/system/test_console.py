@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.cli import _options
+from imgbuild.cli import _output
 from imgbuild.system.console import Console, visible
 
 # Clears the screen, colours, erases, moves back, ends a line in another way, turns the direction.
@@ -31,7 +31,7 @@ def test_cells_of_tables_are_escaped(capsys: pytest.CaptureFixture[str]) -> None
     console = Console()
     console.table("t", ("name",), [(WICKED,)])
     assert "\x1b[2J" not in capsys.readouterr().err
-    assert _options.aligned([["x\nrebuild  passed", WICKED], ["yy", "z"]]) == [
+    assert _output.aligned([["x\nrebuild  passed", WICKED], ["yy", "z"]]) == [
         rf"x\nrebuild  passed  {SHOWN}",
         "yy                  z",
     ]

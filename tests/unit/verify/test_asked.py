@@ -57,7 +57,7 @@ def test_without_a_lock_what_other_options_ask_for_fails(world):
     world.remove(bundle.ARTIFACT_TYPE, world.top)
     found = world.failed(key=None, builder=provenance.LOCAL_BUILDER, rebuild=built)
     assert set(found) == {"provenance", "rebuild"}
-    assert found["provenance"].endswith("--builder asks for this check")
+    assert found["provenance"].endswith("--builder-id asks for this check")
     assert found["rebuild"].endswith("--rebuild asks for this check")
     assert built.locks == []
 

@@ -1,4 +1,4 @@
-"""Bills of materials: what they say, the published schemas, readers that others wrote."""
+"""SBOMs: what they say, the published schemas, readers that others wrote."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from imgbuild.attest.sbom import cyclonedx, needs, packages, spdx
-from imgbuild.attest.sbom.document import Bill, Kind, bill
+from imgbuild.attest.sbom.document import ComponentKind, Sbom, sbom
 from imgbuild.attest.sbom.packages import Package, Packages
 from imgbuild.lock import extension
 from imgbuild.lock.resolution import RegistryLayer
@@ -30,9 +30,9 @@ MARKERS = {"platform_system": "Linux", "python_version": "3.11"}
 
 
 @functools.cache
-def made(arch: Arch = Arch.X86_64) -> Bill:
+def made(arch: Arch = Arch.X86_64) -> Sbom:
     lock = sbom_sample.lock()
-    return bill(lock, sbom_sample.seal(lock), arch, sbom_sample.packages(lock))
+    return sbom(lock, sbom_sample.seal(lock), arch, sbom_sample.packages(lock))
 
 
 def named(document: dict[str, Any], name: str) -> dict[str, Any]:
@@ -84,11 +84,11 @@ def test_deb_needs_the_first_alternative_that_is_there_and_who_provides_it():
     assert needs.of_debs(world)["one"] == ("mawk", "two")
 
 
-# -- the bill
+# -- the SBOM
 
 
 def test_every_part_of_the_lock_is_in_the_bill_once():
-    parts = {part.id: part for part in made().parts}
+    parts = {part.id: part for part in made().components}
     assert list(parts) == sorted(parts)
     assert set(parts) == {
         "deb/base-files", "deb/bash", "deb/python3", "layer/files", "layer/venv",
@@ -138,8 +138,8 @@ def test_registry_base_is_named_by_digest_and_what_is_in_it_is_unknown():
         lock.arch[Arch.X86_64], debs=(), base_layers=(layer,), base_manifest=digest
     )
     lock = msgspec.structs.replace(lock, base=base, arch={Arch.X86_64: resolved})
-    found = bill(lock, sbom_sample.seal(lock), Arch.X86_64, Packages())
-    part = next(part for part in found.parts if part.kind is Kind.BASE)
+    found = sbom(lock, sbom_sample.seal(lock), Arch.X86_64, Packages())
+    part = next(part for part in found.components if part.kind is ComponentKind.BASE)
     purl = PackageURL.from_string(part.purl)
     assert (purl.name, purl.version) == ("python", digest)
     assert purl.qualifiers == {
@@ -157,10 +157,10 @@ def test_extension_lists_what_it_adds_beside_what_is_published(tmp_path: Path):
     matrix = extended.read(extended.repository(tmp_path))
     lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
     sealed = seals.seal(lock, extended.records(plan(lock, one) for one in lock.arch))
-    found = bill(lock, sealed, Arch.X86_64, Packages())
-    parts = {part.id: part for part in found.parts}
+    found = sbom(lock, sealed, Arch.X86_64, Packages())
+    parts = {part.id: part for part in found.components}
     script = parts["file/opt/team/train.sh"]
-    assert (script.kind, script.sha256) == (Kind.FILE, sha256(extended.SCRIPT))
+    assert (script.kind, script.sha256) == (ComponentKind.FILE, sha256(extended.SCRIPT))
     assert script.layer is not None
     assert script.layer.name == "added-files"
     assert parts["deb/rsync"].layer is not None
@@ -174,7 +174,7 @@ def test_extension_lists_what_it_adds_beside_what_is_published(tmp_path: Path):
 
 
 def test_purls_are_as_their_own_library_writes_them():
-    for part in made().parts:
+    for part in made().components:
         if part.purl:
             assert PackageURL.from_string(part.purl).to_string() == part.purl
 
@@ -237,7 +237,7 @@ def test_cyclonedx_says_what_the_bill_says():
     assert about["purl"] == f"pkg:oci/small@{digest}?arch=amd64"
     assert found["metadata"]["timestamp"] == "2025-06-20T00:00:00Z"
     torch = named(found, "wheel/torch")
-    known = next(part.sha256 for part in made().parts if part.id == "wheel/torch")
+    known = next(part.sha256 for part in made().components if part.id == "wheel/torch")
     assert torch["hashes"] == [{"alg": "SHA-256", "content": known}]
     assert torch["licenses"] == [{"expression": "BSD-3-Clause", "acknowledgement": "declared"}]
     assert named(found, "wheel/numpy")["licenses"] == [
@@ -281,11 +281,11 @@ def test_spdx_says_what_the_bill_says():
 @pytest.mark.parametrize("write", [cyclonedx.document, spdx.document])
 def test_documents_follow_from_the_bill_alone(write):
     lock = sbom_sample.lock()
-    again = bill(lock, sbom_sample.seal(lock), Arch.X86_64, sbom_sample.packages(lock))
+    again = sbom(lock, sbom_sample.seal(lock), Arch.X86_64, sbom_sample.packages(lock))
     assert write(again) == write(made())
     # Another licence is another document, with another serial number.
     other = Packages(packages={})
-    changed = bill(lock, sbom_sample.seal(lock), Arch.X86_64, other)
+    changed = sbom(lock, sbom_sample.seal(lock), Arch.X86_64, other)
     field = "serialNumber" if write is cyclonedx.document else "documentNamespace"
     assert json.loads(write(changed))[field] != json.loads(write(made()))[field]
     assert write(made(Arch.ARM64)) != write(made())
@@ -297,7 +297,7 @@ def test_what_travels_with_a_lock_makes_the_same_bill(arch: Arch):
     known = sbom_sample.packages(lock)
     counted = packages.of_lock(known, lock)
     assert counted != known
-    assert bill(lock, sbom_sample.seal(lock), arch, counted) == made(arch)
+    assert sbom(lock, sbom_sample.seal(lock), arch, counted) == made(arch)
 
 
 def test_identifiers_of_parts_do_not_meet():
