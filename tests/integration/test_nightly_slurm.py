@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild import codec
 from imgbuild.ci import nightly, results, running
 from imgbuild.ci.jobs import Job
 from imgbuild.ci.results import JobResult
 from imgbuild.ci.running import Way
-from imgbuild.slurm import commands
-from imgbuild.system import process
+from imgbuild.slurm import array
+from imgbuild.slurm.array import Order, Task
 from tests.support import ci_jobs_sample, needs, slurm_project
 from tests.support.inprocess_project import TARGET, Command, make
 
@@ -31,21 +32,30 @@ class Night:
     job: Job
     known: dict[str, Job]
 
-    @property
-    def folder(self) -> Path:
-        """Where its results and Slurm's logs are."""
-        return self.way.results / self.job.id
-
     def queue(self) -> list[str]:
-        """Numbers of the jobs of that name which are queued or run."""
-        command = ("squeue", "--noheader", "--me", f"--name={self.job.id}", "--format=%i")
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        """Numbers of the arrays of this job that are queued or run."""
+        command = ("squeue", "--noheader", "--me", "--format=%F %j")
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        rows = [line.split() for line in done.stdout.splitlines()]
+        return [number for number, name in rows if name.startswith(f"{self.job.id}-")]
 
-    def left(self, script: str) -> str:
-        """What an earlier night left in the queue, held: its number."""
-        words = (f"--job-name={self.job.id}", f"--output={self.folder}/slurm-%j.log", "--hold")
-        self.folder.mkdir(parents=True)
-        return commands.submit(f"#!/bin/sh\n{script}\n", self.way.project.root, [*words, BARE])
+    def left(self) -> str:
+        """Leave this job in the queue, held, as an interrupted run may: its number."""
+        [one] = array.start(
+            self.way.project,
+            nightly.orders(self.way),
+            nightly.VERB,
+            nightly.run_command(self.way),
+            [Task(target=self.job.id, digest=self.job.digest)],
+            (BARE, "--hold"),
+            name=self.job.id,
+        )
+        return one.order.job
+
+    def logs(self) -> list[str]:
+        """The job numbers of all arrays that were submitted."""
+        found = nightly.orders(self.way).glob(f"*/{array.ORDER}")
+        return sorted(codec.read(path, Order).job for path in found)
 
     def through(self, *options: str) -> JobResult:
         """Do the job."""
@@ -94,23 +104,22 @@ def once(night: Night, *command: str) -> threading.Thread:
 
 def test_what_an_earlier_night_left_in_the_queue_is_waited_for(night):
     """It is queued still, and holds no lock; its own result counts, and nothing is submitted."""
-    number = night.left(f"exec {process.pasted(nightly.run_command(night.way, night.job))}")
+    number = night.left()
     night.failed_before()
     release = once(night, "scontrol", "release")
     done = night.through()
     release.join()
-    assert [path.name for path in night.folder.glob("slurm-*.log")] == [f"slurm-{number}.log"]
+    assert night.logs() == [number]
     assert done.failed is not None
     assert (done.failed.step, done.failed.error != "of last night") == ("smoke", True)
 
 
-def test_a_job_of_that_name_that_proves_nothing_is_followed_by_the_night_s_own(night):
-    first = night.left(":")
-    release = once(night, "scontrol", "release")
+def test_a_job_in_the_queue_that_ends_without_a_result_is_submitted_again(night):
+    night.left()
+    cancel = once(night, "scancel")
     done = night.through()
-    release.join()
-    logs = {path.name for path in night.folder.glob("slurm-*.log")}
-    assert (f"slurm-{first}.log" in logs, len(logs)) == (True, 2)
+    cancel.join()
+    assert len(night.logs()) == 2
     assert done.failed is not None
     assert done.failed.step == "smoke"
 
@@ -121,7 +130,7 @@ def test_the_word_of_slurm_stands_where_another_night_failed(night):
     done = night.through("--hold")
     cancel.join()
     assert done.failed is not None
-    assert "of Slurm ended as CANCELLED, status 1" in done.failed.error
+    assert "ended without a result: cancelled" in done.failed.error
     assert done.failed.repeat.startswith(f"imgbuild ci run {night.job.id} ")
 
 
@@ -129,5 +138,5 @@ def test_what_has_passed_is_not_submitted(night):
     """Its gate was shut then, and opens now."""
     ci_jobs_sample.passed(night.way.results, night.job, "pull", "smoke")
     assert night.through("--hold").passed
-    assert not list(night.folder.glob("slurm-*.log"))
+    assert not night.logs()
     assert results.read_job(night.way.results, night.job).passed

@@ -37,7 +37,7 @@ def record(
         if done is None:
             continue
         try:
-            found = reports.claims(folder / job.id, project)
+            found = reports.image_runs(folder / job.id, project)
             recorded += proofs.prove(project, found, store)
         except (InputError, LockStale) as error:
             reporter.warn(f"{job.id}: its smoke tests are not recorded: {error.message}")

@@ -121,7 +121,10 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
         f"{len(due)} to submit, {len(live)} in the queue already, {len(done)} already done"
     )
     if due:
-        live += _submit(verb, session, top, command, due, wished, asked.throttle)
+        live += array.start(
+            session.project, top, verb, command, due, wished,
+            name=f"imgbuild-{verb}", throttle=asked.throttle, reporter=console,
+        )  # fmt: skip
     if not asked.wait:
         jobs = list(dict.fromkeys(one.order.job for one in live))
         answer(jobs, jobs)
@@ -162,36 +165,6 @@ def _requested(verb: str, asked: Cluster) -> Allocation:
     if wrong:
         raise InputError("\n".join(wrong), hint=f"see: imgbuild {verb} --help")
     return wished
-
-
-def _submit(
-    verb: str,
-    session: Session,
-    top: Path,
-    command: tuple[str, ...],
-    due: tuple[Task, ...],
-    options: tuple[str, ...],
-    throttle: int,
-) -> list[Followed]:
-    """Hand `due` to Slurm as one array."""
-    from imgbuild.slurm import array
-
-    folder, mark = array.new_folder(top)
-    order = array.submit(
-        array.Order(
-            verb=verb,
-            name=f"imgbuild-{verb}-{mark}",
-            folder=str(folder),
-            root=str(session.project.root),
-            command=command,
-            options=options,
-            tasks=due,
-            throttle=throttle,
-        ),
-        session.project.images,
-    )
-    console.info(f"submitted as job {order.job}; its files are in {folder}")
-    return [array.Followed(order=order, number=number) for number in range(len(due))]
 
 
 def _followed(live: Sequence[Followed], asked: Cluster) -> list[Ended]:

@@ -17,6 +17,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import ImgbuildError, WorkFailed
+from imgbuild.project import Project
 from imgbuild.render import templates
 from imgbuild.slurm import commands
 from imgbuild.slurm.commands import FIRST_PAUSE, LOST, SILENCE
@@ -147,11 +148,39 @@ def submit(order: Order, images: Path) -> Order:
     return made
 
 
-def new_folder(top: Path) -> tuple[Path, str]:
-    """A folder for an order, named so that the newest is the last, and the mark in its name."""
+def start(
+    project: Project,
+    top: Path,
+    verb: str,
+    command: Sequence[str],
+    tasks: Sequence[Task],
+    options: Sequence[str],
+    *,
+    name: str,
+    throttle: int = 0,
+    reporter: Reporter = SILENT,
+) -> list[Followed]:
+    """Submit `tasks` as one array, whose order is a new folder in `top`.
+
+    Folders sort by time. Slurm's name of the array begins with `name`, and is unique.
+    """
     mark = secrets.token_hex(4)
-    now = datetime.datetime.now(datetime.UTC)
-    return top / f"{now:%Y%m%dT%H%M%S%f}-{mark}", mark
+    folder = top / f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S%f}-{mark}"
+    order = submit(
+        Order(
+            verb=verb,
+            name=f"{name}-{mark}",
+            folder=str(folder),
+            root=str(project.root),
+            command=tuple(command),
+            options=tuple(options),
+            tasks=tuple(tasks),
+            throttle=throttle,
+        ),
+        project.images,
+    )
+    reporter.info(f"submitted as job {order.job}; its files are in {folder}")
+    return [Followed(order=order, number=number) for number in range(len(tasks))]
 
 
 def known(

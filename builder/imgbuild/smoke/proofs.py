@@ -23,7 +23,7 @@ from imgbuild.project import Project
 from imgbuild.report import OUTCOMES, Tier, count, passed
 from imgbuild.smoke import records, run
 from imgbuild.smoke.records import Content, FirstFailure, Result, Run
-from imgbuild.smoke.reports import Claim, pairs, refuse
+from imgbuild.smoke.reports import ImageRun, pairs, refuse
 from imgbuild.values import Arch, Digest
 
 LONGEST = 500  # characters of an error that a ledger keeps; the report has all of it
@@ -41,13 +41,13 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     new: bool
 
 
-def prove(project: Project, found: Iterable[Claim], store: Store) -> tuple[Recorded, ...]:
+def prove(project: Project, found: Iterable[ImageRun], store: Store) -> tuple[Recorded, ...]:
     """Put every run of `found` into its ledger, or none: InputError for one that does not fit.
 
     LockStale if a target has no lock, or no seal of it.
     """
     known: dict[str, tuple[Lock, seals.Seal]] = {}
-    runs: list[tuple[Claim, Run, SealedImage]] = []
+    runs: list[tuple[ImageRun, Run, SealedImage]] = []
     for claim in found:
         if claim.target not in known:
             known[claim.target] = _sealed(project, claim)
@@ -99,7 +99,7 @@ def require_sealed(project: Project, lock: Lock, arch: Arch, config: Digest, pla
         _other(project, lock.target, arch, place, config, image)
 
 
-def _sealed(project: Project, claim: Claim) -> tuple[Lock, seals.Seal]:
+def _sealed(project: Project, claim: ImageRun) -> tuple[Lock, seals.Seal]:
     if claim.target not in project.sealed():
         refuse(
             claim.place,
@@ -110,7 +110,7 @@ def _sealed(project: Project, claim: Claim) -> tuple[Lock, seals.Seal]:
     return lock, seals.read_seal(project.images, lock)
 
 
-def _fitting(project: Project, claim: Claim, sealed: seals.Seal) -> SealedImage:
+def _fitting(project: Project, claim: ImageRun, sealed: seals.Seal) -> SealedImage:
     """The sealed image that `claim` is of."""
     image = sealed.arch.get(claim.arch)
     if image is None or image.config != claim.config:
@@ -136,7 +136,7 @@ def _other(
     )
 
 
-def _run(claim: Claim, lock: Lock) -> Run:
+def _run(claim: ImageRun, lock: Lock) -> Run:
     """What the ledger keeps of `claim`; InputError if it contradicts itself."""
     counts = {outcome: count(claim.cases, outcome) for outcome in OUTCOMES}
     if sum(counts.values()) != len(claim.cases) or not claim.cases:
@@ -151,7 +151,7 @@ def _run(claim: Claim, lock: Lock) -> Run:
     first = next((case for case in claim.cases if case.outcome == "failed"), None)
     on_gpu = claim.tier in run.GPU_TIERS
     return Run(
-        date=claim.date,
+        date=claim.started,
         arch=claim.arch,
         tier=claim.tier,
         result="pass" if good else "fail",

@@ -2,7 +2,7 @@
 
 Read are the reports of `imgbuild smoke`, as values or as a file that `--json` wrote, and folders of
 an unpacked run: machine.json (image, host, exit status) and report.json (the tests' own report).
-Each tier becomes a `Claim`, which `proofs` compares with the target's digests.
+Each tier becomes a `ImageRun`, which `proofs` compares with the target's digests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.errors import InputError
 from imgbuild.project import Project
-from imgbuild.report import Case, Tier, counts, passed
+from imgbuild.report import Tier, counts, passed
 from imgbuild.smoke import run
 from imgbuild.smoke.records import Moment
 from imgbuild.smoke.result import Tested, is_run
@@ -30,29 +30,24 @@ RELEASE = re.compile(r"Kernel Module .*?(\d+\.[\d.]+)")
 AGAIN = "run the tests again, and leave the folder as they left it"
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run says of itself. `place` is where that stands, for people.
+class ImageRun(Tested, frozen=True, kw_only=True):
+    """The result of a tier in an image, complete enough for a test record.
 
-    `diff_ids` are those of the layers that it ran, None where only the configuration is named.
+    `place` is the file or folder with the result, for messages. `diff_ids` are those of the layers
+    that ran, None if only the configuration is known. `sif`, `caches` and `report` are as in
+    `records.Run`.
     """
 
     place: str
-    target: str
     arch: Arch
     tier: Tier
     digest: Digest
     config: Digest
-    diff_ids: tuple[Digest, ...] | None = None
-    cases: tuple[Case, ...]
-    gpu: tuple[str, ...]
-    driver: str
-    date: Moment
-    seconds: float
-    through: str
-    sif: Digest | None = None
-    stranger: bool = False
+    started: Moment
     jobs: Annotated[int, msgspec.Meta(ge=1)] = 1
     share: Annotated[int, msgspec.Meta(ge=1)] = 1
+    diff_ids: tuple[Digest, ...] | None = None
+    sif: Digest | None = None
     caches: str = ""
     report: str = ""
 
@@ -85,7 +80,7 @@ class _Machine(msgspec.Struct, frozen=True):
     sif: Digest | None = None
 
 
-def claims(path: Path, project: Project) -> tuple[Claim, ...]:
+def image_runs(path: Path, project: Project) -> tuple[ImageRun, ...]:
     """The runs in `path`; InputError if there is none, or a file is damaged.
 
     `path` is a file that `imgbuild smoke --json` wrote, the folder of a job of `imgbuild ci`, or
@@ -105,8 +100,8 @@ def claims(path: Path, project: Project) -> tuple[Claim, ...]:
     return of_reports(ran, str(answer), _below(answer, project))
 
 
-def of_reports(reports: Sequence[Tested], place: str = "", kept: str = "") -> tuple[Claim, ...]:
-    """The runs that reports of `imgbuild smoke` are of, which stand in `place`; `kept` likewise."""
+def of_reports(reports: Sequence[Tested], place: str = "", kept: str = "") -> tuple[ImageRun, ...]:
+    """The runs in `reports`, read from the file `place`; `kept` is its path in the project."""
     found = []
     for report in reports:
         _require_whole(place or report.target, report.only, report.model)
@@ -123,12 +118,11 @@ def of_reports(reports: Sequence[Tested], place: str = "", kept: str = "") -> tu
                 {
                     **{name: getattr(report, name) for name in Tested.__struct_fields__},
                     "place": where,
-                    "date": report.started,
                     "report": kept,
                     # A container is a tier's own; a root folder is shared by all of a command.
                     "caches": "" if report.through == "root" else "nothing",
                 },
-                Claim,
+                ImageRun,
                 from_attributes=True,
             )
         except msgspec.ValidationError as error:
@@ -137,7 +131,7 @@ def of_reports(reports: Sequence[Tested], place: str = "", kept: str = "") -> tu
     return tuple(found)
 
 
-def _of_folder(folder: Path, project: Project) -> Claim:
+def _of_folder(folder: Path, project: Project) -> ImageRun:
     """The unpacked run in `folder`."""
     machine = codec.read(folder / MACHINE, _Machine, what="record of a run", hint=AGAIN)
     place = str(folder)
@@ -162,7 +156,7 @@ def _of_folder(folder: Path, project: Project) -> Claim:
         refuse(place, f"status {machine.status}, and its cases are {counts(document.cases)}")
     release = RELEASE.search(machine.host.driver)
     by_apptainer = machine.through.startswith("apptainer")
-    return Claim(
+    return ImageRun(
         place=place,
         target=machine.target,
         arch=machine.arch,
@@ -173,7 +167,7 @@ def _of_folder(folder: Path, project: Project) -> Claim:
         cases=document.cases,
         gpu=machine.host.gpus,
         driver=release[1] if release else "",
-        date=machine.started,
+        started=machine.started,
         seconds=machine.seconds,
         through=machine.through,
         sif=machine.sif,

@@ -95,7 +95,7 @@ def test_a_failed_run_is_recorded_with_its_cause(world: World, imgbuild: Command
 
 
 def test_a_run_that_was_ended_after_a_failure_is_one(world: World) -> None:
-    found = reports.claims(left(world, PASSED, FAILED, status=124), project.find(world.folder))
+    found = reports.image_runs(left(world, PASSED, FAILED, status=124), project.find(world.folder))
     (one,) = proofs.prove(project.find(world.folder), found, Store.open())
     assert (one.result, one.new) == ("fail", True)
 

@@ -71,7 +71,7 @@ def test_the_reports_that_are_kept_give_the_runs_that_are_committed(
         shutil.copy(ROOT / "images" / target / name, own.images / target)
     shutil.copytree(folder, tmp_path / "docs/test-records" / folder.name)
     proofs.prove(
-        own, reports.claims(tmp_path / "docs/test-records" / folder.name, own), Store.open()
+        own, reports.image_runs(tmp_path / "docs/test-records" / folder.name, own), Store.open()
     )
     (run,) = records.read_ledger(own.images, target).runs
     assert run in committed.runs
