@@ -32,7 +32,7 @@ class Definitions:
         self.classes: list[Class] = []
 
     def function(self, node: FunctionNode, block: ReadBlock) -> None:
-        """Reference a function and read its body, where its parameters have the annotated types."""
+        """Record a function and read its body, where its parameters have the annotated types."""
         expressions, scope = self.expressions, self.expressions.scope
         name = scope.inner(node.name)
         decorators = tuple(self.source.short(item) for item in node.decorator_list)

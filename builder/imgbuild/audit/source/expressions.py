@@ -19,7 +19,7 @@ from imgbuild.audit.source.scopes import NONE, LocalTypes, Scope
 from imgbuild.audit.source.text import dotted, string
 
 
-class Reference(msgspec.Struct, gc=False):
+class NameUse(msgspec.Struct, gc=False):
     """A call or read that may become a fact: `root` must be bound at the top of the module.
 
     Or else `types` and `key` say which name's type its receiver is.
@@ -46,7 +46,7 @@ class Expressions:
         self.scope = Scope("", "module", None)
         self.guards: Guards = ()
         self.lazy_annotations = False  # `from __future__ import annotations`
-        self.records: list[Reference] = []
+        self.records: list[NameUse] = []
         # Attributes that the module itself assigns on other things: reading them proves nothing.
         self.stored: set[str] = set()
 
@@ -236,7 +236,7 @@ class Expressions:
         call: ast.Call | None = None,
     ) -> None:
         self.records.append(
-            Reference(
+            NameUse(
                 node.lineno,
                 expression,
                 self.scope.name,
