@@ -23,7 +23,7 @@ from imgbuild.audit.main_path.closure import MainPath
 from imgbuild.audit.main_path.corners import survey
 from imgbuild.audit.packages.base import read_base
 from imgbuild.audit.packages.library import Library, pack, unpack
-from imgbuild.audit.packages.package_set import World, open_world, wheels_of
+from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
 from imgbuild.audit.packages.pinned import pick
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.cache.download import Http
@@ -141,7 +141,7 @@ class _Audit:
         with Library(self._store, Blocks(elsewhere)) as library:
             if "elf" in checks or "cuda" in checks:
                 self._read_elves(library)
-            world = open_world(
+            world = open_package_set(
                 tuple(self._wheels.values()),
                 library,
                 python=base.python,
@@ -158,7 +158,7 @@ class _Audit:
             )
 
     def _past(
-        self, world: World, elsewhere: Elsewhere, library: Library
+        self, world: PackageSet, elsewhere: Elsewhere, library: Library
     ) -> Callable[[MainPath], list[Finding]]:
         """As `past_of`; what cannot be had is said to be of this target."""
         http, pins = self._inputs.http, self._resolution.versions
@@ -326,7 +326,7 @@ def audit_pins(
     for package in picked.lacking:
         console.warn(f"{package} has no wheel for this machine; the audit leaves it out")
     with Library(store, Blocks(http)) as library:
-        world = open_world(
+        world = open_package_set(
             picked.wheels,
             library,
             python=machine.python,
@@ -339,7 +339,7 @@ def audit_pins(
 
 
 def audit_with_past(
-    world: World,
+    world: PackageSet,
     path: MainPath,
     terms: Terms,
     checks: Sequence[str],
@@ -354,7 +354,7 @@ def audit_with_past(
 
 
 def past_of(
-    world: World,
+    world: PackageSet,
     indexes: Callable[[], Indexes],
     library: Library,
     http: Ranges,
