@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.audit.packages.library import Library
-from imgbuild.audit.packages.package_set import World, open_world
+from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.index.pages import SIMPLE, read_page
@@ -43,10 +43,10 @@ class Counting:
         raise AssertionError(url)
 
 
-def world_of(wheel: Wheel, url: str, http: Counting, store: Store) -> World:
+def world_of(wheel: Wheel, url: str, http: Counting, store: Store) -> PackageSet:
     """A partial world of one wheel on a server."""
     library = Library(store, http, processes=1)
-    return open_world(
+    return open_package_set(
         [wheel],
         library,
         python="3.11",

@@ -16,7 +16,7 @@ import pytest
 from imgbuild.assemble.sources import LockSources
 from imgbuild.audit.checks import linking
 from imgbuild.audit.packages.library import Library
-from imgbuild.audit.packages.package_set import open_world
+from imgbuild.audit.packages.package_set import open_package_set
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
@@ -95,7 +95,7 @@ def audited(torch: tuple[Wheel, Path], library: Path, facts: Store) -> list[Find
     assert own is not None
     places = {torch[0].sha256: torch[1], wheel.sha256: own}
     with Library(facts, processes=1) as books:
-        world = open_world(
+        world = open_package_set(
             [torch[0], wheel],
             books,
             python="3.11",

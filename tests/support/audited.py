@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from imgbuild.audit.packages.library import Library
-from imgbuild.audit.packages.package_set import World, open_world
+from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.cache.store import Store
 from imgbuild.lock.resolution import Wheel
 from imgbuild.report import Finding
@@ -45,7 +45,7 @@ def wheel(
     return found, path
 
 
-def world(
+def package_set(
     folder: Path,
     packages: Mapping[str, Files],
     *,
@@ -55,8 +55,8 @@ def world(
     glibc: str = "2.36",
     partial: bool = False,
     library: Library | None = None,
-) -> World:
-    """A package set from `packages`: "name==version" → path in the wheel → content."""
+) -> PackageSet:
+    """A package set of `packages`: "name==version" → path in the wheel → content."""
     paths: dict[str, Path] = {}
     found = []
     for pinned, files in packages.items():
@@ -65,7 +65,7 @@ def world(
         made, path = wheel(folder / "wheels", package, version or "1.0", files, metadata=added)
         paths[made.sha256] = path
         found.append(made)
-    return open_world(
+    return open_package_set(
         found,
         library or Library(Store.open(folder / "cache"), processes=1),
         python=python,

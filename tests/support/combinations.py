@@ -27,7 +27,7 @@ from imgbuild.audit.main_path import closure, corners, policy
 from imgbuild.audit.main_path.policy import Entry
 from imgbuild.audit.packages.content import Member, RemoteContent, open_content
 from imgbuild.audit.packages.library import Book, Library
-from imgbuild.audit.packages.package_set import World
+from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.pinned import pick
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.cache.download import Http
@@ -156,7 +156,7 @@ class Laboratory:
             with self.store.scratch() as folder:
                 if record.script:
                     books.append(library.book(*_script(folder, record.script)))
-                world = World(
+                world = PackageSet(
                     books,
                     library,
                     python=record.python,
@@ -191,7 +191,9 @@ class Laboratory:
         assert facts is not None, f"{book.wheel.file}: {file} is no shared object"
         return facts
 
-    def _judged(self, world: World, record: Combination, library: Library) -> tuple[Finding, ...]:
+    def _judged(
+        self, world: PackageSet, record: Combination, library: Library
+    ) -> tuple[Finding, ...]:
         if record.check in WITHOUT_CODE:
             return judge.audit(world, Terms(cuda=record.cuda), checks=WITHOUT_CODE).findings
         rules = policy.load()

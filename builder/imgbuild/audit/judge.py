@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 
 from imgbuild.audit.checks.findings import ordered
-from imgbuild.audit.packages.package_set import World
+from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.errors import InputError
 from imgbuild.matrix.constraints import Constraint
@@ -25,7 +25,7 @@ CHECKS: tuple[str, ...] = get_args(Check)
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts for a world beside its packages.
+    """What counts for a package set beside its packages.
 
     `cuda` is the target's release ("12.4"), `gpu` the compute capabilities that it is meant for
     ("9.0"); `added` are packages that a user puts on top of a published target.
@@ -40,7 +40,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def audit(
-    world: World,
+    package_set: PackageSet,
     terms: Terms | None = None,
     *,
     libraries: Callable[[], Sequence[ElfFacts]] = tuple,
@@ -48,26 +48,28 @@ def audit(
     path: MainPath | None = None,
     past: Callable[[MainPath], Iterable[Finding]] | None = None,
 ) -> Report:
-    """All findings of `checks` in `world`.
+    """All findings of `checks` in `package_set`.
 
     `libraries` gives the shared objects of the base. `past` is what other releases tell (check
     "calls"), which may ask an index. With `path`, the main path that the caller has found, no
     corner is looked into.
     """
-    terms = narrowed(terms or Terms(), {name: world.version(name) or "" for name in world.packages})
+    terms = narrowed(
+        terms or Terms(), {name: package_set.version(name) or "" for name in package_set.packages}
+    )
     wanted = tuple(check for check in CHECKS if check in set(checks))
     if unknown := set(checks) - set(CHECKS):
         message = f"no such check: {', '.join(sorted(unknown))}"
         raise InputError(message, hint=f"checks are: {', '.join(CHECKS)}")
-    bench = _Bench(world, terms, libraries, path)
+    bench = _Bench(package_set, terms, libraries, path)
     found = bench.run(wanted)
     if past is not None and "calls" in wanted:
         known = {(one.where, one.message) for one in found}
         found += [one for one in past(bench.path) if (one.where, one.message) not in known]
     return Report(
         target=terms.target,
-        arch=world.arch,
-        floors=_floors(world, terms) if "cuda" in wanted and terms.cuda else None,
+        arch=package_set.arch,
+        floors=_floors(package_set, terms) if "cuda" in wanted and terms.cuda else None,
         findings=tuple(ordered(waive(found, terms.waivers, wanted))),
     )
 
@@ -77,12 +79,12 @@ class _Bench:
 
     def __init__(
         self,
-        world: World,
+        package_set: PackageSet,
         terms: Terms,
         libraries: Callable[[], Sequence[ElfFacts]],
         path: MainPath | None,
     ) -> None:
-        self._world = world
+        self._package_set = package_set
         self._terms = terms
         self._libraries = libraries
         self._path = path
@@ -94,54 +96,54 @@ class _Bench:
 
     @property
     def path(self) -> MainPath:
-        """The main path of the world, and its corners unless the caller gave one."""
+        """The main path of the package set, and its corners unless the caller gave one."""
         if self._path is None:
             from imgbuild.audit.main_path.additions import widened
             from imgbuild.audit.main_path.corners import survey
 
-            self._path = survey(self._world, widened(self._world, self._terms.added))
+            self._path = survey(self._package_set, widened(self._package_set, self._terms.added))
         return self._path
 
     def _metadata(self) -> list[Finding]:
         from imgbuild.audit.checks import metadata
 
-        return metadata.check(self._world, self._terms.constraints)
+        return metadata.check(self._package_set, self._terms.constraints)
 
     def _elf(self) -> list[Finding]:
         from imgbuild.audit.checks import linking
 
-        return linking.check(self._world, self._libraries())
+        return linking.check(self._package_set, self._libraries())
 
     def _cuda(self) -> list[Finding]:
         from imgbuild.audit.checks import cuda
 
-        return cuda.check(self._world, self._terms.cuda, self._terms.gpu)
+        return cuda.check(self._package_set, self._terms.cuda, self._terms.gpu)
 
     def _imports(self) -> list[Finding]:
         from imgbuild.audit.checks import imports
 
-        return imports.check(self._world, self.path)
+        return imports.check(self._package_set, self.path)
 
     def _calls(self) -> list[Finding]:
         from imgbuild.audit.checks import calls
 
-        return calls.check(self._world, self.path)
+        return calls.check(self._package_set, self.path)
 
     def _support(self) -> list[Finding]:
         from imgbuild.audit.checks import support
 
-        return support.check(self._world, self.path)
+        return support.check(self._package_set, self.path)
 
     def _rules(self) -> list[Finding]:
         from imgbuild.audit.checks import rules
 
-        return rules.check(self._world)
+        return rules.check(self._package_set)
 
 
-def _floors(world: World, terms: Terms) -> Floors:
+def _floors(package_set: PackageSet, terms: Terms) -> Floors:
     from imgbuild.audit.checks.floors import floors
 
-    return floors([facts for _, facts in world.elves()], terms.cuda)
+    return floors([facts for _, facts in package_set.elves()], terms.cuda)
 
 
 def waive(

@@ -16,7 +16,7 @@ from packaging.version import Version
 from imgbuild.audit.main_path import policy, registries
 from imgbuild.audit.names import search
 from imgbuild.audit.packages.library import Library
-from imgbuild.audit.packages.package_set import World, open_world
+from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.source.facts import Call, Function, ModuleFacts
 from imgbuild.cache.store import Store
 from imgbuild.codec import compact
@@ -113,7 +113,7 @@ class Shelf:
             sha256=release.file.sha256,
         )
 
-    def world(self, releases: Mapping[str, PackageRelease]) -> World:
+    def world(self, releases: Mapping[str, PackageRelease]) -> PackageSet:
         """A package set of these releases, in which everything else is unknown."""
         wheels, urls = [], {}
         for package, release in releases.items():
@@ -121,7 +121,7 @@ class Shelf:
             wheels.append(wheel)
             urls[wheel.sha256] = release.file.url
         tags = self.catalogue.rules.tags
-        return open_world(
+        return open_package_set(
             wheels,
             self.library,
             python=tags.python,
@@ -171,12 +171,12 @@ def brings(shelf: Shelf, package: str, release: PackageRelease, module: str) -> 
     return shelf.remembered(("brings", module, wheel.sha256), _ask, bool)
 
 
-def _lacks_module(world: World, subject: str) -> bool | None:
+def _lacks_module(world: PackageSet, subject: str) -> bool | None:
     there = world.exists(subject)
     return None if there is None else not there and world.module(subject) is None
 
 
-def _lacks_name(world: World, subject: str) -> bool | None:
+def _lacks_name(world: PackageSet, subject: str) -> bool | None:
     module, _, name = subject.partition(":")
     first, *rest = name.split(".")
     found = search.lookup(world, module, first)
@@ -187,7 +187,7 @@ def _lacks_name(world: World, subject: str) -> bool | None:
     return _absent(found)
 
 
-def _lacks_attribute(world: World, subject: str) -> bool | None:
+def _lacks_attribute(world: PackageSet, subject: str) -> bool | None:
     found = dotted(world, subject)
     if found.state != "unknown":
         return _absent(found)
@@ -195,7 +195,7 @@ def _lacks_attribute(world: World, subject: str) -> bool | None:
     return True if silent(world, dotted(world, owner), name) else None
 
 
-def silent(world: World, found: search.Found, name: str) -> bool:
+def silent(world: PackageSet, found: search.Found, name: str) -> bool:
     """Whether a class and all its bases are readable, and the word `name` is in none of them.
 
     Then no `__getattr__` that answers from a table can answer for it.
@@ -209,13 +209,13 @@ def silent(world: World, found: search.Found, name: str) -> bool:
     return True
 
 
-def _lacks_keyword(world: World, subject: str) -> bool | None:
+def _lacks_keyword(world: PackageSet, subject: str) -> bool | None:
     callee, _, keyword = subject.removesuffix(")").partition("(")
     taken = search.signature(world, dotted(world, callee))
     return None if taken is None else not taken.takes(keyword)
 
 
-def _refuses_arguments(world: World, subject: str) -> bool | None:
+def _refuses_arguments(world: PackageSet, subject: str) -> bool | None:
     """Whether an argument is asked for that a call leaves out, or so few places are taken."""
     callee, _, what = subject.removesuffix(")").partition("(")
     found = dotted(world, callee)
@@ -230,13 +230,13 @@ def _refuses_arguments(world: World, subject: str) -> bool | None:
     return not taken.varargs and len(places) <= int(what)
 
 
-def _has_registered(world: World, subject: str) -> bool | None:
+def _has_registered(world: PackageSet, subject: str) -> bool | None:
     name = subject.rpartition("(")[2].removesuffix(")")
     rules = policy.load()
     return any(registries.has(world, rules, package, name) for package in world.packages)
 
 
-_ASKS: dict[Relation, Callable[[World, str], bool | None]] = {
+_ASKS: dict[Relation, Callable[[PackageSet, str], bool | None]] = {
     Relation.MODULE: _lacks_module,
     Relation.NAME: _lacks_name,
     Relation.ATTRIBUTE: _lacks_attribute,
@@ -250,7 +250,7 @@ def _absent(found: search.Found) -> bool | None:
     return None if found.state == "unknown" else found.state == "absent"
 
 
-def dotted(world: World, path: str) -> search.Found:
+def dotted(world: PackageSet, path: str) -> search.Found:
     """What a path from the top of a package refers to: "vllm.SamplingParams", or "a.b:C.d"."""
     first, *rest = path.replace(":", ".").split(".")
     facts = world.module(first)
@@ -314,7 +314,7 @@ def _calls(call: Call, subject: str) -> bool:
     return call.callee.rpartition(".")[2] == callee.replace(":", ".").rpartition(".")[2]
 
 
-def _files(world: World, package: str, file: str) -> Iterator[ModuleFacts]:
+def _files(world: PackageSet, package: str, file: str) -> Iterator[ModuleFacts]:
     """The module of `file`, else those of files with its name."""
     modules = world.modules_of(package)
     name = file.rpartition("/")[2]

@@ -16,7 +16,7 @@ from imgbuild.audit.judge import Terms, audit
 from imgbuild.audit.main_path.additions import widened
 from imgbuild.audit.main_path.closure import MainPath, main_path
 from imgbuild.audit.packages.library import Library
-from imgbuild.audit.packages.package_set import World, open_world, wheels_of
+from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
 from imgbuild.cache.context import Context
 from imgbuild.errors import NoSolution
 from imgbuild.index.remote_wheel import Blocks
@@ -155,7 +155,7 @@ def audit_of(resolution: Resolution, shelf: Shelf, terms: Terms) -> Report:
     return audit(world, terms, checks=READABLE, path=path, past=_past)
 
 
-def world_of(resolution: Resolution, shelf: Shelf) -> World:
+def world_of(resolution: Resolution, shelf: Shelf) -> PackageSet:
     """The package set of a resolution; what is not in the store is read from its index."""
     rules = shelf.catalogue.rules
 
@@ -166,7 +166,7 @@ def world_of(resolution: Resolution, shelf: Shelf) -> World:
         files = shelf.catalogue.indexes.files(wheel.package)
         return next(file.url for file in files if file.name == wheel.file)
 
-    return open_world(
+    return open_package_set(
         wheels_of(resolution),
         shelf.library,
         python=rules.tags.python,

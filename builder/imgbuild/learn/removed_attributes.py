@@ -20,7 +20,7 @@ from imgbuild.audit.main_path.guards import ATTRIBUTE, judge
 from imgbuild.audit.names import search
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.names.search import Found
-from imgbuild.audit.packages.package_set import World
+from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import Assigned, Attribute, Class, ModuleFacts
 from imgbuild.learn.boundaries import Shelf, at_time, lacks, silent
 from imgbuild.report import Evidence, Finding, Relation
@@ -40,7 +40,7 @@ class Read(msgspec.Struct, frozen=True):
     subject: str
 
 
-def check(world: World, path: MainPath, open_shelf: Callable[[], Shelf]) -> list[Finding]:
+def check(world: PackageSet, path: MainPath, open_shelf: Callable[[], Shelf]) -> list[Finding]:
     """Reads of attributes that were there when the reader was written, and are gone.
 
     `open_shelf` gives the releases of packages; it is not called where nothing is read like that.
@@ -70,7 +70,7 @@ def check(world: World, path: MainPath, open_shelf: Callable[[], Shelf]) -> list
     return list(found.values())
 
 
-def _had(world: World, shelf: Shelf, read: Read) -> bool:
+def _had(world: PackageSet, shelf: Shelf, read: Read) -> bool:
     """Whether the other package had the attribute when the reader's release was uploaded."""
     own = shelf.release(read.own, world.version(read.own) or "0")
     then = at_time(shelf.releases(read.other), own.uploaded if own is not None else None)
@@ -86,7 +86,7 @@ def _had(world: World, shelf: Shelf, read: Read) -> bool:
     return lacks(shelf, evidence, then) is False
 
 
-def _reads(world: World, path: MainPath) -> Iterator[Read]:
+def _reads(world: PackageSet, path: MainPath) -> Iterator[Read]:
     for module in path.modules():
         facts = world.module(module)
         if isinstance(facts, ModuleFacts):
@@ -94,7 +94,7 @@ def _reads(world: World, path: MainPath) -> Iterator[Read]:
                 yield from _read(world, path, facts, fact)
 
 
-def _read(world: World, path: MainPath, facts: ModuleFacts, fact: Attribute) -> Iterator[Read]:
+def _read(world: PackageSet, path: MainPath, facts: ModuleFacts, fact: Attribute) -> Iterator[Read]:
     how = path.reached(facts.module, scopes(facts).runner(fact.scope)) if fact.receiver else None
     if how is None or how.level >= Level.REMOTE:
         return
@@ -116,7 +116,7 @@ def _read(world: World, path: MainPath, facts: ModuleFacts, fact: Attribute) -> 
             yield Read(facts, fact.line, how.entry, own, other, f"{path_to}.{name}")
 
 
-def _defines(world: World, package: str, name: str) -> bool:
+def _defines(world: PackageSet, package: str, name: str) -> bool:
     """Whether any class of the package, a subclass perhaps, gives itself something of that name."""
     word = re.escape(name)
     given = re.compile(rf"def {word}\b|\b{word}\b\s*[:=]|[\"']{word}[\"']".encode())
@@ -125,7 +125,7 @@ def _defines(world: World, package: str, name: str) -> bool:
 
 
 def _classes(
-    world: World, facts: ModuleFacts, receiver: str, scope: str
+    world: PackageSet, facts: ModuleFacts, receiver: str, scope: str
 ) -> Iterator[tuple[str, Found]]:
     """The classes that a receiver may be of, one or those of a union, by their path for readers."""
     found = search.class_of(world, facts, receiver, scope=scope)

@@ -84,7 +84,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         place = f"{self.file}:{self.line}" if self.file and self.line else self.file
         what = ", ".join(part for part in (self.check, place, self.name) if part)
         changed = [
-            f"{word} {version}" for word, version in (("came", self.came), ("went", self.went))
+            f"{word} in {version}"
+            for word, version in (("added", self.came), ("removed", self.went))
             if version
         ]  # fmt: skip
         why = "; ".join(part for part in (what, *changed) if part)

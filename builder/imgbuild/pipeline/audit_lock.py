@@ -21,7 +21,7 @@ from imgbuild.audit.main_path.closure import MainPath
 from imgbuild.audit.main_path.corners import survey
 from imgbuild.audit.packages.base import read_base
 from imgbuild.audit.packages.library import Library, pack, unpack
-from imgbuild.audit.packages.package_set import World, open_world, wheels_of
+from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
 from imgbuild.audit.packages.pinned import pick
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.cache.context import Context
@@ -138,7 +138,7 @@ class _Audit:
         with Library(self._store, Blocks(elsewhere)) as library:
             if "elf" in checks or "cuda" in checks:
                 self._read_elves(library)
-            world = open_world(
+            world = open_package_set(
                 tuple(self._wheels.values()),
                 library,
                 python=base.python,
@@ -155,7 +155,7 @@ class _Audit:
             )
 
     def _past(
-        self, world: World, elsewhere: LockedRanges, library: Library
+        self, world: PackageSet, elsewhere: LockedRanges, library: Library
     ) -> Callable[[MainPath], list[Finding]]:
         """As `past_of`; an error of fetching names this target."""
         http, pins = self._inputs.context.http, self._resolution.versions
@@ -319,7 +319,7 @@ def audit_pins(
     for package in picked.lacking:
         context.reporter.warn(f"{package} has no wheel for this machine; the audit leaves it out")
     with Library(context.store, Blocks(http)) as library:
-        world = open_world(
+        world = open_package_set(
             picked.wheels,
             library,
             python=machine.python,
@@ -332,7 +332,7 @@ def audit_pins(
 
 
 def audit_with_past(
-    world: World,
+    world: PackageSet,
     path: MainPath,
     terms: Terms,
     checks: Sequence[str],
@@ -347,7 +347,7 @@ def audit_with_past(
 
 
 def past_of(
-    world: World,
+    world: PackageSet,
     indexes: Callable[[], Indexes],
     library: Library,
     http: Ranges,

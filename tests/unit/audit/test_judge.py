@@ -17,12 +17,12 @@ PACKAGES: dict[str, audited.Files] = {"a==1": {}, "b==3": {}}
 
 
 @pytest.fixture
-def world(tmp_path):
-    return audited.world(tmp_path, PACKAGES, metadata=REQUIRES)
+def package_set(tmp_path):
+    return audited.package_set(tmp_path, PACKAGES, metadata=REQUIRES)
 
 
-def audit(world, terms=None, **more):
-    return judge.audit(world, terms, checks=["metadata"], **more)
+def audit(package_set, terms=None, **more):
+    return judge.audit(package_set, terms, checks=["metadata"], **more)
 
 
 def waiver(subject, package="a", check="metadata"):
@@ -36,8 +36,8 @@ def finding(severity, check="imports", line=1, message="m"):
     )
 
 
-def test_a_report_names_target_and_architecture(world):
-    report = audit(world, Terms(target="small"))
+def test_a_report_names_target_and_architecture(package_set):
+    report = audit(package_set, Terms(target="small"))
     assert (report.target, report.arch, report.ok) == ("small", "x86_64", False)
     assert audited.subjects(report.findings) == ["b<3", "c"]
 
@@ -62,29 +62,29 @@ def test_the_worst_first_each_once():
     assert ordered(reversed(mixed)) == found
 
 
-def test_a_waiver_makes_a_note_with_its_reason(world):
-    report = audit(world, Terms(waivers=(waiver("b*"), waiver("c"))))
+def test_a_waiver_makes_a_note_with_its_reason(package_set):
+    report = audit(package_set, Terms(waivers=(waiver("b*"), waiver("c"))))
     assert report.ok
     assert [one.severity for one in report.findings] == [Severity.NOTE, Severity.NOTE]
     assert all("accepted: it was tried" in one.message for one in report.findings)
 
 
 @pytest.mark.parametrize("one", [waiver("z*"), waiver("c", package="b")])
-def test_a_waiver_that_accepts_nothing_is_said(world, one):
-    report = audit(world, Terms(waivers=(one,)))
+def test_a_waiver_that_accepts_nothing_is_said(package_set, one):
+    report = audit(package_set, Terms(waivers=(one,)))
     assert len([each for each in report.findings if each.severity is Severity.ERROR]) == 2
     (warning,) = [each for each in report.findings if each.severity is Severity.WARNING]
     assert "accepts nothing" in warning.message
 
 
-def test_a_waiver_of_a_check_that_did_not_run_is_no_matter(world):
-    report = audit(world, Terms(waivers=(waiver("*", check="elf"),)))
+def test_a_waiver_of_a_check_that_did_not_run_is_no_matter(package_set):
+    report = audit(package_set, Terms(waivers=(waiver("*", check="elf"),)))
     assert all(one.severity is Severity.ERROR for one in report.findings)
 
 
-def test_an_unknown_check_is_refused(world):
+def test_an_unknown_check_is_refused(package_set):
     with pytest.raises(InputError, match="no such check: nonsense"):
-        judge.audit(world, checks=["metadata", "nonsense"])
+        judge.audit(package_set, checks=["metadata", "nonsense"])
 
 
 LEARNED = Constraint(package="a", versions="==1", needs="b!=2")
@@ -98,24 +98,24 @@ LEARNED = Constraint(package="a", versions="==1", needs="b!=2")
         msgspec.structs.replace(LEARNED, needs="x<2"),
     ],
 )
-def test_what_was_learned_of_others_is_left_out(world, other):
+def test_what_was_learned_of_others_is_left_out(package_set, other):
     versions = {"a": "1", "b": "3"}
     known = Terms(constraints=(LEARNED,))
     assert judge.narrowed(Terms(constraints=(LEARNED, other)), versions) == known
     missing = msgspec.structs.replace(LEARNED, needs="x", missing=True)
     assert judge.narrowed(Terms(constraints=(missing,)), versions).constraints == (missing,)
-    found = audit(world, Terms(constraints=(LEARNED, missing)))
+    found = audit(package_set, Terms(constraints=(LEARNED, missing)))
     assert audited.subjects(found.findings) == ["x", "b<3", "c"]
 
 
-def test_findings_from_the_past_are_judged_with_all_others(world):
+def test_findings_from_the_past_are_judged_with_all_others(package_set):
     read = Evidence(relation=Relation.ATTRIBUTE, package="a", version="1", subject="b.B.gone")
     gone = Finding(check="calls", severity=Severity.ERROR, message="gone", where="a", evidence=read)
     waived = waiver("b.B.gone", check="calls")
     terms = Terms(waivers=(waived,))
 
     def _audit(checks, past):
-        return judge.audit(world, terms, checks=checks, past=past).findings
+        return judge.audit(package_set, terms, checks=checks, past=past).findings
 
     (found,) = _audit(["calls"], lambda path: [gone, gone])
     assert (found.severity, found.message) == (

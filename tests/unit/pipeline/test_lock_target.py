@@ -45,7 +45,7 @@ def test_a_lock_that_goes_against_what_was_learned_is_stale_and_says_why(tmp_pat
         current.read_current(found, samples.matrix(), "small")
     assert (
         "x86_64: trl>=1.0,<=1.16.0 needs vllm>=0.11.1 (imports, "
-        "trl/generation/vllm_client.py:43, vllm.utils.network_utils; came 0.11.1); "
+        "trl/generation/vllm_client.py:43, vllm.utils.network_utils; added in 0.11.1); "
         "vllm: 0.8.5 is locked" in caught.value.message
     )
 

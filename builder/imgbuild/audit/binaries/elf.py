@@ -1,10 +1,9 @@
 """Facts of a shared object or program, read from a stream that need not fit into memory.
 
-Comes in: a way to open the file's bytes in pieces, and its path. Goes out: `ElfFacts`, or None for
-what is no ELF file that a loader would take; a damaged one is none. A large file is seen once from
-end to end; its section headers lie at the end and its symbol tables at either end, so both ends are
-kept. Where a table lies in between, the stream is opened again and left when the last table has
-passed.
+`read_elf` returns None for a file that is not ELF, is damaged or would be refused by a loader. A
+large file is read once from end to end; section headers are at its end and symbol tables at either
+end, so both ends are kept. Where a table lies in between, the stream is opened a second time and
+read as far as the last table.
 Source: System V ABI, chapters 4 and 5; Linux Standard Base, symbol versioning.
 """
 

@@ -1,7 +1,4 @@
-"""GPU code inside a library: fat binaries, found by their magic number in a stream.
-
-Comes in: the pieces of a file. Goes out: for which GPUs it has machine code or PTX.
-"""
+"""GPU code inside a library: fat binaries, found by their magic number in a stream."""
 
 from __future__ import annotations
 

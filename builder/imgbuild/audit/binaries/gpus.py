@@ -1,11 +1,8 @@
-"""GPUs, CUDA releases and drivers: which needs which.
+"""GPUs, CUDA releases and drivers: whether a GPU can run code, and the oldest driver for it.
 
-Comes in: `data/audit/drivers.yaml`, and the GPU code of a library. Goes out: whether a GPU can run
-that code, and the oldest driver that will do.
-
-Machine code runs on its own architecture and on later ones of the same major version; with the
-suffix "a" on its own alone, with "f" on its own and later ones of its family. PTX is compiled by
-the driver for any architecture that is not older.
+The table of drivers is `data/audit/drivers.yaml`. Machine code runs on its own architecture and on
+later ones of the same major version; with the suffix "a" only on its own, with "f" on its own and
+later ones of its family. The driver compiles PTX for any architecture that is not older.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What is known of shared libraries beside their files, as data.
-
-Comes in: `data/audit/libraries.yaml`. Goes out: a `Libraries`, which says who brings a library,
-whose a symbol is, and which libraries are loaded by name.
-"""
+"""`data/audit/libraries.yaml`: packages of libraries and symbols, libraries loaded by name."""
 
 from __future__ import annotations
 

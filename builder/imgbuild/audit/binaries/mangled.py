@@ -1,7 +1,7 @@
-"""How a C++ symbol would be called under the other binary interface of std::string.
+"""The names of a C++ symbol under the other binary interface of std::string.
 
-Comes in: a mangled name. Goes out: its names under the other interface, to say what a library has
-instead. Source: Itanium C++ ABI, section 5.1 (mangling); libstdc++ manual, "Dual ABI".
+Findings use them to say which symbol a library has instead.
+Source: Itanium C++ ABI, section 5.1 (mangling); libstdc++ manual, "Dual ABI".
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The check `calls`: arguments and attributes that other packages do not know.
+"""The check `calls`: arguments and attributes that other packages do not have.
 
-Comes in: a world and its main path. Goes out: findings: keywords that a callable of another package
-does not take, arguments that it misses, names and attributes that are read and not there, names
-that are registered twice.
+Findings are keywords that a callable of another package does not take, missing arguments, names and
+attributes that are read but do not exist, and names that are registered twice.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from imgbuild.audit.main_path.policy import Policy, load
 from imgbuild.audit.names import search
 from imgbuild.audit.names.scopes import Meaning, meaning, scopes
 from imgbuild.audit.names.search import Signature
-from imgbuild.audit.packages.views import Surroundings
+from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Class, ModuleFacts
 from imgbuild.report import Finding, Relation
 from imgbuild.values import normalize
@@ -33,15 +32,17 @@ _CATCHERS = {
 }
 
 
-def check(world: Surroundings, path: MainPath, rules: Policy | None = None) -> list[Finding]:
-    """All calls and reads across packages that fail in this world."""
+def check(
+    package_set: ImportablePackages, path: MainPath, rules: Policy | None = None
+) -> list[Finding]:
+    """All calls and reads across packages that fail in this package set."""
     rules = rules or load()
-    world = path.view(world)
+    package_set = path.view(package_set)
     found: list[Finding] = []
     for module in path.modules():
-        facts = world.module(module)
+        facts = package_set.module(module)
         if isinstance(facts, ModuleFacts):
-            found.extend(_Reader(world, path, rules, facts).findings())
+            found.extend(_Reader(package_set, path, rules, facts).findings())
     return ordered(found)
 
 
@@ -49,23 +50,23 @@ class _Reader:
     """One module's calls and reads."""
 
     def __init__(
-        self, world: Surroundings, path: MainPath, rules: Policy, facts: ModuleFacts
+        self, package_set: ImportablePackages, path: MainPath, rules: Policy, facts: ModuleFacts
     ) -> None:
-        self.world = world
+        self.package_set = package_set
         self.path = path
         self.rules = rules
         self.facts = facts
-        self.package = world.owner(facts.module)
+        self.package = package_set.owner(facts.module)
 
     def findings(self) -> Iterator[Finding]:
         """What is wrong in this module."""
         here = scopes(self.facts)
         facts: tuple[Call | Attribute, ...] = (*self.facts.calls, *self.facts.attributes)
         for fact in facts:
-            course = judge(self.world, fact.guards)
+            course = judge(self.package_set, fact.guards)
             if not course.runs:
                 continue
-            what = meaning(self.world, self.facts, fact)
+            what = meaning(self.package_set, self.facts, fact)
             other = self._other(what)
             if other is None:
                 continue
@@ -80,7 +81,7 @@ class _Reader:
         home = what.found.home or (what.holder.home if what.holder is not None else None)
         if home is None:
             return None
-        owner = self.world.owner(home.module)
+        owner = self.package_set.owner(home.module)
         if owner is None or owner == self.package or normalize(owner) not in self.rules.walk:
             return None
         return owner
@@ -88,15 +89,15 @@ class _Reader:
     def _problems(
         self, fact: Call | Attribute, what: Meaning, other: str, course: Course
     ) -> Iterator[Problem]:
-        version = f"{other} {self.world.version(other)}"
+        version = f"{other} {self.package_set.version(other)}"
         if what.found.state == "absent":
             if not _asked(fact, course):
                 yield _absent(what, version)
         elif isinstance(fact, Call) and what.found.state == "defined":
-            signature = search.signature(self.world, what.found, bound=_bound(fact, what))
+            signature = search.signature(self.package_set, what.found, bound=_bound(fact, what))
             if signature is not None:
                 yield from _arguments(fact, what, signature, version)
-            taken = registries.taken(self.world, self.rules, fact, what)
+            taken = registries.taken(self.package_set, self.rules, fact, what)
             if taken is not None:
                 text = f"registers {taken!r} with {what.path}, where {version} has it already"
                 yield Relation.REGISTERED, f"{what.path}({taken})", text
@@ -110,7 +111,7 @@ class _Reader:
         course: Course,
     ) -> Finding | None:
         relation, subject, text = problem
-        place = place_of(self.world, self.facts, fact.line, how.entry if how else "")
+        place = place_of(self.package_set, self.facts, fact.line, how.entry if how else "")
         if place is None:
             return None
         error = (
@@ -120,7 +121,7 @@ class _Reader:
             and not course.catches(*_CATCHERS[relation])
         )
         return finding(
-            self.world,
+            self.package_set,
             CHECK,
             place,
             relation=relation,

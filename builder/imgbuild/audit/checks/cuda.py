@@ -1,8 +1,7 @@
-"""The check `cuda`: one CUDA family in a world, and code for the GPUs that it is meant for.
+"""The check `cuda`: one CUDA family in a package set, and code for its GPUs.
 
-Comes in: a world, its CUDA release and its GPUs. Goes out: findings for libraries of two CUDA
-majors that meet in one process, components that are not of the release, a torch without CUDA, and
-libraries without code for a GPU.
+Findings are libraries of two CUDA majors in one process, components of another CUDA release, a
+torch without CUDA, and libraries without code for a GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 from imgbuild.audit.binaries import gpus, libraries
 from imgbuild.audit.packages import variants
 from imgbuild.audit.packages.library_map import is_private
-from imgbuild.audit.packages.views import Linked
+from imgbuild.audit.packages.protocols import LinkedPackages
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.index import cuda_releases as releases
 from imgbuild.report import Evidence, Finding, Relation, Severity
@@ -33,18 +32,20 @@ _CODE_READERS = ("nvdisasm", "cuobjdump", "nvprune")
 _SIDE_BY_SIDE = re.compile(r"nvidia-cutlass-dsl-libs-cu\d\d")
 
 
-def check(world: Linked, cuda: str, gpu: Sequence[str] = ()) -> list[Finding]:
-    """All findings; `cuda` is the world's release ("12.4", "" for none), `gpu` capabilities."""
-    elves = list(world.elves())
-    found = list(_families(world, elves))
+def check(package_set: LinkedPackages, cuda: str, gpu: Sequence[str] = ()) -> list[Finding]:
+    """All findings; `cuda` is the CUDA release ("12.4", "" for none), `gpu` capabilities."""
+    elves = list(package_set.elves())
+    found = list(_families(package_set, elves))
     if cuda:
-        found += _torch(world, elves, cuda)
-        found += _components(world, cuda)
-        found += _uncovered(world, elves, gpu)
+        found += _torch(package_set, elves, cuda)
+        found += _components(package_set, cuda)
+        found += _uncovered(package_set, elves, gpu)
     return found
 
 
-def _families(world: Linked, elves: Sequence[tuple[str, ElfFacts]]) -> Iterator[Finding]:
+def _families(
+    package_set: LinkedPackages, elves: Sequence[tuple[str, ElfFacts]]
+) -> Iterator[Finding]:
     """Files that are linked to the runtimes of two majors, and are loaded by one program."""
     choices = libraries.load()
     elsewhere = variants.passed_over(elves)
@@ -65,8 +66,8 @@ def _families(world: Linked, elves: Sequence[tuple[str, ElfFacts]]) -> Iterator[
             if package.startswith("nvidia-") or package in seen:
                 continue
             seen.add(package)
-            version = world.version(package) or ""
-            torch = world.version("torch") or ""
+            version = package_set.version(package) or ""
+            torch = package_set.version("torch") or ""
             yield _finding(
                 f"{package} {version}: {facts.file} is linked to libcudart.so.{other}, and torch"
                 f" {torch} ({reference.file}) to libcudart.so.{major}: two CUDA families in one"
@@ -81,9 +82,11 @@ def _families(world: Linked, elves: Sequence[tuple[str, ElfFacts]]) -> Iterator[
             )
 
 
-def _torch(world: Linked, elves: Sequence[tuple[str, ElfFacts]], cuda: str) -> Iterator[Finding]:
-    """A torch for the CPU in a world that is meant for GPUs."""
-    version = world.version("torch")
+def _torch(
+    package_set: LinkedPackages, elves: Sequence[tuple[str, ElfFacts]], cuda: str
+) -> Iterator[Finding]:
+    """A torch for the CPU in a package set that is meant for GPUs."""
+    version = package_set.version("torch")
     files = {facts.file for package, facts in elves if package == "torch"}
     # Without its other libraries, torch's files were not read.
     if version is None or "torch/lib/libtorch_cpu.so" not in files:
@@ -101,16 +104,16 @@ def _torch(world: Linked, elves: Sequence[tuple[str, ElfFacts]], cuda: str) -> I
         )
 
 
-def _components(world: Linked, cuda: str) -> Iterator[Finding]:
+def _components(package_set: LinkedPackages, cuda: str) -> Iterator[Finding]:
     """Packages of NVIDIA that are not of the release."""
-    declared = _declared(world, cuda)
+    declared = _declared(package_set, cuda)
     major, _, _ = cuda.partition(".")
-    for package in world.packages:
+    for package in package_set.packages:
         if package.removeprefix("nvidia-cuda-").partition("-")[0] in _CODE_READERS:
             continue
         if _SIDE_BY_SIDE.fullmatch(package):
             continue
-        version = world.version(package) or ""
+        version = package_set.version(package) or ""
         of_major = _OF_MAJOR.fullmatch(package)
         spec = declared.get(package)
         if spec is not None:
@@ -122,9 +125,9 @@ def _components(world: Linked, cuda: str) -> Iterator[Finding]:
             yield _component(package, version, cuda, "by its version", f"=={gpus.minor(cuda)}.*")
 
 
-def _declared(world: Linked, cuda: str) -> Mapping[str, str]:
-    """Component → version, as the metapackage of the world lists them for this release."""
-    metadata = world.metadata(releases.METAPACKAGE)
+def _declared(package_set: LinkedPackages, cuda: str) -> Mapping[str, str]:
+    """Component → version, as the metapackage of the package set lists them for this release."""
+    metadata = package_set.metadata(releases.METAPACKAGE)
     if metadata is None or gpus.minor(metadata.version) != gpus.minor(cuda):
         return {}
     found = {}
@@ -159,9 +162,9 @@ def _component(package: str, version: str, cuda: str, why: str, spec: str) -> Fi
 
 
 def _uncovered(
-    world: Linked, elves: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
+    package_set: LinkedPackages, elves: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
-    """Libraries that everything needs, without code for a GPU that the world is meant for."""
+    """Libraries that everything needs, without code for a GPU that the package set is meant for."""
     known = gpus.load()
     for package, facts in elves:
         if not known.is_kernels(facts.file) or not facts.gpu:
@@ -169,7 +172,7 @@ def _uncovered(
         missing = [one for one in gpu if not gpus.covers(facts.gpu, one)]
         if not missing:
             continue
-        version = world.version(package) or ""
+        version = package_set.version(package) or ""
         there = ", ".join(sorted({one.arch for one in gpus.general(facts.gpu)}))
         wanted = ", ".join(f"sm_{one.replace('.', '')}" for one in missing)
         yield _finding(

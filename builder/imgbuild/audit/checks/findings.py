@@ -1,7 +1,4 @@
-"""Findings of the consumer's side: one shape and one wording for imports and calls.
-
-Comes in: a place in a package, what it uses and what is wrong with that. Goes out: a Finding.
-"""
+"""Findings of `imports` and `calls`: their place, severity and wording."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import get_args
 
 import msgspec
 
-from imgbuild.audit.packages.views import Surroundings
+from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.matrix.model import Check
 from imgbuild.report import Evidence, Finding, Relation, Severity
@@ -32,17 +29,19 @@ class Place(msgspec.Struct, frozen=True):
         return f"{self.package} {self.version} {self.file}:{self.line}"
 
 
-def place_of(world: Surroundings, facts: ModuleFacts, line: int, entry: str = "") -> Place | None:
+def place_of(
+    package_set: ImportablePackages, facts: ModuleFacts, line: int, entry: str = ""
+) -> Place | None:
     """The place of a line in a module; None if no package owns it."""
-    package = world.owner(facts.module)
-    version = world.version(package) if package is not None else None
+    package = package_set.owner(facts.module)
+    version = package_set.version(package) if package is not None else None
     if package is None or version is None:
         return None
     return Place(package, version, facts.file, line, entry)
 
 
 def finding(
-    world: Surroundings,
+    package_set: ImportablePackages,
     check: str,
     place: Place,
     *,
@@ -52,8 +51,8 @@ def finding(
     text: str,
     error: bool,
 ) -> Finding:
-    """What `text` says of `place` against the package `other` ("" if that is not in the world)."""
-    version = (world.version(other) or "") if other else ""
+    """The finding `text` at `place` about the package `other` ("" if it is not installed)."""
+    version = (package_set.version(other) or "") if other else ""
     message = f"{place.package} {place.version} {text}"
     if error and place.entry:
         message += f" (used by {place.entry})"

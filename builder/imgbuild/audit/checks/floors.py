@@ -1,8 +1,4 @@
-"""What a machine must have to run an image: driver, GPU, glibc; computed from the image's files.
-
-Comes in: the facts of its shared objects and its CUDA release. Goes out: `Floors`, a value for the
-seal and the annotations, and for `doctor`. A pure function.
-"""
+"""The driver, GPU and glibc that an image needs, computed from its shared objects."""
 
 from __future__ import annotations
 

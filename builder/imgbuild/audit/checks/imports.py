@@ -1,7 +1,6 @@
 """The check `imports`: modules and names of other packages that do not exist.
 
-Comes in: a world and its main path. Goes out: findings; an error where the main path fails, a note
-where only a corner does.
+A finding on the main path is an error, one in a corner a note.
 """
 
 from __future__ import annotations
@@ -11,25 +10,27 @@ from imgbuild.audit.main_path.closure import Level, MainPath, Reached
 from imgbuild.audit.main_path.guards import IMPORT, MISSING, Course, judge
 from imgbuild.audit.names import search
 from imgbuild.audit.names.scopes import scopes
-from imgbuild.audit.packages.views import Surroundings
+from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Import, ModuleFacts
 from imgbuild.report import Finding, Relation
 
 CHECK = "imports"
 
 
-def check(world: Surroundings, path: MainPath) -> list[Finding]:
-    """All imports across packages that fail in this world."""
-    world = path.view(world)
+def check(package_set: ImportablePackages, path: MainPath) -> list[Finding]:
+    """All imports across packages that fail in this package set."""
+    package_set = path.view(package_set)
     found: list[Finding] = []
     for module in path.modules():
-        facts = world.module(module)
+        facts = package_set.module(module)
         if isinstance(facts, ModuleFacts):
-            found.extend(_of_module(world, path, facts))
+            found.extend(_of_module(package_set, path, facts))
     return ordered(found)
 
 
-def _of_module(world: Surroundings, path: MainPath, facts: ModuleFacts) -> list[Finding]:
+def _of_module(
+    package_set: ImportablePackages, path: MainPath, facts: ModuleFacts
+) -> list[Finding]:
     found = []
     here = scopes(facts)
     root = facts.module.partition(".")[0]
@@ -37,28 +38,28 @@ def _of_module(world: Surroundings, path: MainPath, facts: ModuleFacts) -> list[
         if line.module.partition(".")[0] == root:
             continue
         how = path.reached(facts.module, here.runner(line.scope))
-        one = _of_import(world, facts, line, how)
+        one = _of_import(package_set, facts, line, how)
         if one is not None:
             found.append(one)
     return found
 
 
 def _of_import(
-    world: Surroundings, facts: ModuleFacts, line: Import, how: Reached | None
+    package_set: ImportablePackages, facts: ModuleFacts, line: Import, how: Reached | None
 ) -> Finding | None:
     """What is wrong with one import, if anything.
 
     A missing package is of interest where a module needs it at its top, without conditions: what
     asks first, or imports it in a function, is written for those who have it.
     """
-    course = judge(world, line.guards)
+    course = judge(package_set, line.guards)
     if not course.runs:
         return None
-    problem = _problem(world, facts, line)
+    problem = _problem(package_set, facts, line)
     if problem is None:
         return None
     relation, other, subject, text = problem
-    place = place_of(world, facts, line.line, how.entry if how else "")
+    place = place_of(package_set, facts, line.line, how.entry if how else "")
     if place is None or other == place.package:
         return None
     top = not scopes(facts).runner(line.scope)
@@ -67,7 +68,7 @@ def _of_import(
         return None
     error = not caught and _fails(how, course, relation, top=top)
     return finding(
-        world,
+        package_set,
         CHECK,
         place,
         relation=relation,
@@ -92,37 +93,37 @@ def _fails(how: Reached | None, course: Course, relation: Relation, *, top: bool
 
 
 def _problem(
-    world: Surroundings, facts: ModuleFacts, line: Import
+    package_set: ImportablePackages, facts: ModuleFacts, line: Import
 ) -> tuple[Relation, str, str, str] | None:
     """What is wrong with an import: relation, other package, subject, text."""
     root = line.module.partition(".")[0]
-    if world.exists(line.module) is False:
-        other = world.owner(line.module) or ""
+    if package_set.exists(line.module) is False:
+        other = package_set.owner(line.module) or ""
         if not other:
-            if root == "__main__" or _is_vendored(world, facts, root):
+            if root == "__main__" or _is_vendored(package_set, facts, root):
                 return None
-            missing = line.module if world.exists(root) else root
-            text = f"imports {line.module}, which no package of this world brings"
+            missing = line.module if package_set.exists(root) else root
+            text = f"imports {line.module}, which no package of this package set brings"
             return Relation.PACKAGE, "", missing, text
-        if world.module(line.module) is not None:
+        if package_set.module(line.module) is not None:
             return None
-        text = f"imports {line.module}, which {other} {world.version(other)} does not have"
+        text = f"imports {line.module}, which {other} {package_set.version(other)} does not have"
         return Relation.MODULE, other, line.module, text
     if not line.name or line.name == "*":
         return None
-    found = search.lookup(world, line.module, line.name)
+    found = search.lookup(package_set, line.module, line.name)
     if found.state != "absent":
         return None
-    other = world.owner(line.module) or ""
-    version = world.version(other)
+    other = package_set.owner(line.module) or ""
+    version = package_set.version(other)
     if version is None:
         return None
     text = f"imports {line.name} from {line.module}, which {other} {version} does not have there"
     return Relation.NAME, other, f"{line.module}:{line.name}", text
 
 
-def _is_vendored(world: Surroundings, facts: ModuleFacts, root: str) -> bool:
+def _is_vendored(package_set: ImportablePackages, facts: ModuleFacts, root: str) -> bool:
     """Whether the importing package carries `root` in a folder that it adds to the path itself."""
-    package = world.owner(facts.module)
-    modules = world.modules_of(package) if package is not None else ()
+    package = package_set.owner(facts.module)
+    modules = package_set.modules_of(package) if package is not None else ()
     return any(f".{root}." in f"{module}." for module in modules)

@@ -1,11 +1,8 @@
-"""The check `elf`: what the shared objects of a world ask of the dynamic linker.
+"""The check `elf`: libraries and symbols that the dynamic linker would not find.
 
-Comes in: a world and the libraries of its base. Goes out: findings for what the dynamic linker
-would refuse: a library that nobody brings, a symbol that nobody defines, a version that the
-library found does not have, code compiled against another numpy.
-
-The driver's libraries come from the host. Where the base is not known, or packages are left out on
-purpose, only what is surely wrong is said.
+Findings are libraries that no package has, symbols that nothing defines, versions that the library
+found does not have, and code compiled against another numpy. Libraries of the driver come from the
+host. If the base is unknown or the package set is partial, only certain errors are reported.
 """
 
 from __future__ import annotations
@@ -24,9 +21,9 @@ from imgbuild.audit.binaries.mangled import counterparts
 from imgbuild.audit.checks.floors import GLIBC
 from imgbuild.audit.checks.loading import Loading
 from imgbuild.audit.packages import variants
-from imgbuild.audit.packages.library_map import WorldMap, is_private
+from imgbuild.audit.packages.library_map import LibraryMap, is_private
+from imgbuild.audit.packages.protocols import LinkedPackages
 from imgbuild.audit.packages.reading import Metadata
-from imgbuild.audit.packages.views import Linked
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.report import Evidence, Finding, Relation, Severity
 from imgbuild.values import normalize
@@ -38,18 +35,20 @@ _RUNTIME = re.compile(r"@(?:GLIBC|GCC|GLIBCXX|CXXABI|GOMP|OMP|OACC|ZLIB|LIBATOMI
 _PYTHON = ("Py", "_Py")
 
 
-def check(world: Linked, base: Sequence[ElfFacts] = ()) -> list[Finding]:
+def check(package_set: LinkedPackages, base: Sequence[ElfFacts] = ()) -> list[Finding]:
     """All findings; `base` are the base's libraries, none where they are not known."""
-    return list(_Linker(world, base).run())
+    return list(_Linker(package_set, base).run())
 
 
 class _Linker:
-    def __init__(self, world: Linked, base: Sequence[ElfFacts]) -> None:
-        self._world = world
+    def __init__(self, package_set: LinkedPackages, base: Sequence[ElfFacts]) -> None:
+        self._package_set = package_set
         self._known: Libraries = libraries.load()
-        self._map = WorldMap(world.elves(), base, world.arch.value, _requires(world))
-        self._loading = Loading(world, self._map, self._known)
-        self._sure = bool(base) and not world.partial  # whether what is not seen is not there
+        self._map = LibraryMap(
+            package_set.elves(), base, package_set.arch.value, _requires(package_set)
+        )
+        self._loading = Loading(package_set, self._map, self._known)
+        self._sure = bool(base) and not package_set.partial  # whether what is not seen is not there
         self._read = {package for package, _ in self._map.files}
         self._variants = variants.passed_over(self._map.files)
 
@@ -73,10 +72,10 @@ class _Linker:
     def _is_for_another_python(self, facts: ElfFacts) -> bool:
         """Whether the file's name has the tag of another Python, which imports it alone."""
         tag = _TAG.search(posixpath.basename(facts.file))
-        return tag is not None and [tag[1], tag[2]] != self._world.python.split(".")[:2]
+        return tag is not None and [tag[1], tag[2]] != self._package_set.python.split(".")[:2]
 
     def _is_passed_over(self, package: str, facts: ElfFacts) -> bool:
-        """Whether the file is for another world, and lies beside one that is for this."""
+        """Whether the file is for another package set, and lies beside one that is for this."""
         return self._known.is_choice(facts.file) or (package, facts.file) in self._variants
 
     def _is_found(self, package: str, facts: ElfFacts, library: str) -> bool:
@@ -93,8 +92,8 @@ class _Linker:
         known = {facts.file for _, facts in self._map.files}
         return frozenset(
             posixpath.basename(file)
-            for package in self._world.packages
-            for file in self._world.files(package)
+            for package in self._package_set.packages
+            for file in self._package_set.files(package)
             if ".so" in file and file not in known and not is_private(file)
         )
 
@@ -108,7 +107,7 @@ class _Linker:
             missing, key=lambda one: (not self._map.relatives(one), not self._known.bringer(one))
         )
         brings = self._known.bringer(library)
-        version = self._world.version(brings) if brings else None
+        version = self._package_set.version(brings) if brings else None
         near = self._map.relatives(library)
         text = f"{facts.file} is linked to {library}, which nothing in the image brings"
         if version is not None:
@@ -128,9 +127,9 @@ class _Linker:
         yield self._finding(package, facts, Relation.LIBRARY, other, library, text, remedy)
 
     def _is_told(self, library: str) -> bool:
-        """Whether a library is surely missing, although not all of the world is seen."""
+        """Whether a library is surely missing, although not all of the package set is seen."""
         brings = self._known.bringer(library)
-        there = bool(brings) and self._world.version(brings) is not None
+        there = bool(brings) and self._package_set.version(brings) is not None
         return there or bool(self._map.relatives(library))
 
     # -- symbols
@@ -171,15 +170,15 @@ class _Linker:
         return self._owner(symbol) in self._read
 
     def _owner(self, symbol: str) -> str:
-        """The package of the world that should define a symbol; "" if that cannot be told."""
+        """The package of the package set that should define a symbol; "" if that cannot be told."""
         name, _, version = symbol.partition("@")
         owner = self._known.owner(name) or (self._known.bringer(version) if version else "")
-        return owner if owner and self._world.version(owner) is not None else ""
+        return owner if owner and self._package_set.version(owner) is not None else ""
 
     def _hint(self, package: str, name: str, other: str) -> str:
         for spelt, what in counterparts(name):
             if self._map.defines(package, spelt):
-                whose = f"{other} {self._world.version(other)}" if other else "the image"
+                whose = f"{other} {self._package_set.version(other)}" if other else "the image"
                 return f": {whose} has it {what} ({spelt})"
         return ""
 
@@ -195,7 +194,7 @@ class _Linker:
             newest = max(lacking, key=_order)
             text = f"{facts.file} needs version {newest} of {library}, which the image's lacks"
             if newest.startswith("GLIBC_"):
-                text += f" (glibc {self._world.glibc})"
+                text += f" (glibc {self._package_set.glibc})"
             providers = self._map.providers(package, facts, library)
             other = providers[0][0] if providers and providers[0][0] != package else ""
             remedy = (
@@ -208,8 +207,8 @@ class _Linker:
 
     def _lacks(self, package: str, facts: ElfFacts, library: str, version: str) -> bool:
         glibc = GLIBC.fullmatch(version)
-        if glibc is not None and self._world.glibc:
-            return Version(glibc[1]) > Version(self._world.glibc)
+        if glibc is not None and self._package_set.glibc:
+            return Version(glibc[1]) > Version(self._package_set.glibc)
         providers = [one for _, one in self._map.providers(package, facts, library)]
         found = self._map.in_base(library)
         candidates = providers or ([found] if found is not None else [])
@@ -221,7 +220,7 @@ class _Linker:
     # -- numpy
 
     def _numpy(self, package: str, facts: ElfFacts) -> Iterator[Finding]:
-        version = self._world.version("numpy")
+        version = self._package_set.version("numpy")
         if facts.numpy != 1 or version is None or package == "numpy" or _major(version) < 2:
             return
         text = (
@@ -242,7 +241,7 @@ class _Linker:
         remedy: str,
         symbols: tuple[str, ...] = (),
     ) -> Finding:
-        version = self._world.version(package) or ""
+        version = self._package_set.version(package) or ""
         main = self._loading.on_main_path(package, facts)
         return Finding(
             check=CHECK,
@@ -256,7 +255,7 @@ class _Linker:
                 version=version,
                 file=facts.file,
                 other=other,
-                other_version=(self._world.version(other) or "") if other else "",
+                other_version=(self._package_set.version(other) or "") if other else "",
                 subject=subject,
                 spec="<2" if subject == "numpy<2" else "",
                 symbols=symbols,
@@ -268,9 +267,9 @@ def _apart(package: str, other: str) -> str:
     return f"choose versions of {package} and {other} that were built for each other"
 
 
-def _requires(world: Linked) -> dict[str, frozenset[str]]:
+def _requires(package_set: LinkedPackages) -> dict[str, frozenset[str]]:
     """Package → all that it requires, and what these require; markers are not judged."""
-    direct = {package: _direct(world.metadata(package)) for package in world.packages}
+    direct = {package: _direct(package_set.metadata(package)) for package in package_set.packages}
     found = {}
     for package, names in direct.items():
         seen: set[str] = set()

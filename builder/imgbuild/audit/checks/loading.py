@@ -1,8 +1,7 @@
-"""Which shared objects a package cannot be imported without.
+"""The shared objects that a package cannot be imported without.
 
-Comes in: a world. Goes out: whether a file is on the main path: an extension module that importing
-its package brings with no condition, a library that is loaded by name, and all that these link to.
-The rest is loaded when somebody asks for it: its faults are notes.
+These are extension modules that importing the package loads unconditionally, libraries that are
+loaded by name, and all that these link to. An error in any other file is a note.
 """
 
 from __future__ import annotations
@@ -10,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from imgbuild.audit.binaries.libraries import Libraries
-from imgbuild.audit.packages.library_map import WorldMap
-from imgbuild.audit.packages.views import Code
+from imgbuild.audit.packages.library_map import LibraryMap
+from imgbuild.audit.packages.protocols import ModuleSource
 from imgbuild.audit.source.facts import ElfFacts, Guard, Import, ModuleFacts
 
 HIDING = frozenset(("handled", "absent", "typing", "unknown", "platform"))
 
 
 class Loading:
-    """Answers for the files of one world; each package is followed when it is asked for."""
+    """Answers for the files of one package set; each package is followed when it is asked for."""
 
-    def __init__(self, code: Code, placed: WorldMap, known: Libraries) -> None:
+    def __init__(self, code: ModuleSource, placed: LibraryMap, known: Libraries) -> None:
         self._code = code
         self._placed = placed
         self._known = known

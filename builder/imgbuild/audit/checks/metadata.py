@@ -1,9 +1,8 @@
-"""Check `metadata`: what the wheels themselves ask for, and what was learned of them.
+"""The check `metadata`: requirements, Python versions and platforms of wheels; learned constraints.
 
-Comes in: a world, learned constraints. Goes out: findings: a requirement that is absent or of a
-wrong version (with markers and the extras that others ask for), a Python or a platform that a wheel
-does not allow. uv has seen to most of it; overrides, wheels from elsewhere and wheels built from
-sdists are where it can still be wrong.
+Findings are requirements that are absent or of a wrong version (with markers and the extras that
+other packages ask for), and a Python or platform that a wheel does not allow. uv has checked most
+of this; overrides, wheels from other sources and wheels built from sdists can still be wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.audit.packages.package_set import World
+from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.matrix import constraints as learned
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation, Severity
@@ -26,7 +25,7 @@ CHECK = "metadata"
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A requirement that counts in this world; `extra` is the extra of `package` it comes with.
+    """A requirement that applies in a package set; `extra` is the extra of `package` with it.
 
     `number` is its line in METADATA, 0 where that cannot be told.
     """
@@ -38,28 +37,30 @@ class Need(msgspec.Struct, frozen=True):
     number: int = 0
 
 
-def check(world: World, constraints: Sequence[Constraint] = ()) -> list[Finding]:
-    """Everything that METADATA, file names and learned constraints say against this world."""
-    tags = Tags(python=world.python, glibc=world.glibc, arch=world.arch)
-    found = [finding for need in needs(world) for finding in _of_need(world, need)]
-    for package in world.packages:
-        found += _of_python(world, package, tags)
-        found += _of_tags(world, package, tags)
-    versions = {package: world.version(package) or "" for package in world.packages}
-    found += [_of_constraint(world, one) for one in learned.violations(constraints, versions)]
+def check(package_set: PackageSet, constraints: Sequence[Constraint] = ()) -> list[Finding]:
+    """Everything that METADATA, file names and learned constraints say against this package set."""
+    tags = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
+    found = [finding for need in needs(package_set) for finding in _of_need(package_set, need)]
+    for package in package_set.packages:
+        found += _of_python(package_set, package, tags)
+        found += _of_tags(package_set, package, tags)
+    versions = {package: package_set.version(package) or "" for package in package_set.packages}
+    found += [_of_constraint(package_set, one) for one in learned.violations(constraints, versions)]
     return found
 
 
-def needs(world: World) -> list[Need]:
-    """Every requirement that counts, with the extras that other packages of the world ask for."""
-    markers = Tags(python=world.python, glibc=world.glibc, arch=world.arch).markers
-    extras: dict[str, set[str]] = {package: {""} for package in world.packages}
+def needs(package_set: PackageSet) -> list[Need]:
+    """Every requirement that applies, with the extras that other packages ask for."""
+    markers = Tags(
+        python=package_set.python, glibc=package_set.glibc, arch=package_set.arch
+    ).markers
+    extras: dict[str, set[str]] = {package: {""} for package in package_set.packages}
     counted: dict[tuple[str, str, str], Need] = {}
     grown = True
     while grown:
         grown = False
-        for package in world.packages:
-            for need in _needs_of(world, package, extras[package], markers):
+        for package in package_set.packages:
+            for need in _needs_of(package_set, package, extras[package], markers):
                 counted.setdefault((package, need.line, need.extra), need)
                 other = normalize(need.requirement.name)
                 asked = {normalize(extra) for extra in need.requirement.extras}
@@ -70,9 +71,9 @@ def needs(world: World) -> list[Need]:
 
 
 def _needs_of(
-    world: World, package: str, extras: Iterable[str], markers: dict[str, str]
+    package_set: PackageSet, package: str, extras: Iterable[str], markers: dict[str, str]
 ) -> Iterator[Need]:
-    metadata = world.metadata(package)
+    metadata = package_set.metadata(package)
     if metadata is None:
         return
     numbers = metadata.lines or (0,) * len(metadata.requires)
@@ -88,15 +89,15 @@ def _needs_of(
                 break
 
 
-def _of_need(world: World, need: Need) -> Iterator[Finding]:
+def _of_need(package_set: PackageSet, need: Need) -> Iterator[Finding]:
     other = normalize(need.requirement.name)
-    version = world.version(other)
+    version = package_set.version(other)
     if version is None:
-        if not world.partial:
+        if not package_set.partial:
             yield _finding(
-                world,
+                package_set,
                 need.package,
-                f"needs {need.line}, and {other} is not in this world",
+                f"needs {need.line}, and {other} is not in this package set",
                 remedy=f"add {other} to the requirements of the target, or let uv resolve it anew",
                 subject=need.line,
                 other=other,
@@ -105,7 +106,7 @@ def _of_need(world: World, need: Need) -> Iterator[Finding]:
             )
     elif not need.requirement.url and not _contains(need.requirement.specifier, version):
         yield _finding(
-            world,
+            package_set,
             need.package,
             f"needs {need.line}, and {other} is {version}",
             remedy=f"choose a {other} of {need.requirement.specifier}, or another {need.package}",
@@ -116,8 +117,8 @@ def _of_need(world: World, need: Need) -> Iterator[Finding]:
         )
 
 
-def _of_python(world: World, package: str, tags: Tags) -> Iterator[Finding]:
-    metadata = world.metadata(package)
+def _of_python(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Finding]:
+    metadata = package_set.metadata(package)
     wanted = metadata.requires_python if metadata is not None else ""
     try:
         fits = SpecifierSet(wanted).contains(
@@ -127,32 +128,33 @@ def _of_python(world: World, package: str, tags: Tags) -> Iterator[Finding]:
         return
     if not fits:
         yield _finding(
-            world,
+            package_set,
             package,
-            f"needs Python {wanted}, and this world has {world.python}",
+            f"needs Python {wanted}, and this package set has {package_set.python}",
             remedy="choose another version of it, or a base with another Python",
             subject=f"python{wanted}",
             line=metadata.python_line if metadata is not None else 0,
         )
 
 
-def _of_tags(world: World, package: str, tags: Tags) -> Iterator[Finding]:
-    name = world.books[package].wheel.file
+def _of_tags(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Finding]:
+    name = package_set.books[package].wheel.file
     if name.endswith(".whl") and not tags.fits(name):
         yield _finding(
-            world,
+            package_set,
             package,
-            f"{name} does not fit Python {world.python} with glibc {world.glibc} on {world.arch}",
+            f"{name} does not fit Python {package_set.python} with glibc {package_set.glibc}"
+            f" on {package_set.arch}",
             remedy="choose a wheel of this platform, or a base with a newer glibc",
             subject=name,
         )
 
 
-def _of_constraint(world: World, one: Constraint) -> Finding:
-    version = world.version(one.other)
+def _of_constraint(package_set: PackageSet, one: Constraint) -> Finding:
+    version = package_set.version(one.other)
     have = f"{one.other} is {version}" if version is not None else f"{one.other} is not there"
     return _finding(
-        world,
+        package_set,
         one.package,
         f"needs {one.needs}, as its code shows, and {have}",
         remedy="lock the target anew: imgbuild lock takes what was learned into account",
@@ -172,7 +174,7 @@ def _contains(specifier: SpecifierSet, version: str) -> bool:
 
 
 def _finding(
-    world: World,
+    package_set: PackageSet,
     package: str,
     what: str,
     *,
@@ -183,8 +185,8 @@ def _finding(
     file: str = "",
     line: int = 0,
 ) -> Finding:
-    version = world.version(package) or ""
-    file = file or world.metadata_file(package)
+    version = package_set.version(package) or ""
+    file = file or package_set.metadata_file(package)
     where = f"{package} {version} {file}" + (f":{line}" if line else "")
     return Finding(
         check=CHECK,
@@ -198,8 +200,8 @@ def _finding(
             version=version,
             file=file,
             line=line,
-            other=other if world.version(other) is not None else "",
-            other_version=world.version(other) or "",
+            other=other if package_set.version(other) is not None else "",
+            other_version=package_set.version(other) or "",
             subject=subject,
             spec=spec,
         ),

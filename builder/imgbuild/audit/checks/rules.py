@@ -1,7 +1,7 @@
-"""The check `rules`: known failures that no other check can see, as data.
+"""The check `rules`: known failures that no other check can find, from `data/audit/rules.yaml`.
 
-Comes in: a world, `data/audit/rules.yaml`. Goes out: findings. A rule fires where its two packages
-meet in the versions that it names and the wheel's own text still shows what it says.
+A rule applies where its two packages meet in the versions that it names and the text of the wheel
+still contains what it describes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 import yaml
 
 from imgbuild.audit.main_path.policy import within
-from imgbuild.audit.packages.package_set import World
+from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.report import Evidence, Finding, Relation, Severity
 from imgbuild.values import Arch, normalize
 
@@ -58,23 +58,23 @@ def load() -> tuple[Rule, ...]:
     return msgspec.convert(yaml.safe_load(text), tuple[Rule, ...])
 
 
-def check(world: World, rules: Sequence[Rule] | None = None) -> list[Finding]:
-    """What `rules` (those of this release) say against this world."""
-    found = (_judge(world, rule) for rule in (load() if rules is None else rules))
+def check(package_set: PackageSet, rules: Sequence[Rule] | None = None) -> list[Finding]:
+    """What `rules` (those of this release) say against this package set."""
+    found = (_judge(package_set, rule) for rule in (load() if rules is None else rules))
     return [finding for finding in found if finding is not None]
 
 
-def _judge(world: World, rule: Rule) -> Finding | None:
-    own, other = world.version(rule.package), world.version(rule.other)
-    if own is None or other is None or (rule.arch and world.arch not in rule.arch):
+def _judge(package_set: PackageSet, rule: Rule) -> Finding | None:
+    own, other = package_set.version(rule.package), package_set.version(rule.other)
+    if own is None or other is None or (rule.arch and package_set.arch not in rule.arch):
         return None
     if not within(own, rule.versions) or not within(other, rule.clash):
         return None
-    line = shown_at(world, rule)
+    line = shown_at(package_set, rule)
     if not line:
         return None
     holder = normalize(rule.shown.of or rule.package)
-    place = f"{holder} {world.version(holder)} {rule.shown.file}:{line}"
+    place = f"{holder} {package_set.version(holder)} {rule.shown.file}:{line}"
     return Finding(
         check=CHECK,
         severity=rule.severity,
@@ -95,9 +95,9 @@ def _judge(world: World, rule: Rule) -> Finding | None:
     )
 
 
-def shown_at(world: World, rule: Rule) -> int:
+def shown_at(package_set: PackageSet, rule: Rule) -> int:
     """The line of the wheel's file that shows what the rule says; 0 if none does."""
-    source = world.read(rule.shown.of or rule.package, rule.shown.file)
+    source = package_set.read(rule.shown.of or rule.package, rule.shown.file)
     pattern = re.compile(rule.shown.text.encode())
     for number, line in enumerate((source or b"").splitlines(), 1):
         if pattern.search(line):

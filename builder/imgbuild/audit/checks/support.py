@@ -1,7 +1,7 @@
-"""The check `support`: windows that packages declare in their code, and what they were built for.
+"""The check `support`: versions of other packages that a package refuses or warns about.
 
-Comes in: a world and its main path. Goes out: findings. What raises on the main path is an error,
-what raises only for some data or in a corner is a note, what warns is a warning.
+What raises on the main path is an error; what raises only for some data or in a corner is a note;
+what warns is a warning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from imgbuild.audit.main_path.closure import Level, MainPath
 from imgbuild.audit.main_path.guards import State, evaluate
 from imgbuild.audit.main_path.policy import within
 from imgbuild.audit.names.scopes import scopes
-from imgbuild.audit.packages.package_set import World
+from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.comparisons import OPPOSITE
 from imgbuild.audit.source.facts import Guard, ModuleFacts, Window
 from imgbuild.report import Evidence, Finding, Relation, Severity
@@ -28,32 +28,39 @@ _COMPARED = re.compile(r"(==|!=|\^=|!\^=)@(\w+)")
 _CLAUSE = re.compile(r"(<=|>=|==|!=|<|>)([^,]+)")
 
 
-def check(world: World, path: MainPath) -> list[Finding]:
-    """All windows that this world lies outside of."""
+def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
+    """All windows that this package set lies outside of."""
     found: list[Finding] = []
     for module in path.modules():
-        facts = world.module(module)
+        facts = package_set.module(module)
         if isinstance(facts, ModuleFacts):
             found += [
-                one for window in facts.windows for one in _of_window(world, path, facts, window)
+                one
+                for window in facts.windows
+                for one in _of_window(package_set, path, facts, window)
             ]
-    for declared in support_files.declared(world):
+    for declared in support_files.declared(package_set):
         place = Place(
-            declared.package, world.version(declared.package) or "", declared.file, declared.line
+            declared.package,
+            package_set.version(declared.package) or "",
+            declared.file,
+            declared.line,
         )
         severity = Severity.ERROR if declared.raises else Severity.WARNING
-        found.append(_finding(world, place, declared.other, declared.text, declared.spec, severity))
+        found.append(
+            _finding(package_set, place, declared.other, declared.text, declared.spec, severity)
+        )
     return ordered(found)
 
 
 def _of_window(
-    world: World, path: MainPath, facts: ModuleFacts, window: Window
+    package_set: PackageSet, path: MainPath, facts: ModuleFacts, window: Window
 ) -> Iterator[Finding]:
     about = window.guards[-1]
-    other, version = package_of(world, about.subject)
+    other, version = package_of(package_set, about.subject)
     if version is None:
         return
-    states = [state(world, guard) for guard in window.guards]
+    states = [state(package_set, guard) for guard in window.guards]
     if State.SKIPPED in states or states[-1] is not State.RUNS or _caught(window):
         return
     here = scopes(facts)
@@ -65,19 +72,19 @@ def _of_window(
         return
     if here.is_method(runner) and window.outcome == "raise":
         sure = sure and path.calls(facts.module, runner)
-    place = place_of(world, facts, window.line, how.entry if how else "")
+    place = place_of(package_set, facts, window.line, how.entry if how else "")
     if place is None or place.package == other:
         return
     severity = Severity.NOTE
     if sure:
         severity = Severity.ERROR if window.outcome == "raise" else Severity.WARNING
-    spec = allowed(world, about)
+    spec = allowed(package_set, about)
     where = f"in {window.scope}" if window.scope else "when it is imported"
     verb = f"raises {window.name}" if window.outcome == "raise" else "warns"
     text = f"{verb} {where} with {other} {version}" + (f": it wants {other}{spec}" if spec else "")
     if not sure and State.DATA in states:
         text += " (in some cases)"
-    yield _finding(world, place, other, text, spec, severity)
+    yield _finding(package_set, place, other, text, spec, severity)
 
 
 def _caught(window: Window) -> bool:
@@ -96,22 +103,22 @@ def _caught(window: Window) -> bool:
     return not names.isdisjoint(caught)
 
 
-def package_of(world: World, subject: str) -> tuple[str, str | None]:
+def package_of(package_set: PackageSet, subject: str) -> tuple[str, str | None]:
     """The package that a guard means by its name or by what it is imported as, and its version."""
-    version = world.version(subject)
+    version = package_set.version(subject)
     if version is not None:
         return subject.replace("_", "-"), version
-    owner = world.owner(subject)
-    return (owner or subject), (world.version(owner) if owner is not None else None)
+    owner = package_set.owner(subject)
+    return (owner or subject), (package_set.version(owner) if owner is not None else None)
 
 
-def state(world: World, guard: Guard) -> State:
-    """What `world` makes of a guard of a window."""
+def state(package_set: PackageSet, guard: Guard) -> State:
+    """What `package_set` makes of a guard of a window."""
     if guard.kind == "version":
-        version = package_of(world, guard.subject)[1]
+        version = package_of(package_set, guard.subject)[1]
         compared = _COMPARED.fullmatch(guard.spec)
         if compared is not None:
-            return _compared(world, version, compared[1], compared[2])
+            return _compared(package_set, version, compared[1], compared[2])
         if guard.spec.startswith("!") and not guard.spec.startswith("!="):
             if version is None:
                 return State.UNKNOWN
@@ -120,13 +127,13 @@ def state(world: World, guard: Guard) -> State:
         asked = re.fullmatch(
             r"_?(?:has|is|have)_(\w+?)(?:_available|_installed)?\(\)", guard.subject
         )
-        if asked is not None and package_of(world, asked[1])[1] is not None:
+        if asked is not None and package_of(package_set, asked[1])[1] is not None:
             return State.RUNS  # a predicate of the module itself, of a package that is there
-    return evaluate(world, guard)
+    return evaluate(package_set, guard)
 
 
-def _compared(world: World, version: str | None, sign: str, subject: str) -> State:
-    other = package_of(world, subject)[1]
+def _compared(package_set: PackageSet, version: str | None, sign: str, subject: str) -> State:
+    other = package_of(package_set, subject)[1]
     if version is None or other is None:
         return State.UNKNOWN
     if sign.endswith("^="):
@@ -136,11 +143,11 @@ def _compared(world: World, version: str | None, sign: str, subject: str) -> Sta
     return State.RUNS if same != sign.startswith("!") else State.SKIPPED
 
 
-def allowed(world: World, guard: Guard) -> str:
+def allowed(package_set: PackageSet, guard: Guard) -> str:
     """The versions of its subject that a guard of a refusal leaves out; "" if no specifier can."""
     compared = _COMPARED.fullmatch(guard.spec)
     if compared is not None:
-        version = package_of(world, compared[2])[1]
+        version = package_of(package_set, compared[2])[1]
         return f"=={version}" if version is not None and compared[1].startswith("!") else ""
     if guard.spec.startswith("!") and not guard.spec.startswith("!="):
         return str(SpecifierSet(guard.spec[1:]))
@@ -149,9 +156,9 @@ def allowed(world: World, guard: Guard) -> str:
 
 
 def _finding(
-    world: World, place: Place, other: str, text: str, spec: str, severity: Severity
+    package_set: PackageSet, place: Place, other: str, text: str, spec: str, severity: Severity
 ) -> Finding:
-    version = world.version(other) or ""
+    version = package_set.version(other) or ""
     message = f"{place.package} {place.version} {text}"
     if severity is Severity.ERROR and place.entry:
         message += f" (used by {place.entry})"

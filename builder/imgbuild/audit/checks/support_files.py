@@ -1,9 +1,8 @@
-"""What packages declare in files rather than in conditions.
+"""Versions of other packages that a package declares in files.
 
-Comes in: a world. Goes out: what it lies outside of: tables of requirements that a package checks
-when it is imported (transformers and what is made after its pattern), the torch that compiled
-operators were built for (xformers' cpp_lib.json, the local part of a wheel's version), and the CUDA
-releases for which bitsandbytes ships a library.
+These are tables of requirements that a package checks when it is imported (transformers and others
+built like it), the torch that compiled operators were built for (cpp_lib.json of xformers, the
+local part of a wheel's version), and the CUDA releases for which bitsandbytes has a library.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit.main_path.policy import within
-from imgbuild.audit.packages.package_set import World
+from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.values import normalize
 
 CHECKER, TABLE = "dependency_versions_check.py", "dependency_versions_table.py"
@@ -40,23 +39,23 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     raises: bool = False
 
 
-def declared(world: World) -> Iterator[Declared]:
-    """All that files of this world declare, and that does not hold."""
-    for package in world.packages:
-        for file in world.files(package):
+def declared(package_set: PackageSet) -> Iterator[Declared]:
+    """All that files of this package set declare, and that does not hold."""
+    for package in package_set.packages:
+        for file in package_set.files(package):
             if file.endswith(f"/{CHECKER}"):
-                yield from _of_table(world, package, file)
+                yield from _of_table(package_set, package, file)
             elif file.endswith("/cpp_lib.json"):
-                yield from _of_build(world, package, file)
-        yield from _of_name(world, package)
-    yield from _of_bitsandbytes(world)
+                yield from _of_build(package_set, package, file)
+        yield from _of_name(package_set, package)
+    yield from _of_bitsandbytes(package_set)
 
 
-def _of_table(world: World, package: str, file: str) -> Iterator[Declared]:
+def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[Declared]:
     """`deps` of the table beside it, for the names that the checker lists."""
     table = f"{file.removesuffix(CHECKER)}{TABLE}"
-    names = _literals(world.read(package, file)).get("pkgs_to_check_at_runtime", [])
-    source = world.read(package, table)
+    names = _literals(package_set.read(package, file)).get("pkgs_to_check_at_runtime", [])
+    source = package_set.read(package, table)
     wanted = _literals(source).get("deps", {})
     if not isinstance(names, list) or not isinstance(wanted, dict):
         return
@@ -66,8 +65,8 @@ def _of_table(world: World, package: str, file: str) -> Iterator[Declared]:
         except (KeyError, InvalidRequirement):
             continue
         other = normalize(requirement.name)
-        version = world.version(other)
-        missing = version is None and not world.partial and name not in (*OPTIONAL, "python")
+        version = package_set.version(other)
+        missing = version is None and not package_set.partial and name not in (*OPTIONAL, "python")
         if missing or (version is not None and not within(version, str(requirement.specifier))):
             have = f"{other} is {version}" if version else f"{other} is not there"
             yield Declared(
@@ -102,15 +101,15 @@ def _line(source: bytes | None, text: str) -> int:
     return next((number for number, line in enumerate(lines, 1) if text.encode() in line), 0)
 
 
-def _of_build(world: World, package: str, file: str) -> Iterator[Declared]:
+def _of_build(package_set: PackageSet, package: str, file: str) -> Iterator[Declared]:
     """The torch that a build's own note names, where METADATA does not allow another one."""
-    version = world.version("torch")
+    version = package_set.version("torch")
     try:
-        built = json.loads(world.read(package, file) or b"{}")["version"]["torch"]
+        built = json.loads(package_set.read(package, file) or b"{}")["version"]["torch"]
         same = version is None or Version(built).release == Version(version).release
     except (ValueError, KeyError, TypeError):
         return
-    if not same and not _allows_torch(world, package, version or ""):
+    if not same and not _allows_torch(package_set, package, version or ""):
         yield Declared(
             package=package,
             file=file,
@@ -121,8 +120,8 @@ def _of_build(world: World, package: str, file: str) -> Iterator[Declared]:
         )
 
 
-def _allows_torch(world: World, package: str, version: str) -> bool:
-    metadata = world.metadata(package)
+def _allows_torch(package_set: PackageSet, package: str, version: str) -> bool:
+    metadata = package_set.metadata(package)
     for line in metadata.requires if metadata is not None else ():
         try:
             requirement = Requirement(line)
@@ -133,11 +132,11 @@ def _allows_torch(world: World, package: str, version: str) -> bool:
     return False
 
 
-def _of_name(world: World, package: str) -> Iterator[Declared]:
+def _of_name(package_set: PackageSet, package: str) -> Iterator[Declared]:
     """`flashinfer_python-0.2.5+cu124torch2.6`: compiled for one minor release of torch."""
-    version = world.version("torch")
+    version = package_set.version("torch")
     try:
-        local = Version(world.version(package) or "").local or ""
+        local = Version(package_set.version(package) or "").local or ""
     except InvalidVersion:
         return
     built = _BUILT.search(local)
@@ -145,7 +144,7 @@ def _of_name(world: World, package: str) -> Iterator[Declared]:
         return
     yield Declared(
         package=package,
-        file=world.metadata_file(package),
+        file=package_set.metadata_file(package),
         line=0,
         other="torch",
         spec=f"=={built[1]}.*",
@@ -154,13 +153,15 @@ def _of_name(world: World, package: str) -> Iterator[Declared]:
     )
 
 
-def _of_bitsandbytes(world: World) -> Iterator[Declared]:
+def _of_bitsandbytes(package_set: PackageSet) -> Iterator[Declared]:
     """Bitsandbytes takes the library that is named after torch's CUDA release."""
-    runtime = next((name for name in world.packages if _RUNTIME.fullmatch(name)), None)
-    found = {match[1] for file in world.files("bitsandbytes") if (match := _LIBRARY.search(file))}
+    runtime = next((name for name in package_set.packages if _RUNTIME.fullmatch(name)), None)
+    found = {
+        match[1] for file in package_set.files("bitsandbytes") if (match := _LIBRARY.search(file))
+    }
     if runtime is None or not found:
         return
-    release = "".join((world.version(runtime) or "").split(".")[:2])
+    release = "".join((package_set.version(runtime) or "").split(".")[:2])
     if release not in found:
         yield Declared(
             package="bitsandbytes",

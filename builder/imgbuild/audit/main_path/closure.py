@@ -1,10 +1,8 @@
-"""The main path: what runs when people use what they came for, found by following the code.
+"""The main path: the code that runs when packages are used from the policy's entry points.
 
-Comes in: a world and the policy's entry points. Goes out: a `MainPath`, the scopes of the world's
-modules that importing and calling them reaches. A module's top level runs when it is imported, and
-so does that of its parents; a function's body when it is called; making an object of a class
-reaches all methods of it and of its bases, those that nothing calls by name less surely. What is
-not reached is a corner.
+The top level of a module runs when it is imported, and so does that of its parents; the body of a
+function when it is called; making an object of a class reaches all methods of it and of its bases,
+with less certainty those that nothing calls by name. Code that is not reached is a corner.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from imgbuild.audit.names import search
 from imgbuild.audit.names.classes import ancestors
 from imgbuild.audit.names.scopes import MAKERS, Scopes, meaning, scopes
 from imgbuild.audit.names.search import Found
-from imgbuild.audit.packages.views import Surroundings
+from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, Import, ModuleFacts
 from imgbuild.values import normalize
 
@@ -30,11 +28,13 @@ from imgbuild.values import normalize
 class Level(enum.IntEnum):
     """How sure it is that a scope runs: the lower the surer."""
 
-    CERTAIN = 0  # no condition on the way but those that hold in this world
+    CERTAIN = 0  # no condition on the way but those that hold in this package set
     LIKELY = 1  # a method of an object that is made
     POSSIBLE = 2  # it depends on data
     REMOTE = 3  # a method that nothing seen calls, of an object that is made in some cases only
-    DOUBTFUL = 4  # a condition on the world is not understood, or somebody catches what goes wrong
+    DOUBTFUL = (
+        4  # a condition on the package set is not understood, or somebody catches what goes wrong
+    )
 
 
 Place = tuple[str, str]  # module and runner: "" for its top level, else a function's qualified name
@@ -49,7 +49,7 @@ class Reached(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MainPath:
-    """The places that the entry points reach, in a world as it looks from within."""
+    """The places that the entry points reach, in a package set as it looks from within."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class MainPath:
         self.places = places
         self._corners = frozenset(corners)
 
-    def view(self, world: Surroundings) -> View:
-        """`world` as it looks from within: the view that the path was found in, if it is its."""
-        if self._view is not None and self._view.shows(world):
+    def view(self, package_set: ImportablePackages) -> View:
+        """The view of `package_set`: the one in which the path was found, if it is of this set."""
+        if self._view is not None and self._view.shows(package_set):
             return self._view
-        return View(world)
+        return View(package_set)
 
     def reached(self, module: str, runner: str) -> Reached | None:
         """How the path comes to what `runner` runs in `module`; None for a corner."""
@@ -87,26 +87,26 @@ class MainPath:
 
 
 def main_path(
-    world: Surroundings, rules: Policy | None = None, corners: Iterable[str] = ()
+    package_set: ImportablePackages, rules: Policy | None = None, corners: Iterable[str] = ()
 ) -> MainPath:
-    """Follow the entry points of `rules` (the policy of this release) through `world`.
+    """Follow the entry points of `rules` (the policy of this release) through `package_set`.
 
     `corners` are modules that are checked although nothing may lead there: see `corners.survey`.
     """
     rules = rules or policy.load()
-    view = View(world)
+    view = View(package_set)
     walk = _Walk(view, rules.walk)
     for entry in rules.entries:
-        if _applies(world, entry):
+        if _applies(package_set, entry):
             walk.enter(entry)
     return MainPath(walk.places, corners, view, walk.called)
 
 
-def _applies(world: Surroundings, entry: Entry) -> bool:
-    """Whether the entry's package is in the world, with one of its versions."""
-    package = world.owner(entry.name.partition(".")[0])
-    version = world.version(package) if package is not None else None
-    if version is None or not all(world.version(other) for other in entry.beside):
+def _applies(package_set: ImportablePackages, entry: Entry) -> bool:
+    """Whether the entry's package is in the package set, with one of its versions."""
+    package = package_set.owner(entry.name.partition(".")[0])
+    version = package_set.version(package) if package is not None else None
+    if version is None or not all(package_set.version(other) for other in entry.beside):
         return False
     return not entry.versions or policy.within(version, entry.versions)
 
@@ -138,10 +138,10 @@ class _Above:
 
 
 class _Walk:
-    """One pass over a world; places are taken up again when a surer way to them is found."""
+    """One pass over a package set; places are taken up again when a surer way to them is found."""
 
-    def __init__(self, world: Surroundings, walked: frozenset[str]) -> None:
-        self.world = world
+    def __init__(self, package_set: ImportablePackages, walked: frozenset[str]) -> None:
+        self.package_set = package_set
         self.places: dict[Place, Reached] = {}
         self.called: set[Place] = set()
         self._walked = walked
@@ -163,28 +163,28 @@ class _Walk:
     def _prefetch(self, batch: list[Place]) -> None:
         """Read what a batch needs at once: its modules, and those that they import."""
         modules = sorted({module for module, _ in batch})
-        self.world.prefetch(modules)
+        self.package_set.prefetch(modules)
         targets: set[str] = set()
         for module in modules:
-            facts = self.world.module(module)
+            facts = self.package_set.module(module)
             for line in facts.imports if isinstance(facts, ModuleFacts) else ():
                 targets.update((line.module, f"{line.module}.{line.name}"))
-        self.world.prefetch(sorted(filter(self._is_walked, targets)))
+        self.package_set.prefetch(sorted(filter(self._is_walked, targets)))
 
     def _enter(self, name: str, how: Reached) -> None:
         """Start at a module, or at a name of one."""
-        found = self.world.module(name)
+        found = self.package_set.module(name)
         if isinstance(found, ModuleFacts):
             self._module(name, how)
             return
         module, _, rest = name.rpartition(".")
-        while module and self.world.module(module) is None:
+        while module and self.package_set.module(module) is None:
             module = module.rpartition(".")[0]
             rest = name.removeprefix(module + ".")
-        facts = self.world.module(module) if module else None
+        facts = self.package_set.module(module) if module else None
         if isinstance(facts, ModuleFacts):
             self._module(module, how)
-            self._use(search.resolve(self.world, facts, rest), how)
+            self._use(search.resolve(self.package_set, facts, rest), how)
 
     # -- marking places
 
@@ -204,7 +204,7 @@ class _Walk:
 
     def _is_walked(self, module: str) -> bool:
         if module not in self._owned:
-            owner = self.world.owner(module)
+            owner = self.package_set.owner(module)
             self._owned[module] = owner is not None and normalize(owner) in self._walked
         return self._owned[module]
 
@@ -214,7 +214,7 @@ class _Walk:
             how = msgspec.structs.replace(how, level=Level.DOUBTFUL)
         for step in found.trace:
             self._module(step.partition(":")[0].lstrip("*"), how)
-        found = search.follow(self.world, found)
+        found = search.follow(self.package_set, found)
         home, definition = found.home, found.definition
         if home is None or not self._is_walked(home.module):
             return
@@ -235,7 +235,7 @@ class _Walk:
         happen that nobody has seen: unless it is there for a base's sake, or Python's, it is remote
         until a call by its name is found.
         """
-        chain = ancestors(self.world, found)
+        chain = ancestors(self.package_set, found)
         for at, one in enumerate(chain):
             home, definition = one.home, one.definition
             if home is None or not isinstance(definition, Class):
@@ -261,7 +261,7 @@ class _Walk:
 
     def _run(self, place: Place) -> None:
         module, runner = place
-        facts = self.world.module(module)
+        facts = self.package_set.module(module)
         if not isinstance(facts, ModuleFacts):
             return
         how = msgspec.structs.replace(self.places[place], via=place)
@@ -283,7 +283,7 @@ class _Walk:
         return Reached(level, how.entry, how.via)
 
     def _follow_import(self, line: Import, how: Reached) -> None:
-        course = judge(self.world, line.guards)
+        course = judge(self.package_set, line.guards)
         if not course.runs:
             return
         beyond = self._beyond(course, how, *IMPORT)
@@ -302,17 +302,17 @@ class _Walk:
     def _lookup(self, module: str, name: str) -> Found:
         """`names.lookup`, remembered: the same names are imported in a thousand places."""
         if (module, name) not in self._looked:
-            self._looked[module, name] = search.lookup(self.world, module, name)
+            self._looked[module, name] = search.lookup(self.package_set, module, name)
         return self._looked[module, name]
 
     def _follow_use(self, facts: ModuleFacts, fact: Call | Attribute, how: Reached) -> None:
-        course = judge(self.world, fact.guards)
+        course = judge(self.package_set, fact.guards)
         if not course.runs:
             return
         beyond = self._beyond(course, how, *IMPORT)
         if isinstance(fact, Attribute):
             beyond = Reached(max(beyond.level, Level.POSSIBLE), beyond.entry, beyond.via)
-        self._use(meaning(self.world, facts, fact).found, beyond)
+        self._use(meaning(self.package_set, facts, fact).found, beyond)
 
     def _follow_decorators(
         self, facts: ModuleFacts, here: Scopes, runner: str, how: Reached
@@ -327,4 +327,4 @@ class _Walk:
             for text in one.decorators:
                 name = text.partition("(")[0]
                 if name.replace(".", "").isidentifier():
-                    self._use(search.resolve(self.world, facts, name), how)
+                    self._use(search.resolve(self.package_set, facts, name), how)

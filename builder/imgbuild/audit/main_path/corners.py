@@ -1,7 +1,7 @@
 """Corners: modules of the walked packages that mention other packages, reached or not.
 
-Comes in: a world. Goes out: the modules whose source imports another walked package. Reading them
-all would cost minutes; a search for import lines finds them in a second.
+Reading all modules would take minutes; a search for lines that import another walked package finds
+these in a second.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.closure import MainPath, main_path
 from imgbuild.audit.main_path.policy import Policy
 from imgbuild.audit.packages.library import Book
-from imgbuild.audit.packages.package_set import World
+from imgbuild.audit.packages.package_set import PackageSet
 
 _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
-def survey(world: World, rules: Policy | None = None) -> MainPath:
-    """The main path of `world`, and the corners to look into beside it."""
+def survey(package_set: PackageSet, rules: Policy | None = None) -> MainPath:
+    """The main path of `package_set`, and the corners to look into beside it."""
     rules = rules or policy.load()
-    return main_path(world, rules, corners(world, rules))
+    return main_path(package_set, rules, corners(package_set, rules))
 
 
-def corners(world: World, rules: Policy) -> list[str]:
+def corners(package_set: PackageSet, rules: Policy) -> list[str]:
     """Modules of walked packages whose import lines mention other walked packages."""
-    books = [world.books[package] for package in sorted(rules.walk) if package in world.books]
+    books = [
+        package_set.books[package] for package in sorted(rules.walk) if package in package_set.books
+    ]
     roots = {book.package: {module.partition(".")[0] for module in book.modules} for book in books}
     everyone = set().union(*roots.values())
     found: list[str] = []
     for book in books:
         others = {name.encode() for name in everyone - roots[book.package]}
         found.extend(_mentioning(book, others))
-    world.prefetch(found)
+    package_set.prefetch(found)
     return found
 
 

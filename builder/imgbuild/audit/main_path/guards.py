@@ -1,7 +1,6 @@
-"""Whether guarded code runs in a world, and whether a guard hides what goes wrong in it.
+"""Whether guarded code runs in a package set, and which exceptions are caught around it.
 
-Comes in: the guards of a fact and a world. Goes out: a `Course`, that is how sure it is that the
-code runs, and the exceptions that are caught around it. Judgement only; `syntax` read the guards.
+`audit.source` reads the guards; this evaluates them.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit.names import search
-from imgbuild.audit.packages.views import Surroundings
+from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import FIELDS, Guard, ModuleFacts
 
 
 class State(enum.Enum):
-    """What a world makes of one guard."""
+    """What a package set makes of one guard."""
 
     RUNS = "runs"
     SKIPPED = "skipped"
     DATA = "data"  # it depends on data
-    UNKNOWN = "unknown"  # it depends on the world, in a way that is not understood
+    UNKNOWN = "unknown"  # it depends on the package set, in a way that is not understood
     HANDLED = "handled"
 
 
 class Course(msgspec.Struct, frozen=True):
-    """What a world makes of all guards of a fact.
+    """What a package set makes of all guards of a fact.
 
-    `certain`: no condition is left open. `clear`: none that asks about the world is; what depends
-    on data may well run. `caught`: names of exceptions that somebody catches; "" stands for all.
+    `certain`: no condition is left open. `clear`: none that depends on the package set is; what
+    depends on data may well run. `caught`: names of exceptions that are caught; "" is all of them.
     `asked`: expressions that hasattr asked for, so that reading them cannot fail.
     """
 
@@ -70,7 +69,7 @@ _COMPARES: dict[str, Callable[[Any, Any], bool]] = {
 _COMPARISON = re.compile(r"(<=|>=|==|!=|<|>)(\w+(?:\.\w+)*)")
 _PART = re.compile(r"\[(:?)(\d+)\]")
 
-# Kinds of guards that come to the same in every world.
+# Kinds of guards that come to the same in every package set.
 _STATES = {
     "handled": State.HANDLED,
     "typing": State.SKIPPED,
@@ -79,13 +78,13 @@ _STATES = {
 }
 
 
-def judge(world: Surroundings, guards: Iterable[Guard]) -> Course:
-    """What `world` makes of `guards`, all of which must hold for the code to run."""
+def judge(package_set: ImportablePackages, guards: Iterable[Guard]) -> Course:
+    """What `package_set` makes of `guards`, all of which must hold for the code to run."""
     certain = clear = True
     caught: set[str] = set()
     asked: set[str] = set()
     for guard in guards:
-        state = evaluate(world, guard)
+        state = evaluate(package_set, guard)
         if state is State.SKIPPED:
             return Course(runs=False)
         if state in (State.UNKNOWN, State.DATA):
@@ -98,23 +97,23 @@ def judge(world: Surroundings, guards: Iterable[Guard]) -> Course:
     return Course(True, certain, clear, frozenset(caught), frozenset(asked))
 
 
-def evaluate(world: Surroundings, guard: Guard) -> State:
-    """What `world` makes of one guard."""
+def evaluate(package_set: ImportablePackages, guard: Guard) -> State:
+    """What `package_set` makes of one guard."""
     if guard.kind in _STATES:
         return _STATES[guard.kind]
     match guard.kind:
         case "python":
-            return _held(_python(world.python, guard.subject, guard.spec))
+            return _held(_python(package_set.python, guard.subject, guard.spec))
         case "takes":
-            return _held(_takes(world, guard))
+            return _held(_takes(package_set, guard))
         case "platform":
-            return _platform(world, guard)
+            return _platform(package_set, guard)
         case "version":
-            return _held(_within(_version(world, guard.subject), guard.spec))
+            return _held(_within(_version(package_set, guard.subject), guard.spec))
         case "present":
-            return _held(_present(world, guard))
+            return _held(_present(package_set, guard))
         case _:  # "absent"
-            present = _present(world, guard)
+            present = _present(package_set, guard)
             return _held(None if present is None else not present)
 
 
@@ -124,10 +123,15 @@ def _held(answer: bool | None) -> State:
     return State.RUNS if answer else State.SKIPPED
 
 
-def _platform(world: Surroundings, guard: Guard) -> State:
+def _platform(package_set: ImportablePackages, guard: Guard) -> State:
     """An image is Linux on one architecture with NVIDIA's GPUs; other words are not understood."""
     wanted = guard.subject.lower()
-    here = {"linux", "posix", world.arch, {"arm64": "aarch64"}.get(world.arch, world.arch)}
+    here = {
+        "linux",
+        "posix",
+        package_set.arch,
+        {"arm64": "aarch64"}.get(package_set.arch, package_set.arch),
+    }
     others = {"win32", "windows", "nt", "darwin", "cygwin", "x86_64", "amd64", "aarch64", "arm64"}
     others |= {"hip", "hpu", "mps", "musa", "npu", "tpu", "xpu"}
     if wanted not in here | others:
@@ -136,55 +140,57 @@ def _platform(world: Surroundings, guard: Guard) -> State:
     return _held(matches != guard.spec.startswith("!"))
 
 
-def _present(world: Surroundings, guard: Guard) -> bool | None:
+def _present(package_set: ImportablePackages, guard: Guard) -> bool | None:
     """Whether the subject can be imported (and is one of the versions, if any are named)."""
     if "," in guard.subject:
         every = [
-            _present(world, Guard("present", subject, guard.spec))
+            _present(package_set, Guard("present", subject, guard.spec))
             for subject in re.split(r",\s*", guard.subject)
         ]
         return False if False in every else None if None in every else True
     module, _, name = guard.subject.partition(":")
     if name:
-        state = search.lookup(world, module, name).state
+        state = search.lookup(package_set, module, name).state
         return None if state == "unknown" else state == "defined"
-    version = _version(world, guard.subject)
+    version = _version(package_set, guard.subject)
     if version is None:
-        found = world.exists(guard.subject.replace("-", "_"))
-        if found and "." not in guard.subject and world.owner(guard.subject) is None:
+        found = package_set.exists(guard.subject.replace("-", "_"))
+        if found and "." not in guard.subject and package_set.owner(guard.subject) is None:
             return True if not guard.spec else None
         if not found:
-            return None if found is None or world.partial else False
+            return None if found is None or package_set.partial else False
         return True if not guard.spec else None
-    if "." in guard.subject and not world.exists(guard.subject):
-        return world.exists(guard.subject)
+    if "." in guard.subject and not package_set.exists(guard.subject):
+        return package_set.exists(guard.subject)
     return _within(version, guard.spec) if guard.spec else True
 
 
-def _takes(world: Surroundings, guard: Guard) -> bool | None:
+def _takes(package_set: ImportablePackages, guard: Guard) -> bool | None:
     """Whether a callable has a parameter, or a dataclass a field, of this name."""
     module, scope, expression = guard.subject.split(":")
     name = guard.spec.removeprefix("!")
-    facts = world.module(module)
+    facts = package_set.module(module)
     if not isinstance(facts, ModuleFacts):
         return None
     owner = expression.removesuffix(FIELDS)
-    found = search.resolve(world, facts, owner.removesuffix(".__init__"), scope=scope)
+    found = search.resolve(package_set, facts, owner.removesuffix(".__init__"), scope=scope)
     if owner != expression:
-        state = search.member(world, found, name).state if found.state == "defined" else "unknown"
+        state = (
+            search.member(package_set, found, name).state if found.state == "defined" else "unknown"
+        )
         has = None if state == "unknown" else state == "defined"
     else:
-        shown = search.parameters(world, found)
+        shown = search.parameters(package_set, found)
         has = None if shown is None else name in shown
     return None if has is None else has != guard.spec.startswith("!")
 
 
-def _version(world: Surroundings, subject: str) -> str | None:
+def _version(package_set: ImportablePackages, subject: str) -> str | None:
     """The version of the package called `subject`, or of the one that brings that module."""
-    version = world.version(subject)
+    version = package_set.version(subject)
     if version is None:
-        owner = world.owner(subject.replace("-", "_"))
-        version = world.version(owner) if owner is not None else None
+        owner = package_set.owner(subject.replace("-", "_"))
+        version = package_set.version(owner) if owner is not None else None
     return version
 
 

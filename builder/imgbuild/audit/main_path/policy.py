@@ -1,7 +1,4 @@
-"""What the audit calls the main path, as data: entry points, and the packages that are walked.
-
-Comes in: `data/audit/entry_points.yaml`. Goes out: a `Policy`.
-"""
+"""`data/audit/entry_points.yaml`: the entry points of the main path and the packages to follow."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ FILE = "data/audit/entry_points.yaml"
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A place where people's programs begin: a module, a function, or a class that they construct.
 
-    It counts where its package is in the world with one of `versions`, and `beside` too; what such
-    a version does not have is passed over. `also` are things that it loads by names in strings, or
-    in processes of its own, where no statement leads to them.
+    It applies where its package is installed with one of `versions`, and so are those in `beside`;
+    a name that such a version does not have is skipped. `also` are objects that it loads by names
+    in strings, or in processes of its own, where no statement leads to them.
     """
 
     name: str

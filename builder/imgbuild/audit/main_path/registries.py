@@ -1,7 +1,4 @@
-"""Names that a package has registered itself, so that registering them again is refused.
-
-Comes in: a call, and the policy's list of registries. Goes out: the name that is taken already.
-"""
+"""Names that a package has registered itself, so that registering them again raises."""
 
 from __future__ import annotations
 
@@ -10,11 +7,11 @@ from functools import lru_cache
 
 from imgbuild.audit.main_path.policy import Policy
 from imgbuild.audit.names.scopes import Meaning
-from imgbuild.audit.packages.views import Surroundings
+from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Call, Function
 
 
-def taken(world: Surroundings, rules: Policy, call: Call, what: Meaning) -> str | None:
+def taken(package_set: ImportablePackages, rules: Policy, call: Call, what: Meaning) -> str | None:
     """The name that `call` registers although its package has it; None if all is well."""
     home, definition = what.found.home, what.found.definition
     if not call.literals or home is None or not isinstance(definition, Function):
@@ -24,18 +21,18 @@ def taken(world: Surroundings, rules: Policy, call: Call, what: Meaning) -> str 
             continue
         if registry.allowed_by in call.keywords:
             continue
-        package = world.owner(home.module)
+        package = package_set.owner(home.module)
         for file in registry.files:
-            source = world.read(package, file) if package is not None else None
+            source = package_set.read(package, file) if package is not None else None
             if source is not None and call.literals[0] in _keys(source, registry.table):
                 return call.literals[0]
     return None
 
 
-def has(world: Surroundings, rules: Policy, package: str, name: str) -> bool:
+def has(package_set: ImportablePackages, rules: Policy, package: str, name: str) -> bool:
     """Whether `package` has registered `name` itself, in a registry of its own."""
     sources = (
-        (world.read(package, file), registry.table)
+        (package_set.read(package, file), registry.table)
         for registry in rules.registries
         for file in registry.files
     )

@@ -1,7 +1,7 @@
-"""A world with the branches left out that it does not take.
+"""A package set without the branches that it does not take.
 
-Comes in: a world. Goes out: the same world, whose modules lack what is bound under conditions that
-do not hold there, so that a name with one definition for each version is that of this version.
+Names bound under conditions that do not hold are left out of its modules, so that a name with one
+definition for each version has that of the installed version.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from typing import TypeVar
 import msgspec
 
 from imgbuild.audit.main_path.guards import State, evaluate
-from imgbuild.audit.packages.views import Surroundings
+from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Assigned, Class, Function, Import, ModuleFacts, Opaque
 
 Bound = TypeVar("Bound", Import, Function, Class, Assigned)
 
 
 class View:
-    """What `world` looks like from within."""
+    """What `package_set` looks like from within."""
 
-    def __init__(self, world: Surroundings) -> None:
-        self._world = world
+    def __init__(self, package_set: ImportablePackages) -> None:
+        self._package_set = package_set
         self._facts: dict[str, ModuleFacts | Opaque | None] = {}
-        self.python = world.python
-        self.arch = str(world.arch)
-        self.partial = world.partial
-        self.exists = world.exists
-        self.owner = world.owner
-        self.version = world.version
+        self.python = package_set.python
+        self.arch = str(package_set.arch)
+        self.partial = package_set.partial
+        self.exists = package_set.exists
+        self.owner = package_set.owner
+        self.version = package_set.version
 
-    def shows(self, world: Surroundings) -> bool:
-        """Whether it is a view of `world`."""
-        return self._world is world
+    def shows(self, package_set: ImportablePackages) -> bool:
+        """Whether it is a view of `package_set`."""
+        return self._package_set is package_set
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         """What module `name` says here."""
         if name not in self._facts:
-            facts = self._world.module(name)
+            facts = self._package_set.module(name)
             if isinstance(facts, ModuleFacts):
                 facts = self._pruned(facts)
             self._facts[name] = facts
@@ -46,23 +46,23 @@ class View:
 
     def modules_of(self, package: str) -> Mapping[str, str]:
         """Module → file of all that `package` brings."""
-        return self._world.modules_of(package)
+        return self._package_set.modules_of(package)
 
     def read(self, package: str, path: str) -> bytes | None:
         """The content of a small file of `package`; None if there is none."""
-        return self._world.read(package, path)
+        return self._package_set.read(package, path)
 
     def prefetch(self, modules: Iterable[str]) -> None:
         """Read many modules at once."""
-        self._world.prefetch(name for name in modules if name not in self._facts)
+        self._package_set.prefetch(name for name in modules if name not in self._facts)
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
         """The modules below `package` whose source holds the word."""
-        return self._world.mentioning(package, word)
+        return self._package_set.mentioning(package, word)
 
     def read_ahead(self, package: str) -> None:
         """Read the modules below `package` at once, where they lie on this disk."""
-        self._world.read_ahead(package)
+        self._package_set.read_ahead(package)
 
     def _pruned(self, facts: ModuleFacts) -> ModuleFacts:
         return msgspec.structs.replace(
@@ -79,7 +79,7 @@ class View:
             one
             for one in bound
             if not any(
-                guard.kind != "typing" and evaluate(self._world, guard) is State.SKIPPED
+                guard.kind != "typing" and evaluate(self._package_set, guard) is State.SKIPPED
                 for guard in one.guards
             )
         )

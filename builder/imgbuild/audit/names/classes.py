@@ -1,7 +1,4 @@
-"""Classes: their ancestors, the members and attributes that they have.
-
-Comes in: a class that a lookup found. Goes out: its order of ancestors, as far as it can be known.
-"""
+"""Classes: their ancestors, members and attributes."""
 
 from __future__ import annotations
 

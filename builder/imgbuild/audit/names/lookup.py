@@ -1,7 +1,7 @@
 """Where a name of a module comes from: re-exports, star imports, lazy tables, submodules.
 
-Comes in: the modules of a world. Goes out: Found. Absent means that Python would not find it
-either; whatever could be there without our seeing it is unknown.
+A name is "absent" only if Python would not find it either; if it may be there without being seen,
+it is "unknown".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a search for a name works on, and what it answers. Values only."""
+"""The modules that a lookup of a name searches, and its result. Values and protocols only."""
 
 from __future__ import annotations
 

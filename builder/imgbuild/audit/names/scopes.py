@@ -1,7 +1,7 @@
-"""The facts of a module by the scope that holds them, and what an expression there means.
+"""The facts of a module by scope, and the definitions that its expressions refer to.
 
-Comes in: a module's facts. Goes out: which statements run when the module is imported, which when
-one of its functions is called, and the definition behind "super().__init__" or "self.llm.generate".
+This says which statements run when the module is imported, which when one of its functions is
+called, and what "super().__init__" or "self.llm.generate" is.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Mea
     return step
 
 
-# World → what its expressions were found to be. A world's modules never change.
+# Package set → what its expressions were found to be. A package set's modules never change.
 _remembered: WeakKeyDictionary[Modules, dict[tuple[object, ...], Found]] = WeakKeyDictionary()
 
 

@@ -1,8 +1,7 @@
-"""Names of the packages of a world, from the side that provides them.
+"""Lookups of names in the packages of a package set: the functions of this folder in one place.
 
-Comes in: a world's modules. Goes out: whether a module has a name, what it is, what calling it
-takes, which attributes it has. "unknown" and None are the answers wherever compiled code or
-anything else that cannot be read could change it; a false alarm costs more than a missed fault.
+The result is "unknown" or None where compiled code, or anything else that cannot be read, could
+change it: a false alarm costs more than a missed error.
 """
 
 from imgbuild.audit.names.classes import ancestors, attributes, class_of, follow, member, resolve

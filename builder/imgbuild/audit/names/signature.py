@@ -1,7 +1,6 @@
-"""What a call of a function or class may pass.
+"""The parameters of a function or class; None where they may differ from what the source says.
 
-Comes in: a definition that a lookup found. Goes out: its Signature, or None where anything could
-change it (an unknown decorator, base or metaclass).
+An unknown decorator, base class or metaclass may change them.
 """
 
 from __future__ import annotations

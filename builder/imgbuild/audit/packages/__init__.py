@@ -1,1 +1,1 @@
-"""A package set as the audit sees it: wheels, their facts, their libraries."""
+"""The packages that are installed together: wheels, their facts, their libraries."""

@@ -1,7 +1,6 @@
-"""The libraries of an image's base, as facts.
+"""The shared objects and the interpreter of an image's base, from the Debian packages of a lock.
 
-Comes in: the Debian packages of a lock. Goes out: their shared objects and the interpreter, whose
-symbols extension modules use. What was read is kept by the package's sha256.
+Facts are kept in the store by the sha256 of the Debian package.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The members of one wheel, on this disk or on a server, read without the rest of it.
+"""The members of one wheel, in a file or on a server, read without the rest of it.
 
-Comes in: the path or the address of a wheel. Goes out: its members' sizes, and the checked content
-of those that are asked for. From a server only the zip's directory and the asked members travel,
-neighbours in one request: a 400 MB wheel gives its Python code for a few megabytes.
+From a server, only the directory of the zip file and the requested members are transferred,
+neighbours in one request: the Python code of a 400 MB wheel takes a few megabytes. Every member is
+checked against its CRC.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""The facts of wheels, read once and kept by the wheel's sha256.
+"""The facts of wheels, read once on a machine and kept in the store.
 
-Comes in: a wheel and where it lies. Goes out: a `Book`: its files, METADATA, the modules that it
-brings, what each of them says, and its shared objects. What was read is kept in the store under
-the wheel's hash and the readers' own, so that it is read once on a machine.
-
-A wheel's modules are read as they are asked for. They are kept in one blob for each wheel, to which
-`save` adds under a lock: several processes may read one wheel, none loses what another found. What
-a server said is kept apart: a wheel on this disk has the locked hash, an answer to a range request
-has nothing to show but its CRC, so that facts of local wheels rest on local bytes alone.
+The key is the wheel's sha256 and a hash of the code that reads. Modules are read as they are asked
+for and kept in one blob for each wheel, to which `save` adds under a lock, so that processes that
+read the same wheel do not lose each other's facts. Facts of wheels on a server are kept apart: the
+sha256 of a local wheel has been checked, a range of a remote one has only its CRC.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""Where the dynamic linker finds the libraries and symbols of a world.
+"""Where the dynamic linker finds the libraries and symbols of a package set.
 
-Comes in: the shared objects of the wheels and of the base. Goes out: a `WorldMap`: who provides a
-library to a file, and whether a symbol is defined at all.
-
-How a library is really found: by the file's own RUNPATH, in the base's folders, or because the
-process has loaded one of that SONAME already, as torch does with NVIDIA's libraries and `import
-torch` does with torch's own for every extension. So a library counts as found if its package, one
-that it requires, torch or NVIDIA brings it anywhere. A copy that auditwheel put beside a package is
-its own.
+A library is found by the file's own RUNPATH, in the base's folders, or because the process has
+loaded one of that SONAME already: torch loads NVIDIA's libraries, and `import torch` loads its own
+for every extension. So a library counts as found if its package, one that it requires, torch or
+NVIDIA has it anywhere. A copy that auditwheel has put into a package belongs to that package only.
 """
 
 from __future__ import annotations
@@ -28,8 +24,8 @@ ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})")
 LINK = "link"
 
 
-class WorldMap:
-    """The shared objects of one world. `requires` is package → all that it requires, and so on."""
+class LibraryMap:
+    """The shared objects of one package set."""
 
     def __init__(
         self,

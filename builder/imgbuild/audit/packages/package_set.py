@@ -1,8 +1,4 @@
-"""A world: all packages of one target on one architecture, as one Python would see them.
-
-Comes in: the wheels of a lock (or a pair of wheels) and where they lie. Goes out: a `World`, which
-answers which package owns a module, which version it has, and what a module says.
-"""
+"""A package set: all packages of one target on one architecture, as one Python would see them."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ _ANYHOW = re.compile(rb"sys\.modules\.(?:update|setdefault)\(|\bmeta_path\b")
 _FOLDERS = re.compile(rb"^\s*__path__\s*\+?=(?!.*extend_path\()|\b__path__\.\w+\(", re.MULTILINE)
 
 
-class World:
+class PackageSet:
     """Packages that are installed together. It is a `Modules` for `names.lookup`.
 
     `partial`: packages are left out on purpose, so that an absent one is unknown, not missing.
@@ -68,12 +64,12 @@ class World:
         return tuple(sorted(self.books))
 
     def version(self, package: str) -> str | None:
-        """The version of `package` (any spelling); None if it is not in the world."""
+        """The version of `package` (any spelling); None if it is not in the package set."""
         book = self.books.get(normalize(package))
         return book.version if book is not None else None
 
     def metadata(self, package: str) -> Metadata | None:
-        """METADATA of `package`; None if it is not in the world."""
+        """METADATA of `package`; None if it is not in the package set."""
         book = self.books.get(normalize(package))
         return book.metadata if book is not None else None
 
@@ -82,7 +78,7 @@ class World:
         return next((file for file in self.files(package) if is_metadata(file)), "METADATA")
 
     def files(self, package: str) -> Mapping[str, int]:
-        """Path in the wheel of `package` → size; empty if it is not in the world."""
+        """Path in the wheel of `package` → size; empty if it is not in the package set."""
         book = self.books.get(normalize(package))
         return book.files if book is not None else {}
 
@@ -101,7 +97,7 @@ class World:
     # -- modules
 
     def modules_of(self, package: str) -> Mapping[str, str]:
-        """Module → file in the wheel of `package`; empty if it is not in the world."""
+        """Module → file in the wheel of `package`; empty if it is not in the package set."""
         book = self.books.get(normalize(package))
         return book.modules if book is not None else {}
 
@@ -269,7 +265,7 @@ def may_inject(source: bytes, module: str, name: str) -> bool:
     return computed and re.search(rb"\b%s\b" % re.escape(child.encode()), source) is not None
 
 
-def open_world(
+def open_package_set(
     wheels: Sequence[Wheel],
     library: Library,
     *,
@@ -278,13 +274,13 @@ def open_world(
     glibc: str,
     locate: Callable[[Wheel], Path | str],
     partial: bool = False,
-) -> World:
-    """The world of `wheels`. `locate` says where each lies: its path, or an address to read from.
+) -> PackageSet:
+    """The package set of `wheels`; `locate` returns the path or the URL of each.
 
     `python` is "3.11", `glibc` "2.36".
     """
     books = [library.book(wheel, locate(wheel)) for wheel in wheels]
-    return World(books, library, python=python, arch=arch, glibc=glibc, partial=partial)
+    return PackageSet(books, library, python=python, arch=arch, glibc=glibc, partial=partial)
 
 
 def wheels_of(resolution: Resolution) -> tuple[Wheel, ...]:

@@ -1,7 +1,6 @@
-"""A set of pins as a world: the wheels that an index has of them, read where they are.
+"""Pinned versions as a package set: the best wheel of each in an index, read from the server.
 
-Comes in: package → version, and the machine. Goes out: the wheel of each that fits best, with its
-address. For sets that no lock holds: a user's requirements, a pair that is looked at.
+For sets that have no lock: a user's requirements, or a pair of packages.
 """
 
 from __future__ import annotations

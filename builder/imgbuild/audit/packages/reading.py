@@ -1,8 +1,6 @@
-"""From the content of a wheel to facts, in this process or in several.
+"""Reads a wheel into facts: its index, its modules, its shared objects.
 
-Comes in: a wheel's content and what is asked of it. Goes out: its index, facts of modules, facts of
-shared objects. A `Crew` reads modules of local wheels in processes, where there are enough of them
-to pay for it.
+A `Crew` reads the modules of local wheels in several processes where there are enough of them.
 """
 
 from __future__ import annotations

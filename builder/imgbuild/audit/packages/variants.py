@@ -1,9 +1,7 @@
 """Variants: one library built for several CUDA families, of which a wheel loads the fitting one.
 
-Comes in: the shared objects of a world. Goes out: the files that are for another family than the
-world's, and lie beside one that is for it. They are passed over; the one that is loaded must be
-whole like any other file. Where a wheel has none for the family, nothing is passed over: then what
-it has for another is what would be loaded.
+Variants for another CUDA family than that of the package set are skipped if there is one for it
+next to them. If a wheel has none for the family, none is skipped, as one of them would be loaded.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ def runtimes(facts: ElfFacts) -> frozenset[str]:
 
 
 def family(elves: Iterable[tuple[str, ElfFacts]]) -> str:
-    """The CUDA family of a world, which is torch's: "13"; "" if it cannot be told."""
+    """The CUDA family of a package set, which is torch's: "13"; "" if it cannot be told."""
     majors: set[str] = set()
     for owner, facts in elves:
         if owner == "torch" and not is_private(facts.file):
@@ -35,7 +33,7 @@ def family(elves: Iterable[tuple[str, ElfFacts]]) -> str:
 
 
 def passed_over(elves: Iterable[tuple[str, ElfFacts]]) -> frozenset[tuple[str, str]]:
-    """Package and file of the variants that this world does not load."""
+    """Package and file of the variants that this package set does not load."""
     elves = tuple(elves)
     ours = family(elves)
     found: set[tuple[str, str]] = set()

@@ -1,7 +1,6 @@
-"""Conditions read as guards: what must hold for either branch to run.
+"""Conditions: the guards under which either branch of a test runs.
 
-Comes in: the test of an `if`. Goes out: the guards of its branch and of the other. A condition
-that depends on data rather than on what is installed says nothing of either: both may run.
+A condition on data, rather than on what is installed, has no guards: both branches may run.
 """
 
 from __future__ import annotations
@@ -161,7 +160,7 @@ class Conditions:
         return guards, opposite(guards, self.source.short(test))
 
     def _several(self, test: ast.BoolOp) -> Branches:
-        """`and` needs all; where one part is data, the other branch may run in any world."""
+        """`and` needs all; where one part is data, the other branch may run in any package set."""
         parts = [self.read(value) for value in test.values]
         every = isinstance(test.op, ast.And)
         if not every:

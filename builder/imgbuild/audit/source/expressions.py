@@ -1,7 +1,7 @@
-"""Expressions: calls and attribute reads, with what the scope tells of their receivers.
+"""Expressions: calls and attribute reads, with the types of their receivers.
 
-Comes in: expressions, in order. Goes out: records of calls and reads. A record whose receiver is a
-local name is settled at the end of the module, when all that binds the name is known.
+A reference whose receiver is a local name is resolved at the end of the module, when all bindings
+of the name are known.
 """
 
 from __future__ import annotations

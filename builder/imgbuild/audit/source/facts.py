@@ -1,7 +1,7 @@
-"""What the audit knows of a wheel: facts read from its files, without judgement.
+"""Facts of a wheel, read from its files without judgement. Values only.
 
-Values only. `syntax` and `elf` read them, `library` keeps them by the wheel's digest, the checks
-judge them. Raise FACTS_FORMAT whenever a reader finds something else in the same bytes.
+`audit.source` and `audit.binaries` read them, `packages.library` keeps them by the wheel's digest,
+`audit.checks` judge them. Raise FACTS_FORMAT when a reader finds something else in the same bytes.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class Opaque(msgspec.Struct, frozen=True):
     """A module that is there and whose names are not known: anything may be in it.
 
     `why` is "compiled", "namespace", "stdlib", "injected" (a module that its package puts into
-    sys.modules) or "unknown" (of a package that a partial world leaves out).
+    sys.modules) or "unknown" (of a package that a partial package set leaves out).
     """
 
     module: str

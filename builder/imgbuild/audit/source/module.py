@@ -1,8 +1,4 @@
-"""Python source read into facts, without running it.
-
-Comes in: the bytes of a module. Goes out: ModuleFacts. The tree is walked once (`syntax_walk`);
-names that appear by other means than a definition are looked for at the end (`syntax_lazy`).
-"""
+"""A Python module: its source read into facts, without running it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What the names of a module hold, as far as conditions care, and where each name means what.
+"""The values of the names of a module at each place, as far as conditions depend on them.
 
-Comes in: bindings, in the order of the source. Goes out: what a name holds at this place. Names
-follow the rules of Python: a function sees the names around it that it does not bind itself, a
-class's names end with its body, and a name that is bound in different ways is unknown.
+Names follow the rules of Python: a function sees the names around it that it does not bind itself,
+the names of a class end with its body. A name that is bound in different ways is unknown.
 """
 
 from __future__ import annotations

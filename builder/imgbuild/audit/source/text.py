@@ -1,4 +1,4 @@
-"""Small readings of a syntax tree: dotted names, literals, the text of a node."""
+"""Parts of a syntax tree as text: dotted names, literals, type names, the source of a node."""
 
 from __future__ import annotations
 

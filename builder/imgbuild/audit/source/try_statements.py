@@ -1,7 +1,4 @@
-"""try statements: which of their branches hide a failure, and which run only after one.
-
-Comes in: a `try`. Goes out: the guards of its branches, and what its names then tell.
-"""
+"""`try` statements: the guards of their branches, and the flags that record which branch ran."""
 
 from __future__ import annotations
 

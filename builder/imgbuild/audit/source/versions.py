@@ -1,6 +1,7 @@
-"""Which package a condition speaks of: names of predicates, expressions that hold a version.
+"""Expressions that hold a package's version, names of predicates, and parts of versions.
 
-Comes in: expressions and what the module has bound so far. Goes out: packages and versions.
+`Version(torch.__version__).release[:2] >= (2, 6)` compares a part. Only parts that begin with the
+first number have a specifier; other parts have no guard.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Windows: where code itself says with which versions of another package it works.
+"""Version windows: the places where code refuses or warns for versions of another package.
 
-Comes in: the source of a module. Goes out: `Window` values: a `raise`, a failing `assert`, a
-warning or a call such as `require_version("numpy>=2")`, and the conditions under which it runs.
+These are a `raise`, a failing `assert`, a warning or a call such as `require_version("numpy>=2")`,
+with the conditions under which it runs.
 """
 
 from __future__ import annotations

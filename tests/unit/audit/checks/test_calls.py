@@ -1,4 +1,4 @@
-"""The check `calls` on small worlds."""
+"""The check `calls` on small package sets."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ Mine()
 
 
 def check(user: str, policy: Policy | None = None):
-    world = SourceModules({"user 1.0": {"user/__init__.py": user}, "lib 2.0": LIB})
+    package_set = SourceModules({"user 1.0": {"user/__init__.py": user}, "lib 2.0": LIB})
     policy = policy or rules("user")
-    return calls.check(world, main_path(world, policy), policy)
+    return calls.check(package_set, main_path(package_set, policy), policy)
 
 
 def subjects(user: str):
@@ -162,8 +162,8 @@ def test_a_name_that_is_registered_already(call, found):
         registries=(registry,),
     )
     user = f"from lib import AutoConfig\nNAME = 'x'\n{call}\n"
-    world = SourceModules({"user 1.0": {"user/__init__.py": user}, "lib 2.0": AUTO})
-    findings = calls.check(world, main_path(world, policy), policy)
+    package_set = SourceModules({"user 1.0": {"user/__init__.py": user}, "lib 2.0": AUTO})
+    findings = calls.check(package_set, main_path(package_set, policy), policy)
     assert len(findings) == found
     for one in findings:
         assert one.evidence is not None

@@ -1,4 +1,4 @@
-"""The check `cuda`, GPUs and drivers, and floors, on small worlds of facts."""
+"""The check `cuda`, GPUs and drivers, and floors, on small package sets of facts."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_one_family_is_clean() -> None:
 
 def test_two_families_in_one_process() -> None:
     asks = module("vllm/_C.abi3.so", needed=("libcudart.so.13",))
-    world = SharedObjects({"torch 2.9.0": [CU12, CPU], "vllm 0.20.2": [asks]})
-    findings = cudas.check(world, "12.8")
+    package_set = SharedObjects({"torch 2.9.0": [CU12, CPU], "vllm 0.20.2": [asks]})
+    findings = cudas.check(package_set, "12.8")
     assert subjects(findings) == [("vllm", "libcudart.so.13")]
     assert "torch 2.9.0 (torch/lib/libtorch_cuda.so) to libcudart.so.12" in findings[0].message
 
@@ -54,8 +54,8 @@ def test_of_several_files_to_choose_from_none_is_a_second_family() -> None:
         library(f"bitsandbytes/libbitsandbytes_cuda{major}0.so", needed=(f"libcudart.so.{major}",))
         for major in (12, 13)
     ]
-    world = SharedObjects({"torch 2.8.0": [CU12, CPU], "bitsandbytes 0.48.1": files})
-    assert cudas.check(world, "12.8") == []
+    package_set = SharedObjects({"torch 2.8.0": [CU12, CPU], "bitsandbytes 0.48.1": files})
+    assert cudas.check(package_set, "12.8") == []
 
 
 def saver(name: str, major: str) -> ElfFacts:
@@ -72,7 +72,7 @@ def saver(name: str, major: str) -> ElfFacts:
         ((saver("preload_cu12", "12"), saver("preload", "13")), False),
         # Two libraries, and one of them is for another family alone.
         ((saver("preload_cu12", "12"), saver("torch_cu13", "13")), True),
-        # Nothing says that the first of these is for this family's worlds.
+        # Nothing says that the first of these is for this family's package sets.
         ((saver("preload", "12"), saver("preload_cu13", "13")), True),
         # For this family by its name, and linked to another.
         ((saver("preload_cu12", "13"), saver("preload_cu13", "13")), True),
@@ -81,26 +81,26 @@ def saver(name: str, major: str) -> ElfFacts:
 def test_variants_for_other_families_lie_beside_the_one_that_is_loaded(
     files: tuple[ElfFacts, ...], broken: bool
 ) -> None:
-    world = SharedObjects({"torch 2.9.0": [CU12, CPU], "torch-memory-saver 0.0.9": files})
+    package_set = SharedObjects({"torch 2.9.0": [CU12, CPU], "torch-memory-saver 0.0.9": files})
     expected = [("torch-memory-saver", "libcudart.so.13")] if broken else []
-    assert subjects(cudas.check(world, "12.8")) == expected
+    assert subjects(cudas.check(package_set, "12.8")) == expected
 
 
 def test_variants_of_two_packages_are_no_choice() -> None:
-    world = SharedObjects(
+    package_set = SharedObjects(
         {
             "torch 2.9.0": [CU12, CPU],
             "one 1": [module("hook_cu12.so", needed=("libcudart.so.12",))],
             "two 1": [module("hook_cu13.so", needed=("libcudart.so.13",))],
         }
     )
-    assert subjects(cudas.check(world, "12.8")) == [("two", "libcudart.so.13")]
+    assert subjects(cudas.check(package_set, "12.8")) == [("two", "libcudart.so.13")]
 
 
 def test_a_torch_for_the_cpu() -> None:
-    world = SharedObjects({"torch 2.6.0": [CPU]})
-    assert subjects(cudas.check(world, "12.4")) == [("torch", "libtorch_cuda.so")]
-    assert cudas.check(world, "") == []
+    package_set = SharedObjects({"torch 2.6.0": [CPU]})
+    assert subjects(cudas.check(package_set, "12.4")) == [("torch", "libtorch_cuda.so")]
+    assert cudas.check(package_set, "") == []
     assert cudas.check(SharedObjects({"torch 2.6.0": []}), "12.4") == []
 
 
@@ -131,7 +131,7 @@ def test_components_are_of_the_release(cuda: str, package: str, version: str, br
 
 
 def test_the_metapackage_says_what_is_of_its_release() -> None:
-    world = SharedObjects(
+    package_set = SharedObjects(
         {"cuda-toolkit 13.0.2": [], "nvidia-cublas 13.2.0.9": [], "nvidia-cufft 12.0.0.61": []},
         requires={
             "cuda-toolkit": (
@@ -140,7 +140,7 @@ def test_the_metapackage_says_what_is_of_its_release() -> None:
             )
         },
     )
-    findings = cudas.check(world, "13.0")
+    findings = cudas.check(package_set, "13.0")
     assert subjects(findings) == [("nvidia-cublas", "nvidia-cublas 13.2.0.9")]
     assert findings[0].remedy == "hold nvidia-cublas to CUDA 13.0: nvidia-cublas==13.1.0.*"
 
@@ -191,17 +191,17 @@ def kernels(*archs: str) -> ElfFacts:
 
 
 def test_a_gpu_without_code_is_an_error() -> None:
-    world = SharedObjects({"torch 2.6.0": [kernels("sm_80", "sm_90"), CPU]})
-    assert cudas.check(world, "12.4", ("8.0", "8.6", "9.0")) == []
-    findings = cudas.check(world, "12.4", ("9.0", "12.0"))
+    package_set = SharedObjects({"torch 2.6.0": [kernels("sm_80", "sm_90"), CPU]})
+    assert cudas.check(package_set, "12.4", ("8.0", "8.6", "9.0")) == []
+    findings = cudas.check(package_set, "12.4", ("9.0", "12.0"))
     assert subjects(findings) == [("torch", "sm_120")]
     assert "built for sm_80, sm_90: no kernel image" in findings[0].message
 
 
 def test_kernels_for_one_gpu_alone_are_no_fault() -> None:
     hopper = module("vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so", gpu=code("sm_90a"))
-    world = SharedObjects({"torch 2.6.0": [kernels("sm_80"), CPU], "vllm 1": [hopper]})
-    assert cudas.check(world, "12.4", ("8.0",)) == []
+    package_set = SharedObjects({"torch 2.6.0": [kernels("sm_80"), CPU], "vllm 1": [hopper]})
+    assert cudas.check(package_set, "12.4", ("8.0",)) == []
 
 
 # -- floors

@@ -1,4 +1,4 @@
-"""The check `imports` on small worlds."""
+"""The check `imports` on small package sets."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_package_that_is_carried_along_is_not_missing():
     assert imports.check(world, main_path(world, rules("user"))) == []
 
 
-def test_a_partial_world_does_not_miss_what_it_leaves_out():
+def test_a_partial_package_set_does_not_miss_what_it_leaves_out():
     files = {"user/__init__.py": "import setuptools\nfrom lib import walk\n"}
     world = SourceModules({"user 1.0": files, "lib 2.0": LIB}, partial=True)
     found = imports.check(world, main_path(world, rules("user")))

@@ -1,4 +1,4 @@
-"""The check `elf` on small worlds of facts."""
+"""The check `elf` on small package sets of facts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TORCH = [
 FILE = "flashinfer/kernels.abi3.so"
 
 
-def found(world: SharedObjects, *, base: bool = True) -> list[Finding]:
-    return linking.check(world, BASE if base else ())
+def found(package_set: SharedObjects, *, base: bool = True) -> list[Finding]:
+    return linking.check(package_set, BASE if base else ())
 
 
-def only(world: SharedObjects, *, base: bool = True) -> Finding:
-    (finding,) = found(world, base=base)
+def only(package_set: SharedObjects, *, base: bool = True) -> Finding:
+    (finding,) = found(package_set, base=base)
     return finding
 
 
@@ -71,16 +71,16 @@ def test_a_symbol_of_nobody_is_found_only_where_all_is_seen(symbol: str) -> None
 def test_a_copy_that_a_package_keeps_for_itself_serves_no_other() -> None:
     private = library("other.libs/libjpeg-1234.so.8", defines=["jpeg_start"])
     asks = module("pic/_pic.abi3.so", undefined=("jpeg_start",))
-    world = SharedObjects({"other 1": [private], "pic 1": [asks]})
-    assert relation(only(world))[2] == "jpeg_start"
+    package_set = SharedObjects({"other 1": [private], "pic 1": [asks]})
+    assert relation(only(package_set))[2] == "jpeg_start"
     own = SharedObjects({"pic 1": [asks, private]})
     assert found(own) == []
 
 
 def test_many_symbols_are_summed_up() -> None:
     asks = module(FILE, undefined=tuple(f"_ZN5torch{number}" for number in range(20)))
-    world = SharedObjects({"torch 2.6.0": TORCH, "flashinfer-python 0.2.5": [asks]})
-    findings = found(world)
+    package_set = SharedObjects({"torch 2.6.0": TORCH, "flashinfer-python 0.2.5": [asks]})
+    findings = found(package_set)
     assert len(findings) == linking.SHOWN
     places = [f"({place} of 20 that it lacks)" for place in (1, 2, 3)]
     assert [one.message[-len(places[0]) :] for one in findings] == places
@@ -94,7 +94,7 @@ def test_many_symbols_are_summed_up() -> None:
 
 
 def linked(name: str, **facts: object) -> SharedObjects:
-    """A world of one file that is linked to the library `name`."""
+    """A package set of one file that is linked to the library `name`."""
     return SharedObjects({"vllm 0.20.2": [module("vllm/_C.abi3.so", needed=(name,), **facts)]})
 
 
@@ -107,37 +107,37 @@ def test_a_library_of_nobody_is_an_error() -> None:
 
 @pytest.mark.parametrize("base", [True, False])
 def test_a_library_of_another_major_is_named(base: bool) -> None:
-    world = SharedObjects(
+    package_set = SharedObjects(
         {
             "vllm 0.20.2": [module("vllm/_C.abi3.so", needed=("libcudart.so.13",))],
             "nvidia-cuda-runtime-cu12 12.8.90": [library("nvidia/lib/libcudart.so.12")],
         },
         partial=not base,
     )
-    finding = only(world, base=base)
+    finding = only(package_set, base=base)
     assert "there is libcudart.so.12" in finding.message
     assert relation(finding)[1] == "nvidia-cuda-runtime-cu12"
 
 
 def test_a_torch_for_the_cpu_is_named() -> None:
-    world = SharedObjects(
+    package_set = SharedObjects(
         {
             "vllm 0.20.2": [module("vllm/_C.abi3.so", needed=("libtorch_cuda.so",))],
             "torch 2.11.0": TORCH,
         },
         partial=True,
     )
-    finding = only(world, base=False)
+    finding = only(package_set, base=False)
     assert "torch 2.11.0 does not have it (it is a build for the CPU)" in finding.message
     assert relation(finding)[1] == "torch"
 
 
-def test_in_a_part_of_a_world_an_absent_package_is_not_missed() -> None:
-    world = SharedObjects(
+def test_in_a_part_of_a_package_set_an_absent_package_is_not_missed() -> None:
+    package_set = SharedObjects(
         {"vllm 0.20.2": [module("vllm/_C.abi3.so", needed=("libcudart.so.13", "libgone.so"))]},
         partial=True,
     )
-    assert found(world, base=False) == []
+    assert found(package_set, base=False) == []
 
 
 def test_a_library_that_was_not_read_is_there() -> None:
@@ -149,8 +149,10 @@ def test_a_library_that_was_not_read_is_there() -> None:
 
 
 def test_symbols_of_a_package_that_was_not_read_are_not_missed() -> None:
-    world = SharedObjects({"torch 2.6.0": [], "a 1": [module("a/_a.abi3.so", undefined=(OLD,))]})
-    assert found(world, base=False) == []
+    package_set = SharedObjects(
+        {"torch 2.6.0": [], "a 1": [module("a/_a.abi3.so", undefined=(OLD,))]}
+    )
+    assert found(package_set, base=False) == []
 
 
 @pytest.mark.parametrize("name", ["libc.so.6", "libcuda.so.1", "libnvidia-ml.so.1"])
@@ -210,8 +212,8 @@ def test_a_version_of_a_wheels_own_library() -> None:
         (("libnvJitLink.so.12.1",), 1),
     ):
         link = library("nvidia/lib/libnvJitLink.so.12", offers=offers)
-        world = SharedObjects({"vllm 1": [asks], "nvidia-nvjitlink-cu12 12": [link]})
-        assert len(found(world)) == count
+        package_set = SharedObjects({"vllm 1": [asks], "nvidia-nvjitlink-cu12 12": [link]})
+        assert len(found(package_set)) == count
 
 
 # -- numpy
@@ -222,11 +224,11 @@ def test_a_version_of_a_wheels_own_library() -> None:
 )
 def test_code_for_numpy_1_does_not_run_with_numpy_2(numpy: str, compiled: int, count: int) -> None:
     asks = module("pandas/_libs.abi3.so", numpy=compiled)
-    world = SharedObjects(
+    package_set = SharedObjects(
         {"pandas 2.0.3": [asks], f"numpy {numpy}": []},
         sources={"pandas/__init__.py": "from pandas import _libs"},
     )
-    findings = found(world)
+    findings = found(package_set)
     assert len(findings) == count
     for finding in findings:
         assert relation(finding)[:2] == (Relation.ABI, "numpy")
@@ -253,8 +255,8 @@ def test_a_module_counts_if_importing_its_package_brings_it(
 ) -> None:
     inner = "import pack._ext as engine\nthing = engine.thing"
     sources = {"pack/__init__.py": source, "pack/inner.py": inner}
-    world = SharedObjects({"pack 1": [module("pack/_ext.abi3.so", **LACKS)]}, sources=sources)
-    assert only(world).severity is severity
+    package_set = SharedObjects({"pack 1": [module("pack/_ext.abi3.so", **LACKS)]}, sources=sources)
+    assert only(package_set).severity is severity
 
 
 def test_what_a_module_links_to_counts_as_the_module_does() -> None:
@@ -282,8 +284,8 @@ def test_modules_for_another_python_and_another_machine_are_passed_over() -> Non
         module("vllm/_C.cpython-313-x86_64-linux-gnu.so", **LACKS),
         module("vllm/_C.abi3.so", machine="arm64", **LACKS),
     ]
-    world = SharedObjects({"vllm 1": files})
-    assert found(world) == []
+    package_set = SharedObjects({"vllm 1": files})
+    assert found(package_set) == []
     for python in ("3.13", "3.13.2"):
         assert len(found(SharedObjects({"vllm 1": files}, python=python))) == 1
 

@@ -1,4 +1,4 @@
-"""What wheels ask for, and what was learned of them, against a world."""
+"""What wheels ask for, and what was learned of them, against a package set."""
 
 import pytest
 
@@ -12,11 +12,13 @@ def found(tmp_path, packages, requires=None, constraints=(), **more):
     lines = {
         name: "".join(f"{line}\n" for line in lines) for name, lines in (requires or {}).items()
     }
-    world = audited.world(tmp_path, {pin: {} for pin in packages}, metadata=lines, **more)
-    return metadata.check(world, constraints)
+    package_set = audited.package_set(
+        tmp_path, {pin: {} for pin in packages}, metadata=lines, **more
+    )
+    return metadata.check(package_set, constraints)
 
 
-def test_a_sound_world_is_clean(tmp_path):
+def test_a_sound_package_set_is_clean(tmp_path):
     requires = {"a==1": ["Requires-Dist: b>=2,<3", "Requires-Python: >=3.9"]}
     assert found(tmp_path, ["a==1", "b==2.5"], requires) == []
 
@@ -37,10 +39,10 @@ def test_a_local_version_and_a_prerelease_count_as_what_they_are(tmp_path):
     assert found(tmp_path, ["a==1", "torch==2.6.0+cu124", "b==2.0rc1"], requires) == []
 
 
-def test_an_absent_package_unless_the_world_is_partial(tmp_path):
+def test_an_absent_package_unless_the_package_set_is_partial(tmp_path):
     requires = {"a==1": ["Requires-Dist: b"]}
     (finding,) = found(tmp_path, ["a==1"], requires)
-    assert "b is not in this world" in finding.message
+    assert "b is not in this package set" in finding.message
     assert found(tmp_path / "partial", ["a==1"], requires, partial=True) == []
 
 
@@ -62,12 +64,12 @@ def test_extras_count_where_another_package_asks_for_them(tmp_path):
         "b==1": ['Requires-Dist: c; extra == "fast"', 'Requires-Dist: d; extra == "slow"'],
     }
     (finding,) = found(tmp_path, ["a==1", "b==1"], requires)
-    assert finding.message == 'b 1 needs c; extra == "fast", and c is not in this world'
+    assert finding.message == 'b 1 needs c; extra == "fast", and c is not in this package set'
 
 
 def test_another_python(tmp_path):
     (finding,) = found(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.12"]})
-    assert finding.message == "a 1 needs Python >=3.12, and this world has 3.11"
+    assert finding.message == "a 1 needs Python >=3.12, and this package set has 3.11"
     assert finding.where == "a 1 a-1.dist-info/METADATA:4"
 
 
@@ -77,11 +79,11 @@ def test_a_specifier_that_is_none_is_passed_over(tmp_path):
 
 @pytest.mark.parametrize(("glibc", "fits"), [("2.36", True), ("2.17", False)])
 def test_a_wheel_of_a_newer_glibc(tmp_path, glibc, fits):
-    world = audited.world(tmp_path, {"a==1": {}}, glibc=glibc)
+    package_set = audited.package_set(tmp_path, {"a==1": {}}, glibc=glibc)
     name = "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"
-    book = world.books["a"]
+    book = package_set.books["a"]
     book.wheel = audited.changed(book.wheel, file=name)
-    assert audited.subjects(metadata.check(world)) == ([] if fits else [name])
+    assert audited.subjects(metadata.check(package_set)) == ([] if fits else [name])
 
 
 def test_what_was_learned_counts_too(tmp_path):

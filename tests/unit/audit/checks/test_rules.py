@@ -24,7 +24,7 @@ RULE = Rule(
 
 def found(tmp_path, pins, text="#define ONE\n#define TARGET 2\n", rule=RULE, **more):
     packages = {pin: ({"a/x.h": text} if pin.startswith("a==") else {}) for pin in pins}
-    return rules.check(audited.world(tmp_path, packages, **more), [rule])
+    return rules.check(audited.package_set(tmp_path, packages, **more), [rule])
 
 
 def test_a_rule_names_the_line_that_shows_it(tmp_path):
@@ -60,7 +60,7 @@ def test_the_rules_of_this_release_are_whole():
 def test_pyarrow_26_beside_numpy_1(tmp_path):
     header = "#define NPY_TARGET_VERSION NPY_2_0_API_VERSION\n"
     files = {"pyarrow/src/arrow/python/numpy_interop.h": header}
-    broken = audited.world(tmp_path, {"pyarrow==26.0.1": files, "numpy==1.26.4": {}})
+    broken = audited.package_set(tmp_path, {"pyarrow==26.0.1": files, "numpy==1.26.4": {}})
     assert audited.subjects(rules.check(broken)) == ["pyarrow-numpy-1"]
-    sound = audited.world(tmp_path / "2", {"pyarrow==26.0.1": files, "numpy==2.0.0": {}})
+    sound = audited.package_set(tmp_path / "2", {"pyarrow==26.0.1": files, "numpy==2.0.0": {}})
     assert rules.check(sound) == []

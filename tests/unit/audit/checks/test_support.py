@@ -1,4 +1,4 @@
-"""Windows that code declares, and the findings where a world lies outside of one."""
+"""Windows that code declares, and the findings where a package set lies outside of one."""
 
 import json
 from textwrap import dedent
@@ -100,10 +100,10 @@ def test_what_is_no_window(source):
 
 
 def found(tmp_path, packages, reached=(), partial=False):
-    world = audited.world(tmp_path, packages, partial=partial)
-    modules = {module for book in world.books.values() for module in book.modules}
+    package_set = audited.package_set(tmp_path, packages, partial=partial)
+    modules = {module for book in package_set.books.values() for module in book.modules}
     level = {(module, runner): Reached(Level.CERTAIN, "own.main") for module, runner in reached}
-    return support.check(world, MainPath(level, modules))
+    return support.check(package_set, MainPath(level, modules))
 
 
 def own(source):
@@ -147,8 +147,12 @@ def test_a_method_that_refuses_must_be_called(tmp_path, calls, severity):
             data{}
     """
     files = own(dedent(source).format(calls))
-    world = audited.world(tmp_path, {"own==1": files, "torch==2.5.1": {"torch/__init__.py": ""}})
-    (finding,) = support.check(world, main_path(world, rules("own.a.main", walk=("own",))))
+    package_set = audited.package_set(
+        tmp_path, {"own==1": files, "torch==2.5.1": {"torch/__init__.py": ""}}
+    )
+    (finding,) = support.check(
+        package_set, main_path(package_set, rules("own.a.main", walk=("own",)))
+    )
     assert finding.severity is severity
 
 
@@ -207,7 +211,7 @@ def test_a_table_that_is_checked_at_import(tmp_path):
     assert found(tmp_path / "new", {"own==1": TABLE, "hub==0.36": {}}) == []
 
 
-def test_an_absent_package_of_the_table_unless_the_world_is_partial(tmp_path):
+def test_an_absent_package_of_the_table_unless_the_package_set_is_partial(tmp_path):
     (finding,) = found(tmp_path, {"own==1": TABLE})
     assert "hub is not there" in finding.message
     assert found(tmp_path / "2", {"own==1": TABLE}, partial=True) == []
@@ -227,8 +231,8 @@ def test_a_requirement_that_is_none_is_passed_over(tmp_path):
     bad = "Requires-Dist: !!\n"
     for more, count in (("", 1), ("Requires-Dist: torch>=2.7\n", 0)):
         folder = tmp_path / str(count)
-        world = audited.world(folder, pins, metadata={"xformers==0.0.29": bad + more})
-        assert len(support.check(world, main_path(world))) == count
+        package_set = audited.package_set(folder, pins, metadata={"xformers==0.0.29": bad + more})
+        assert len(support.check(package_set, main_path(package_set))) == count
 
 
 @pytest.mark.parametrize(("torch", "count"), [("2.7.0", 1), ("2.6.1", 0)])

@@ -22,20 +22,20 @@ PACKAGES = {
 
 
 def test_what_is_added_is_entered_and_followed(tmp_path: Path) -> None:
-    world = audited.world(tmp_path, PACKAGES)
-    rules = widened(world, ["gadget"])
+    package_set = audited.package_set(tmp_path, PACKAGES)
+    rules = widened(package_set, ["gadget"])
     assert {entry.name for entry in rules.entries} - {e.name for e in policy.load().entries} == {
         "gadget"
     }
     assert rules.walk - policy.load().walk == {"gadget"}
-    assert widened(world, []) == policy.load()
+    assert widened(package_set, []) == policy.load()
 
 
 def test_an_added_package_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:
-    world = audited.world(tmp_path, PACKAGES)
-    plain = audit(world, Terms(), checks=["imports"])
+    package_set = audited.package_set(tmp_path, PACKAGES)
+    plain = audit(package_set, Terms(), checks=["imports"])
     assert not [one for one in plain.findings if one.severity is Severity.ERROR]
-    report = audit(world, Terms(added=("gadget",)), checks=["imports"])
+    report = audit(package_set, Terms(added=("gadget",)), checks=["imports"])
     (error,) = [one for one in report.findings if one.severity is Severity.ERROR]
     assert "GONE" in error.message
     assert error.where.endswith("gadget/core.py:1")

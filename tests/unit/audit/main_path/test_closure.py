@@ -1,4 +1,4 @@
-"""The main path through small worlds."""
+"""The main path through small package sets."""
 
 from __future__ import annotations
 
@@ -122,13 +122,13 @@ def test_lazy_names_load_their_module_when_they_are_used():
 
 def test_entries_that_do_not_fit_are_passed_over():
     files = {"lib/__init__.py": "", "lib/core.py": ""}
-    world = SourceModules({"lib 2.0": files})
+    package_set = SourceModules({"lib 2.0": files})
     named = (
         Entry(name="lib.core", why="too new", versions=">=3"),
         Entry(name="lib.gone.Engine", why="of another version"),
         Entry(name="other.Engine", why="of a package that is not there"),
     )
-    path = main_path(world, Policy(walk=frozenset(("lib",)), entries=named))
+    path = main_path(package_set, Policy(walk=frozenset(("lib",)), entries=named))
     assert "lib.core" not in path.modules()
     assert "other" not in path.modules()
 
@@ -149,7 +149,7 @@ def test_the_policy_of_this_release_can_be_read():
     assert all(entry.why for entry in loaded.entries)
 
 
-def test_a_name_is_that_of_the_branch_which_this_world_takes():
+def test_a_name_is_that_of_the_branch_which_this_package_set_takes():
     files = {
         "lib/__init__.py": """
             import other

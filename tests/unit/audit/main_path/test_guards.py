@@ -1,4 +1,4 @@
-"""Guards judged in a world."""
+"""Guards judged in a package set."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ RUNS, SKIPPED, UNKNOWN, HANDLED = State.RUNS, State.SKIPPED, State.UNKNOWN, Stat
     ],
     ids=str,
 )
-def test_what_a_world_makes_of_a_guard(guard, state):
+def test_what_a_package_set_makes_of_a_guard(guard, state):
     assert evaluate(WORLD, guard) is state
 
 
-def test_a_partial_world_does_not_know_what_is_absent():
-    world = SourceModules({"trl 1.0": {"trl/__init__.py": ""}}, partial=True)
-    assert evaluate(world, Guard("present", "vllm")) is UNKNOWN
-    assert evaluate(world, Guard("absent", "vllm")) is UNKNOWN
-    assert evaluate(world, Guard("present", "trl")) is RUNS
+def test_a_partial_package_set_does_not_know_what_is_absent():
+    package_set = SourceModules({"trl 1.0": {"trl/__init__.py": ""}}, partial=True)
+    assert evaluate(package_set, Guard("present", "vllm")) is UNKNOWN
+    assert evaluate(package_set, Guard("absent", "vllm")) is UNKNOWN
+    assert evaluate(package_set, Guard("present", "trl")) is RUNS
 
 
 def test_all_guards_must_hold():
@@ -142,7 +142,7 @@ class Version(NamedTuple):
 
 
 def held(test: str, python: str) -> bool | None:
-    """What a world of this Python makes of a condition; None where it is not known."""
+    """What a package set of this Python makes of a condition; None where it is not known."""
     source = f"import sys\nif {test}:\n    import yes\nelse:\n    import no\n"
     facts = read_module(source.encode(), "m", "m.py", package=False)
     world = SourceModules({"m 1": {"m.py": source}}, python=python)

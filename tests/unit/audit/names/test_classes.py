@@ -169,7 +169,7 @@ def test_the_class_of_a_receiver(receiver, expected):
 
 
 class Searched:
-    """The same world with a search that knows one word."""
+    """The same package set with a search that knows one word."""
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         return WORLD.module(name)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from imgbuild.audit.packages.base import read_base
-from imgbuild.audit.packages.library_map import WorldMap
+from imgbuild.audit.packages.library_map import LibraryMap
 from imgbuild.cache.store import Store
 from tests.support import debs
 
@@ -45,10 +45,10 @@ def test_libraries_interpreter_and_links_are_read(tmp_path: Path, store: Store) 
         ("libtwo.so.6", "x86_64"),
         ("python3.11", "x86_64"),
     ]
-    world = WorldMap([], found, "x86_64", {})
-    assert world.in_base("libone.so.1") == world.in_base("libone.so.1.2") is not None
-    assert world.in_base("libthree.so") is None
-    assert world.defines("any", "PyInit__core")
+    package_set = LibraryMap([], found, "x86_64", {})
+    assert package_set.in_base("libone.so.1") == package_set.in_base("libone.so.1.2") is not None
+    assert package_set.in_base("libthree.so") is None
+    assert package_set.defines("any", "PyInit__core")
 
 
 def test_a_package_is_read_once(tmp_path: Path, store: Store) -> None:

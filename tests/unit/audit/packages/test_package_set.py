@@ -1,4 +1,4 @@
-"""A world: who owns a module, what is there, what cannot be known."""
+"""A package set: who owns a module, what is there, what cannot be known."""
 
 import pytest
 
@@ -17,44 +17,44 @@ PACKAGES: dict[str, audited.Files] = {
 
 
 @pytest.fixture
-def world(tmp_path):
-    return audited.world(tmp_path, PACKAGES)
+def package_set(tmp_path):
+    return audited.package_set(tmp_path, PACKAGES)
 
 
-def test_packages_by_any_spelling_and_by_what_is_imported(world):
-    assert world.packages == ("nvidia-a", "nvidia-b", "pyyaml", "torch")
-    assert world.version("PyYAML") == "6.0"
-    assert world.owner("yaml.absent") == "pyyaml"
-    assert world.owner("nvidia.b.lib") == "nvidia-b"
-    assert world.owner("nvidia") is None
-    assert world.owner("os.path") is None
+def test_packages_by_any_spelling_and_by_what_is_imported(package_set):
+    assert package_set.packages == ("nvidia-a", "nvidia-b", "pyyaml", "torch")
+    assert package_set.version("PyYAML") == "6.0"
+    assert package_set.owner("yaml.absent") == "pyyaml"
+    assert package_set.owner("nvidia.b.lib") == "nvidia-b"
+    assert package_set.owner("nvidia") is None
+    assert package_set.owner("os.path") is None
 
 
-def test_modules_and_what_stands_for_them(world):
-    facts = world.module("yaml")
+def test_modules_and_what_stands_for_them(package_set):
+    facts = package_set.module("yaml")
     assert isinstance(facts, ModuleFacts)
     assert facts.file == "yaml/__init__.py"
-    assert world.module("torch._C") == Opaque("torch._C", "compiled")
-    assert world.module("torch._C._nn") == Opaque("torch._C._nn", "compiled")
-    assert world.module("nvidia") == Opaque("nvidia", "namespace")
-    assert world.module("os.path") == Opaque("os.path", "stdlib")
-    assert world.module("torch.absent") is None
-    assert world.module("absent") is None
+    assert package_set.module("torch._C") == Opaque("torch._C", "compiled")
+    assert package_set.module("torch._C._nn") == Opaque("torch._C._nn", "compiled")
+    assert package_set.module("nvidia") == Opaque("nvidia", "namespace")
+    assert package_set.module("os.path") == Opaque("os.path", "stdlib")
+    assert package_set.module("torch.absent") is None
+    assert package_set.module("absent") is None
 
 
-def test_existence_needs_no_reading(world):
-    assert world.exists("yaml") is True
-    assert world.exists("nvidia") is True
-    assert world.exists("torch._C._nn") is None
-    assert world.exists("torch._six") is False
-    assert world.exists("nvidia.absent") is False
+def test_existence_needs_no_reading(package_set):
+    assert package_set.exists("yaml") is True
+    assert package_set.exists("nvidia") is True
+    assert package_set.exists("torch._C._nn") is None
+    assert package_set.exists("torch._six") is False
+    assert package_set.exists("nvidia.absent") is False
 
 
-def test_a_partial_world_does_not_know_what_it_leaves_out(tmp_path):
-    world = audited.world(tmp_path, PACKAGES, partial=True)
-    assert world.exists("vllm.worker") is None
-    assert world.exists("nvidia.absent") is None
-    assert world.exists("torch.absent") is False
+def test_a_partial_package_set_does_not_know_what_it_leaves_out(tmp_path):
+    package_set = audited.package_set(tmp_path, PACKAGES, partial=True)
+    assert package_set.exists("vllm.worker") is None
+    assert package_set.exists("nvidia.absent") is None
+    assert package_set.exists("torch.absent") is False
 
 
 def test_all_modules_of_a_package_that_is_called_like_them_are_here(tmp_path):
@@ -63,42 +63,42 @@ def test_all_modules_of_a_package_that_is_called_like_them_are_here(tmp_path):
         "part-one==1.0": {"whole/__init__.py": "", "whole/one.py": ""},
         "open==1.0": {"open/__init__.py": "__path__ = extend_path(__path__, __name__)\n"},
     }
-    world = audited.world(tmp_path, packages, partial=True)
-    assert world.exists("engine.worker") is False
-    assert world.exists("whole.two") is None
-    assert world.exists("open.other") is None
+    package_set = audited.package_set(tmp_path, packages, partial=True)
+    assert package_set.exists("engine.worker") is False
+    assert package_set.exists("whole.two") is None
+    assert package_set.exists("open.other") is None
 
 
 @pytest.mark.parametrize(("python", "there"), [("3.11", True), ("3.12", False)])
 def test_modules_that_left_the_standard_library(tmp_path, python, there):
-    world = audited.world(tmp_path, {"demo==1": {}}, python=python)
-    assert world.exists("distutils.core") is there
+    package_set = audited.package_set(tmp_path, {"demo==1": {}}, python=python)
+    assert package_set.exists("distutils.core") is there
 
 
 def test_setuptools_brings_distutils_back(tmp_path):
-    world = audited.world(
+    package_set = audited.package_set(
         tmp_path, {"setuptools==80": {"setuptools/__init__.py": ""}}, python="3.12"
     )
-    assert world.module("distutils.core") == Opaque("distutils.core", "injected")
+    assert package_set.module("distutils.core") == Opaque("distutils.core", "injected")
 
 
-def test_many_modules_at_once(world):
-    world.prefetch(["yaml", "torch", "torch._C", "absent"])
-    for book in world.books.values():
+def test_many_modules_at_once(package_set):
+    package_set.prefetch(["yaml", "torch", "torch._C", "absent"])
+    for book in package_set.books.values():
         book.content.path.unlink()
-    assert world.module("torch").module == "torch"
+    assert package_set.module("torch").module == "torch"
 
 
 def test_what_is_searched_is_read_ahead(tmp_path):
     files: audited.Files = {"deep/__init__.py": "", "deep/a.py": "", "deep/b/c.py": ""}
-    world = audited.world(tmp_path, {"deep==1": files, "other==1": {"other.py": ""}})
-    world.read_ahead("deep")
-    world.read_ahead("absent")
+    package_set = audited.package_set(tmp_path, {"deep==1": files, "other==1": {"other.py": ""}})
+    package_set.read_ahead("deep")
+    package_set.read_ahead("absent")
     for path in (tmp_path / "wheels").iterdir():
         path.unlink()
-    assert all(isinstance(world.module(name), ModuleFacts) for name in ("deep.a", "deep.b.c"))
+    assert all(isinstance(package_set.module(name), ModuleFacts) for name in ("deep.a", "deep.b.c"))
     with pytest.raises(IntegrityError, match="other"):
-        world.module("other")
+        package_set.module("other")
 
 
 def test_injected_modules():

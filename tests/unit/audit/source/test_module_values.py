@@ -267,7 +267,7 @@ def test_an_attribute_that_hangs_on_data_too_is_unknown_only_where_it_says_somet
     assert kinds(source.replace("and y", "and y\n        self.is_peft = False")) == ["unknown"]
 
 
-def test_a_comparison_with_what_was_imported_says_nothing_of_the_world():
+def test_a_comparison_with_what_was_imported_says_nothing_of_the_package_set():
     source = """
     try:
         from m import Norm

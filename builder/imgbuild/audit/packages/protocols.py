@@ -1,6 +1,6 @@
-"""The parts of a World that its readers ask: each says what it needs, and tests may be small.
+"""Protocols of the parts of a package set that checks use, so that tests can pass small ones.
 
-Protocols only; `world.World` is all of them, `view.View` is `Surroundings`.
+`package_set.PackageSet` has all of them, `view.View` is an `ImportablePackages`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.values import Arch
 
 
-class Code(Modules, Protocol):
+class ModuleSource(Modules, Protocol):
     """Where modules come from, and which there are."""
 
     def modules_of(self, package: str) -> Mapping[str, str]:
@@ -24,7 +24,7 @@ class Code(Modules, Protocol):
         """Read many modules at once, which is faster than one by one."""
 
 
-class Packages(Code, Protocol):
+class Packages(ModuleSource, Protocol):
     """Packages beside each other, on one machine."""
 
     @property
@@ -40,10 +40,10 @@ class Packages(Code, Protocol):
         """Whether packages are left out on purpose."""
 
     def version(self, package: str) -> str | None:
-        """The version of `package`; None if it is not in the world."""
+        """The version of `package`; None if it is not in the package set."""
 
 
-class Surroundings(Packages, Protocol):
+class ImportablePackages(Packages, Protocol):
     """What guards, the closure and the consumer's checks ask."""
 
     def exists(self, module: str) -> bool | None:
@@ -62,7 +62,7 @@ class Surroundings(Packages, Protocol):
         """Read the modules below a package at once, if that is cheap."""
 
 
-class Linked(Packages, Protocol):
+class LinkedPackages(Packages, Protocol):
     """What the check of shared objects asks."""
 
     @property
