@@ -367,10 +367,10 @@ def test_lock_renders_and_check_tells_what_is_stale(project, tmp_path):
     ("words", "told"),
     [
         (["--online"], "--output FOLDER"),
-        (["--registry", "host/name"], "--registry says where --online finds the base"),
+        (["--registry", "host/name"], "--registry needs --online"),
         (["--check", "--online", "--output", "x"], "--check cannot be combined"),
         (["--format", "script", "--check"], "cannot be combined with --format script"),
-        (["--arch", "x86_64"], "is of all its architectures"),
+        (["--arch", "x86_64"], "is for all its architectures"),
         (["--online", "--output", "x"], "no registry has its base"),
     ],
 )

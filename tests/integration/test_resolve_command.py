@@ -173,4 +173,4 @@ def test_offline_says_what_it_cannot_look_up(site: Site, project: Project) -> No
 
 def test_a_world_without_torch_must_say_its_cuda(project: Project) -> None:
     done = project.run("resolve", "helper", "--arch", "x86_64", status=2)
-    assert "say which with --cuda" in done.stderr
+    assert "name the release with --cuda" in done.stderr

@@ -150,7 +150,7 @@ def mounts(root: Path) -> list[str]:
 def test_nothing_stays_mounted_or_running_after_a_kill(root):
     mark = "3.14159265"
     script = (
-        "from pathlib import Path; from imgbuild import sandbox\n"
+        "from pathlib import Path; from imgbuild.container import sandbox\n"
         f"sandbox.run(Path({str(root)!r}), ['sh', '-c', 'sleep {mark}1 & sleep {mark}0000'])"
     )
     with subprocess.Popen([sys.executable, "-c", script]) as process:

@@ -39,7 +39,7 @@ def _built(project: Project) -> Project:
     assert "1 of 3 targets failed: two" in failed.stderr
     layers.unlink()
     again = project.run("build", "--all", "--on", "slurm")
-    assert "1 to submit, 0 in the queue already, 2 done before" in again.stderr
+    assert "1 to submit, 0 in the queue already, 2 already done" in again.stderr
     assert [line.split()[0] for line in again.stdout.splitlines()] == list(TARGETS)
     return project
 
@@ -58,7 +58,7 @@ def test_only_what_failed_is_submitted_again(built: Project) -> None:
 def test_a_third_run_submits_nothing(built: Project) -> None:
     before = orders(built, "build")
     done = built.run("build", "--all", "--on", "slurm")
-    assert "0 to submit, 0 in the queue already, 3 done before" in done.stderr
+    assert "0 to submit, 0 in the queue already, 3 already done" in done.stderr
     assert orders(built, "build") == before
 
 
