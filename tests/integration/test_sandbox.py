@@ -193,7 +193,7 @@ def test_an_ordinary_user_unpacks_and_runs(user_folder):
     script = f"""
 from pathlib import Path
 import os
-from imgbuild import sandbox
+from imgbuild.container import sandbox
 from imgbuild.oci.tree import remove
 from imgbuild.oci.unpack import unpack
 assert os.geteuid() != 0
