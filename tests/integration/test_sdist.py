@@ -260,7 +260,7 @@ def test_another_version_than_promised_is_refused(site, root, store):
 
 def test_what_a_build_needs_of_the_world_must_be_pinned(site, root, store):
     error = refused(site, root, store, {"setup.py": SETUP}, requires=("torch",))
-    assert error.message == "building demo needs torch at the target's version, but the target has no such pin"
+    assert "needs torch at the target's version, but the target has no such pin" in error.message
     assert error.hint == "pin torch in the target"
 
 
