@@ -1,6 +1,6 @@
 """Manifests and indexes in a registry: found, read, put and deleted.
 
-Comes in: references and documents. Goes out: documents that are what their digest names. A digest
+Input: references and documents. Output: documents that are what their digest names. A digest
 that a registry tells is believed only where the bytes are not read, and never against one's own.
 """
 

@@ -1,6 +1,6 @@
 """Whether what lies beside an image is true of it, and whose word it is.
 
-Comes in: signatures and attached documents, the lock, a public key if there is one. Goes out: for
+Input: signatures and attached documents, the lock, a public key if there is one. Output: for
 each check, what was found; Failed or Unchecked.
 """
 

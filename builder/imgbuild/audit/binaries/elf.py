@@ -1,6 +1,6 @@
 """Facts of a shared object or program, read from a stream that need not fit into memory.
 
-Comes in: a way to open the file's bytes in pieces, and its path. Goes out: `ElfFacts`, or None for
+Input: a way to open the file's bytes in pieces, and its path. Output: `ElfFacts`, or None for
 what is no ELF file that a loader would take; a damaged one is none. A large file is seen once from
 end to end; its section headers lie at the end and its symbol tables at either end, so both ends are
 kept. Where a table lies in between, the stream is opened again and left when the last table has

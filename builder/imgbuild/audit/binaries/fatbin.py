@@ -1,6 +1,6 @@
 """GPU code inside a library: fat binaries, found by their magic number in a stream.
 
-Comes in: the pieces of a file. Goes out: for which GPUs it has machine code or PTX.
+Input: the pieces of a file. Output: for which GPUs it has machine code or PTX.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """GPUs, CUDA releases and drivers: which needs which.
 
-Comes in: `data/audit/drivers.yaml`, and the GPU code of a library. Goes out: whether a GPU can run
+Input: `data/audit/drivers.yaml`, and the GPU code of a library. Output: whether a GPU can run
 that code, and the oldest driver that will do.
 
 Machine code runs on its own architecture and on later ones of the same major version; with the

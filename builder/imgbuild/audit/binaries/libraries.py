@@ -1,6 +1,6 @@
 """What is known of shared libraries beside their files, as data.
 
-Comes in: `data/audit/libraries.yaml`. Goes out: a `Libraries`, which says who brings a library,
+Input: `data/audit/libraries.yaml`. Output: a `Libraries`, which says who brings a library,
 whose a symbol is, and which libraries are loaded by name.
 """
 

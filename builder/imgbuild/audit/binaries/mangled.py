@@ -1,6 +1,6 @@
 """How a C++ symbol would be called under the other binary interface of std::string.
 
-Comes in: a mangled name. Goes out: its names under the other interface, to say what a library has
+Input: a mangled name. Output: its names under the other interface, to say what a library has
 instead. Source: Itanium C++ ABI, section 5.1 (mangling); libstdc++ manual, "Dual ABI".
 """
 

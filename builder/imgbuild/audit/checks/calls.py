@@ -1,6 +1,6 @@
 """The check `calls`: arguments and attributes that other packages do not know.
 
-Comes in: a world and its main path. Goes out: findings: keywords that a callable of another package
+Input: a world and its main path. Output: findings: keywords that a callable of another package
 does not take, arguments that it misses, names and attributes that are read and not there, names
 that are registered twice.
 """

@@ -1,6 +1,6 @@
 """The check `cuda`: one CUDA family in a world, and code for the GPUs that it is meant for.
 
-Comes in: a world, its CUDA release and its GPUs. Goes out: findings for libraries of two CUDA
+Input: a world, its CUDA release and its GPUs. Output: findings for libraries of two CUDA
 majors that meet in one process, components that are not of the release, a torch without CUDA, and
 libraries without code for a GPU.
 """

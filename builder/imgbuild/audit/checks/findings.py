@@ -1,6 +1,6 @@
 """Findings of the consumer's side: one shape and one wording for imports and calls.
 
-Comes in: a place in a package, what it uses and what is wrong with that. Goes out: a Finding.
+Input: a place in a package, what it uses and what is wrong with that. Output: a Finding.
 """
 
 from __future__ import annotations

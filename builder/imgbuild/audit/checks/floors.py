@@ -1,6 +1,6 @@
 """What a machine must have to run an image: driver, GPU, glibc; computed from the image's files.
 
-Comes in: the facts of its shared objects and its CUDA release. Goes out: `Floors`, a value for the
+Input: the facts of its shared objects and its CUDA release. Output: `Floors`, a value for the
 seal and the annotations, and for `doctor`. A pure function.
 """
 

@@ -1,6 +1,6 @@
 """The check `imports`: modules and names of other packages that do not exist.
 
-Comes in: a world and its main path. Goes out: findings; an error where the main path fails, a note
+Input: a world and its main path. Output: findings; an error where the main path fails, a note
 where only a corner does.
 """
 

@@ -1,6 +1,6 @@
 """The check `elf`: what the shared objects of a world ask of the dynamic linker.
 
-Comes in: a world and the libraries of its base. Goes out: findings for what the dynamic linker
+Input: a world and the libraries of its base. Output: findings for what the dynamic linker
 would refuse: a library that nobody brings, a symbol that nobody defines, a version that the
 library found does not have, code compiled against another numpy.
 

@@ -1,6 +1,6 @@
 """Which shared objects a package cannot be imported without.
 
-Comes in: a world. Goes out: whether a file is on the main path: an extension module that importing
+Input: a world. Output: whether a file is on the main path: an extension module that importing
 its package brings with no condition, a library that is loaded by name, and all that these link to.
 The rest is loaded when somebody asks for it: its faults are notes.
 """

@@ -1,6 +1,6 @@
 """Check `metadata`: what the wheels themselves ask for, and what was learned of them.
 
-Comes in: a world, learned constraints. Goes out: findings: a requirement that is absent or of a
+Input: a world, learned constraints. Output: findings: a requirement that is absent or of a
 wrong version (with markers and the extras that others ask for), a Python or a platform that a wheel
 does not allow. uv has seen to most of it; overrides, wheels from elsewhere and wheels built from
 sdists are where it can still be wrong.

@@ -1,6 +1,6 @@
 """The check `rules`: known failures that no other check can see, as data.
 
-Comes in: a world, `data/audit/rules.yaml`. Goes out: findings. A rule fires where its two packages
+Input: a world, `data/audit/rules.yaml`. Output: findings. A rule fires where its two packages
 meet in the versions that it names and the wheel's own text still shows what it says.
 """
 

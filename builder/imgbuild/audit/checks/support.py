@@ -1,6 +1,6 @@
 """The check `support`: windows that packages declare in their code, and what they were built for.
 
-Comes in: a world and its main path. Goes out: findings. What raises on the main path is an error,
+Input: a world and its main path. Output: findings. What raises on the main path is an error,
 what raises only for some data or in a corner is a note, what warns is a warning.
 """
 

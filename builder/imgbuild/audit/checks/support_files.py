@@ -1,6 +1,6 @@
 """What packages declare in files rather than in conditions.
 
-Comes in: a world. Goes out: what it lies outside of: tables of requirements that a package checks
+Input: a world. Output: what it lies outside of: tables of requirements that a package checks
 when it is imported (transformers and what is made after its pattern), the torch that compiled
 operators were built for (xformers' cpp_lib.json, the local part of a wheel's version), and the CUDA
 releases for which bitsandbytes ships a library.

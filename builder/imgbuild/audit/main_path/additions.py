@@ -1,6 +1,6 @@
 """Packages that a user adds to a published target: what importing them runs is main path too.
 
-Comes in: a world and the names of added packages. Goes out: a `Policy` with their modules as entry
+Input: a world and the names of added packages. Output: a `Policy` with their modules as entry
 points. The published target has been audited and tried; what is added is only read, so that it must
 at least import with what is there.
 """

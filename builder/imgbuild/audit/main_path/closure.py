@@ -1,6 +1,6 @@
 """The main path: what runs when people use what they came for, found by following the code.
 
-Comes in: a world and the policy's entry points. Goes out: a `MainPath`, the scopes of the world's
+Input: a world and the policy's entry points. Output: a `MainPath`, the scopes of the world's
 modules that importing and calling them reaches. A module's top level runs when it is imported, and
 so does that of its parents; a function's body when it is called; making an object of a class
 reaches all methods of it and of its bases, those that nothing calls by name less surely. What is

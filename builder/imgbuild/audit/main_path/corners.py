@@ -1,6 +1,6 @@
 """Corners: modules of the walked packages that mention other packages, reached or not.
 
-Comes in: a world. Goes out: the modules whose source imports another walked package. Reading them
+Input: a world. Output: the modules whose source imports another walked package. Reading them
 all would cost minutes; a search for import lines finds them in a second.
 """
 

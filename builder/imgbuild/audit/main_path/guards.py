@@ -1,6 +1,6 @@
 """Whether guarded code runs in a world, and whether a guard hides what goes wrong in it.
 
-Comes in: the guards of a fact and a world. Goes out: a `Course`, that is how sure it is that the
+Input: the guards of a fact and a world. Output: a `Course`, that is how sure it is that the
 code runs, and the exceptions that are caught around it. Judgement only; `syntax` read the guards.
 """
 

@@ -1,6 +1,6 @@
 """What the audit calls the main path, as data: entry points, and the packages that are walked.
 
-Comes in: `data/audit/entry_points.yaml`. Goes out: a `Policy`.
+Input: `data/audit/entry_points.yaml`. Output: a `Policy`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """A place where people's programs begin: a module, a function, or a class that they construct.
 
     It counts where its package is in the world with one of `versions`, and `beside` too; what such
-    a version does not have is passed over. `also` are things that it loads by names in strings, or
+    a version does not have is skipped. `also` are things that it loads by names in strings, or
     in processes of its own, where no statement leads to them.
     """
 

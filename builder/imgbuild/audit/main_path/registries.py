@@ -1,6 +1,6 @@
 """Names that a package has registered itself, so that registering them again is refused.
 
-Comes in: a call, and the policy's list of registries. Goes out: the name that is taken already.
+Input: a call, and the policy's list of registries. Output: the name that is taken already.
 """
 
 from __future__ import annotations

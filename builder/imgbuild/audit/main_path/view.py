@@ -1,6 +1,6 @@
 """A world with the branches left out that it does not take.
 
-Comes in: a world. Goes out: the same world, whose modules lack what is bound under conditions that
+Input: a world. Output: the same world, whose modules lack what is bound under conditions that
 do not hold there, so that a name with one definition for each version is that of this version.
 """
 

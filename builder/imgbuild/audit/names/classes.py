@@ -1,6 +1,6 @@
 """Classes: their ancestors, the members and attributes that they have.
 
-Comes in: a class that a lookup found. Goes out: its order of ancestors, as far as it can be known.
+Input: a class that a lookup found. Output: its order of ancestors, as far as it can be known.
 """
 
 from __future__ import annotations

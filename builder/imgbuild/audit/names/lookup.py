@@ -1,6 +1,6 @@
 """Where a name of a module comes from: re-exports, star imports, lazy tables, submodules.
 
-Comes in: the modules of a world. Goes out: Found. Absent means that Python would not find it
+Input: the modules of a world. Output: Found. Absent means that Python would not find it
 either; whatever could be there without our seeing it is unknown.
 """
 

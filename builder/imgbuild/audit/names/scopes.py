@@ -1,6 +1,6 @@
 """The facts of a module by the scope that holds them, and what an expression there means.
 
-Comes in: a module's facts. Goes out: which statements run when the module is imported, which when
+Input: a module's facts. Output: which statements run when the module is imported, which when
 one of its functions is called, and the definition behind "super().__init__" or "self.llm.generate".
 """
 

@@ -1,6 +1,6 @@
 """Names of the packages of a world, from the side that provides them.
 
-Comes in: a world's modules. Goes out: whether a module has a name, what it is, what calling it
+Input: a world's modules. Output: whether a module has a name, what it is, what calling it
 takes, which attributes it has. "unknown" and None are the answers wherever compiled code or
 anything else that cannot be read could change it; a false alarm costs more than a missed fault.
 """

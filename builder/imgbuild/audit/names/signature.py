@@ -1,6 +1,6 @@
 """What a call of a function or class may pass.
 
-Comes in: a definition that a lookup found. Goes out: its Signature, or None where anything could
+Input: a definition that a lookup found. Output: its Signature, or None where anything could
 change it (an unknown decorator, base or metaclass).
 """
 

@@ -1,6 +1,6 @@
 """The libraries of an image's base, as facts.
 
-Comes in: the Debian packages of a lock. Goes out: their shared objects and the interpreter, whose
+Input: the Debian packages of a lock. Output: their shared objects and the interpreter, whose
 symbols extension modules use. What was read is kept by the package's sha256.
 """
 

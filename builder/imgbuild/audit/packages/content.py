@@ -1,6 +1,6 @@
 """The members of one wheel, on this disk or on a server, read without the rest of it.
 
-Comes in: the path or the address of a wheel. Goes out: its members' sizes, and the checked content
+Input: the path or the address of a wheel. Output: its members' sizes, and the checked content
 of those that are asked for. From a server only the zip's directory and the asked members travel,
 neighbours in one request: a 400 MB wheel gives its Python code for a few megabytes.
 """

@@ -1,6 +1,6 @@
 """The facts of wheels, read once and kept by the wheel's sha256.
 
-Comes in: a wheel and where it lies. Goes out: a `Book`: its files, METADATA, the modules that it
+Input: a wheel and where it lies. Output: a `Book`: its files, METADATA, the modules that it
 brings, what each of them says, and its shared objects. What was read is kept in the store under
 the wheel's hash and the readers' own, so that it is read once on a machine.
 

@@ -1,6 +1,6 @@
 """Where the dynamic linker finds the libraries and symbols of a world.
 
-Comes in: the shared objects of the wheels and of the base. Goes out: a `WorldMap`: who provides a
+Input: the shared objects of the wheels and of the base. Output: a `WorldMap`: who provides a
 library to a file, and whether a symbol is defined at all.
 
 How a library is really found: by the file's own RUNPATH, in the base's folders, or because the

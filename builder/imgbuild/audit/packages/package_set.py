@@ -1,6 +1,6 @@
 """A world: all packages of one target on one architecture, as one Python would see them.
 
-Comes in: the wheels of a lock (or a pair of wheels) and where they lie. Goes out: a `World`, which
+Input: the wheels of a lock (or a pair of wheels) and where they lie. Output: a `World`, which
 answers which package owns a module, which version it has, and what a module says.
 """
 

@@ -1,6 +1,6 @@
 """A set of pins as a world: the wheels that an index has of them, read where they are.
 
-Comes in: package → version, and the machine. Goes out: the wheel of each that fits best, with its
+Input: package → version, and the machine. Output: the wheel of each that fits best, with its
 address. For sets that no lock holds: a user's requirements, a pair that is looked at.
 """
 

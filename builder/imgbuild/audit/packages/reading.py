@@ -1,6 +1,6 @@
 """From the content of a wheel to facts, in this process or in several.
 
-Comes in: a wheel's content and what is asked of it. Goes out: its index, facts of modules, facts of
+Input: a wheel's content and what is asked of it. Output: its index, facts of modules, facts of
 shared objects. A `Crew` reads modules of local wheels in processes, where there are enough of them
 to pay for it.
 """

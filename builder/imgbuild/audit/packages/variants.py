@@ -1,8 +1,8 @@
 """Variants: one library built for several CUDA families, of which a wheel loads the fitting one.
 
-Comes in: the shared objects of a world. Goes out: the files that are for another family than the
-world's, and lie beside one that is for it. They are passed over; the one that is loaded must be
-whole like any other file. Where a wheel has none for the family, nothing is passed over: then what
+Input: the shared objects of a world. Output: the files that are for another family than the
+world's, and lie beside one that is for it. They are skipped; the one that is loaded must be
+whole like any other file. Where a wheel has none for the family, nothing is skipped: then what
 it has for another is what would be loaded.
 """
 

@@ -1,6 +1,6 @@
 """Bindings: imports, assignments, what is exported; and what each says to later conditions.
 
-Comes in: statements that bind names. Goes out: lists of facts, and what the names hold.
+Input: statements that bind names. Output: lists of facts, and what the names hold.
 """
 
 from __future__ import annotations

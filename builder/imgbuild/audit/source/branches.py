@@ -1,6 +1,6 @@
 """Branches: `if`, `try`, loops and the like, and what guards what is in them.
 
-Comes in: statements that hold others. Goes out: the guards under which those run, and what names
+Input: statements that hold others. Output: the guards under which those run, and what names
 hold after any of the ways through.
 """
 

@@ -1,6 +1,6 @@
 """Conditions read as guards: what must hold for either branch to run.
 
-Comes in: the test of an `if`. Goes out: the guards of its branch and of the other. A condition
+Input: the test of an `if`. Output: the guards of its branch and of the other. A condition
 that depends on data rather than on what is installed says nothing of either: both may run.
 """
 

@@ -1,6 +1,6 @@
 """Functions and the fields of classes, as their definitions say.
 
-Comes in: a definition. Goes out: the fact.
+Input: a definition. Output: the fact.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Expressions: calls and attribute reads, with what the scope tells of their receivers.
 
-Comes in: expressions, in order. Goes out: records of calls and reads. A record whose receiver is a
+Input: expressions, in order. Output: records of calls and reads. A record whose receiver is a
 local name is settled at the end of the module, when all that binds the name is known.
 """
 

@@ -1,6 +1,6 @@
 """A module's own `__getattr__`: the names that it answers to.
 
-Comes in: the function and the literal tables of the module. Goes out: names and where each comes
+Input: the function and the literal tables of the module. Output: names and where each comes
 from; the module counts as dynamic if the function may answer to others.
 """
 

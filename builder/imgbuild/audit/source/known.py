@@ -1,6 +1,6 @@
 """What the names of a module hold, as far as conditions care, and where each name means what.
 
-Comes in: bindings, in the order of the source. Goes out: what a name holds at this place. Names
+Input: bindings, in the order of the source. Output: what a name holds at this place. Names
 follow the rules of Python: a function sees the names around it that it does not bind itself, a
 class's names end with its body, and a name that is bound in different ways is unknown.
 """

@@ -1,6 +1,6 @@
 """Names that a module has without binding them: lazy tables, `__getattr__`, sys.modules.
 
-Comes in: a module's tree, walked already. Goes out: which names appear, from where, and whether
+Input: a module's tree, walked already. Output: which names appear, from where, and whether
 others may.
 """
 

@@ -1,6 +1,6 @@
 """Python source read into facts, without running it.
 
-Comes in: the bytes of a module. Goes out: ModuleFacts. The tree is walked once (`syntax_walk`);
+Input: the bytes of a module. Output: ModuleFacts. The tree is walked once (`syntax_walk`);
 names that appear by other means than a definition are looked for at the end (`syntax_lazy`).
 """
 

@@ -1,6 +1,6 @@
 """Opposites of guards: what holds for the other branch of a condition.
 
-Comes in: the guards of a branch and the text of its condition. Goes out: those of the other.
+Input: the guards of a branch and the text of its condition. Output: those of the other.
 """
 
 from __future__ import annotations

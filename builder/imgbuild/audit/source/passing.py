@@ -1,6 +1,6 @@
 """Functions that pass their `**kwargs` on: what they take then depends on who gets them.
 
-Comes in: a function. Goes out: the callees that get all of its keywords, and those it takes out.
+Input: a function. Output: the callees that get all of its keywords, and those it takes out.
 """
 
 from __future__ import annotations

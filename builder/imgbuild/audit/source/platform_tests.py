@@ -1,6 +1,6 @@
 """Comparisons with the name of a platform: `sys.platform == "win32"`, `device.type != "npu"`.
 
-Comes in: a comparison. Goes out: its guard, by the words that `guards` knows.
+Input: a comparison. Output: its guard, by the words that `guards` knows.
 """
 
 from __future__ import annotations

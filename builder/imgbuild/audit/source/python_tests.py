@@ -1,6 +1,6 @@
 """Comparisons with the version of Python itself: `sys.version_info >= (3, 11)` and its relatives.
 
-Comes in: a comparison. Goes out: its guard, which says what of version_info is compared with what.
+Input: a comparison. Output: its guard, which says what of version_info is compared with what.
 `guards` makes the comparison as CPython would.
 """
 

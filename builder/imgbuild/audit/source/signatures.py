@@ -1,6 +1,6 @@
 """Expressions that hold the parameters of a callable: `inspect.signature(f).parameters`.
 
-Comes in: expressions and what the module has bound so far. Goes out: the callable. Code asks for
+Input: expressions and what the module has bound so far. Output: the callable. Code asks for
 a parameter before it passes it where releases of another package differ in having it.
 """
 

@@ -1,6 +1,6 @@
 """Where a scope binds its names.
 
-Comes in: the statements of a module, a function or a part of one. Goes out: name → the places that
+Input: the statements of a module, a function or a part of one. Output: name → the places that
 bind it there. What functions and classes within bind is theirs.
 """
 

@@ -1,6 +1,6 @@
 """try statements: which of their branches hide a failure, and which run only after one.
 
-Comes in: a `try`. Goes out: the guards of its branches, and what its names then tell.
+Input: a `try`. Output: the guards of its branches, and what its names then tell.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Comparisons with a part of a version: `Version(torch.__version__).release[:2] >= (2, 6)`.
 
-Comes in: a comparison. Goes out: the package, and the specifier that the whole version then fits.
+Input: a comparison. Output: the package, and the specifier that the whole version then fits.
 Only parts that begin with the first number have one; of others nothing is said.
 """
 

@@ -1,6 +1,6 @@
 """Which package a condition speaks of: names of predicates, expressions that hold a version.
 
-Comes in: expressions and what the module has bound so far. Goes out: packages and versions.
+Input: expressions and what the module has bound so far. Output: packages and versions.
 """
 
 from __future__ import annotations

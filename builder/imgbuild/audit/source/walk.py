@@ -1,6 +1,6 @@
 """Statements: which reader each has, and definitions.
 
-Comes in: a module's tree. Goes out: lists of facts. One pass, in the order of the source.
+Input: a module's tree. Output: lists of facts. One pass, in the order of the source.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Windows: where code itself says with which versions of another package it works.
 
-Comes in: the source of a module. Goes out: `Window` values: a `raise`, a failing `assert`, a
+Input: the source of a module. Output: `Window` values: a `raise`, a failing `assert`, a
 warning or a call such as `require_version("numpy>=2")`, and the conditions under which it runs.
 """
 
