@@ -55,12 +55,14 @@ def test_docstrings_and_messages_have_no_banned_words():
     assert not hits, "\n".join(hits)
 
 
-@pytest.mark.parametrize("text", ["TESTIMONY_SIZE", "testimonyless", "my_testimony", "x--patience"])
+@pytest.mark.parametrize("text", ["TESTIMONY_SIZE", "testimonyless", "my_testimony"])
 def test_identifiers_are_no_words(text: str):
     assert not _banned().search(text)
 
 
-@pytest.mark.parametrize("text", ["Goes out: a lock", "the testimony", "X is no day", "How it speaks"])
+@pytest.mark.parametrize(
+    "text", ["Goes out: a lock", "the testimony", "X is no day", "How it speaks"]
+)
 def test_idioms_are_found(text: str):
     assert _banned().search(text)
 
