@@ -40,10 +40,11 @@ fast: $(VENV)/ready-test
 golden: $(VENV)/ready-test
 	$(BIN)/python -m pytest --quiet --renew-golden tests/test_*.py tests/unit
 
-## lint: ruff and mypy alone
+## lint: ruff, mypy and codespell alone
 lint: $(VENV)/ready-test
 	$(BIN)/ruff check
 	$(BIN)/mypy
+	$(BIN)/codespell
 
 ## format: let ruff lay out the code
 format: $(VENV)/ready-test

@@ -2,7 +2,7 @@
 
     image jobs → GPU jobs → publish → SIFs, for each target; here, or what needs a GPU through Slurm
 
-Comes in: targets with their jobs, a `Way`. Goes out: what became of each. A target that fails does
+Input: targets with their jobs, a `Way`. Output: what became of each. A target that fails does
 not stop the others, and a night that is stopped goes on where it was: results are on disk.
 """
 

@@ -1,6 +1,6 @@
 """The smoke tests of a night, put into the ledgers of their targets.
 
-Comes in: a folder of results, the jobs that there were. Goes out: `images/TARGET/smoke.json`, as
+Input: a folder of results, the jobs that there were. Output: `images/TARGET/smoke.json`, as
 `imgbuild smoke --import` writes it, with each tier that a job has run.
 """
 

@@ -1,6 +1,6 @@
 """One job's real steps, here and now: each is a verb of imgbuild in a process of its own.
 
-Comes in: a job and a `Way`. Goes out: a result for each step, on disk as soon as the step ends. A
+Input: a job and a `Way`. Output: a result for each step, on disk as soon as the step ends. A
 step that has passed for the same digest is not done again; the first that fails ends the job.
 """
 

@@ -1,6 +1,6 @@
 """Whether a registry still has what a step put there: a result on disk is of its own moment.
 
-Comes in: a job and a step of it that has passed. Goes out: yes or no. A push costs one question, a
+Input: a job and a step of it that has passed. Output: yes or no. A push costs one question, a
 SIF one, a signature a few.
 """
 

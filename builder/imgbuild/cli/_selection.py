@@ -1,6 +1,6 @@
 """Which locked targets a command line means, read from their locks alone.
 
-Comes in: names, shell patterns, architectures. Goes out: locks. The matrix, which takes longer to
+Input: names, shell patterns, architectures. Output: locks. The matrix, which takes longer to
 read, is asked only to say why something cannot be had.
 """
 

@@ -1,6 +1,6 @@
 """Whether what surrounds an image lets its stack work: `imgbuild doctor TARGET --through WAY`.
 
-Comes in: an image in a layout, or a SIF, and a way to run it. Goes out: a `Report` with findings.
+Input: an image in a layout, or a SIF, and a way to run it. Output: a `Report` with findings.
 A script that imports nothing of imgbuild (smoke_tests/doctor.py) is shown to the container, not put
 into the image. It runs as a user would run the image there, unmended: with Apptainer the home, the
 environment and the limits of this machine come along, which is what is to be judged.

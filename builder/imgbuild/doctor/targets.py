@@ -1,6 +1,6 @@
 """Which targets a machine can run, and why it cannot run the others.
 
-Comes in: a machine and the floors of images. Goes out: a `Diagnosis`: a verdict for each target,
+Input: a machine and the floors of images. Output: a `Diagnosis`: a verdict for each target,
 the newest that fits, and what is worth knowing of the machine. Without a GPU or its driver only the
 rest is judged, that is said, and no target is the best.
 """

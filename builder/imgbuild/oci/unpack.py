@@ -94,7 +94,7 @@ class _Writer:
                 self._hide((*place, child))
 
     def _remove(self, parts: Parts, *, make: bool = True) -> None:
-        """Remove what lies there; modes and times of folders in it are not those of a later one."""
+        """Remove the entry at `parts`; a later folder does not inherit its modes and times."""
         place = self._tree.place(parts, make=make)
         if self._tree.remove(parts, make=make):
             for gone in [folder for folder in self._folders if folder[: len(place)] == place]:

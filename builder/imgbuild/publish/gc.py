@@ -1,6 +1,6 @@
 """Garbage: what a repository holds and no lock or seal of the last revisions names.
 
-Comes in: what a repository holds, what is named, and a policy. Goes out: entries of garbage, with
+Input: what a repository holds, what is named, and a policy. Output: entries of garbage, with
 the bytes that nothing kept holds too; and, only if that is asked for, their deletion.
 
 Kept is what a seal or a lock names, what the policy says, and all that imgbuild did not make for

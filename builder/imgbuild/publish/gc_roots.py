@@ -1,6 +1,6 @@
 """What of a registry the locks and seals of a project name, now and in its last revisions.
 
-Comes in: a project and a number of revisions. Goes out: `gc.Named`.
+Input: a project and a number of revisions. Output: `gc.Named`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a registry holds, read from its tags, manifests and configurations; no layer is fetched.
 
-Comes in: a registry or one of its repositories. Goes out: an `Entry` for each image that has a tag.
+Input: a registry or one of its repositories. Output: an `Entry` for each image that has a tag.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Filling a mirror, and what is in it.
 
-Comes in: locks and a repository. Goes out: every input of the locks as a blob there, and for each
+Input: locks and a repository. Output: every input of the locks as a blob there, and for each
 target and architecture the artifact that names them. A blob is put once, however many targets have
 it; an artifact is put when all its blobs are there, and its tags last.
 """

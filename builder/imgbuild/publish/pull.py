@@ -1,6 +1,6 @@
 """From a registry to an OCI layout on disk, digest as it is there.
 
-Comes in: a reference. Goes out: a layout that `run`, `load` and `smoke` take with --layout. Layers
+Input: a reference. Output: a layout that `run`, `load` and `smoke` take with --layout. Layers
 that the cache has are linked; others are downloaded into it, and a download that ends early goes on
 from its last byte. Every blob is checked against its digest.
 """

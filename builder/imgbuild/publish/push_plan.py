@@ -1,6 +1,6 @@
 """What a push puts into a repository, as a value: blobs, documents and tags of one target.
 
-Comes in: a sealed lock and architectures. Goes out: a `PushPlan`, in which every digest is known
+Input: a sealed lock and architectures. Output: a `PushPlan`, in which every digest is known
 before anything is built, fetched or asked of a registry.
 """
 

@@ -1,6 +1,6 @@
 """What a repository of a registry holds, as far as a registry tells.
 
-Comes in: a repository, and digests that may lie there without a tag. Goes out: every manifest that
+Input: a repository, and digests that may lie there without a tag. Output: every manifest that
 a tag, an index, a subject or such a digest leads to, with its tags and blobs. A registry lists no
 manifest without a tag, so that others than these are not to be seen.
 """

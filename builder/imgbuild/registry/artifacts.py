@@ -1,6 +1,6 @@
 """Documents attached to an image in a registry: OCI artifacts that refer to its manifest.
 
-Comes in: an image's descriptor and named files. Goes out: an artifact whose digest follows from
+Input: an image's descriptor and named files. Output: an artifact whose digest follows from
 these alone, so that attaching the same again moves nothing; and, read back, files whose digests
 were checked. Whoever may write to a repository may attach to its images: what is read here is what
 somebody said, and callers hold it against the image.

@@ -1,6 +1,6 @@
 """The layers of a base that a registry holds and that is named by its digest.
 
-Comes in: `host/name@sha256:…` and an architecture. Goes out: the manifest's digest, the layers and
+Input: `host/name@sha256:…` and an architecture. Output: the manifest's digest, the layers and
 the configuration, each checked against its digest; and layers in the store.
 """
 

@@ -1,6 +1,6 @@
 """The client for registries, as the distribution specification 1.1 has them.
 
-Comes in: references, documents, sources of blobs. Goes out: what lies in a registry, checked, or
+Input: references, documents, sources of blobs. Output: what lies in a registry, checked, or
 put there. One client keeps the tokens of one run; threads may share it.
 """
 

@@ -1,6 +1,6 @@
 """Where a registry's host is asked: itself, its mirrors, with which certificates.
 
-Comes in: a host, and the folders in which people describe hosts. Goes out: endpoints in the order
+Input: a host, and the folders in which people describe hosts. Output: endpoints in the order
 in which they are asked.
 
 `HOST/hosts.toml` is read in containerd's form, in ~/.config/imgbuild/certs.d and

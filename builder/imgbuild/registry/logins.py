@@ -1,6 +1,6 @@
 """Logins for registries: Docker's config.json, podman's auth.json, the programs that they name.
 
-Comes in: a registry's host. Goes out: a user with a password, or an identity token, or nothing.
+Input: a registry's host. Output: a user with a password, or an identity token, or nothing.
 Looked for in the order in which Docker does: the program of `credHelpers` for this host, that of
 `credsStore`, then `auths`. What fails is told and is no login: the registry may not want any.
 """

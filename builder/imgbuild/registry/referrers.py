@@ -1,6 +1,6 @@
 """What refers to a manifest (signatures, SBOMs, statements): found by the API, or by its tag.
 
-Comes in: the digest of a subject. Goes out: descriptors of what names it as its subject. Where a
+Input: the digest of a subject. Output: descriptors of what names it as its subject. Where a
 registry has no referrers API, clients keep an index of them under the tag `sha256-HEX`.
 """
 

@@ -1,6 +1,6 @@
 """What a registry asks for in WWW-Authenticate, and the header that answers it.
 
-Comes in: a challenge, what is to be allowed, a login. Goes out: an Authorization header and when it
+Input: a challenge, what is to be allowed, a login. Output: an Authorization header and when it
 should be renewed. A login travels over TLS, or stays with the server that asked for it.
 """
 

@@ -1,6 +1,6 @@
 """Requests to registries: their endpoints, certificates, logins and tokens, and their own errors.
 
-Comes in: a host, what is wanted of it, a path below `/v2`. Goes out: what is made of the answer, or
+Input: a host, what is wanted of it, a path below `/v2`. Output: what is made of the answer, or
 FetchFailed in plain words.
 
 Tokens and logins go to the endpoint that asked for them, nowhere else. Where it only points to, by

@@ -1,6 +1,6 @@
 """Blobs on their way into a registry: mounted, in one piece, or in chunks that can go on.
 
-Comes in: a source that can be read from any byte on. Goes out: how the blob came to be there, once
+Input: a source that can be read from any byte on. Output: how the blob came to be there, once
 the registry has said that it has it, with its size. Never more than a piece of it is in memory.
 
 First in one PUT; where that breaks or is refused for its size, the registry is asked how far it is

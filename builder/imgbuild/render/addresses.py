@@ -1,6 +1,6 @@
 """Where a lock's wheels and sdists are now: for texts that are not kept, since they name hosts.
 
-Comes in: a lock, its matrix, and a way to ask indexes. Goes out: one address for each file.
+Input: a lock, its matrix, and a way to ask indexes. Output: one address for each file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What builds a package that no index has a wheel of: the lock's own files, on any architecture.
 
-Comes in: a built package of a lock. Goes out: the wheels that its build needs, each with a hash.
+Input: a built package of a lock. Output: the wheels that its build needs, each with a hash.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What is rendered beside a lock and committed with it, and whether it is current.
 
-Comes in: a project, its matrix, locks with their seals. Goes out: `images/TARGET/Dockerfile` with
+Input: a project, its matrix, locks with their seals. Output: `images/TARGET/Dockerfile` with
 the files that it copies.
 """
 

@@ -1,6 +1,6 @@
 """The lock for people without containers: a script that makes its environment and checks it.
 
-Comes in: a lock, its seal, an architecture, and addresses for what no default index has. Goes out:
+Input: a lock, its seal, an architecture, and addresses for what no default index has. Output:
 the text of a shell script that needs a Python of the right version, and uv or pip. Packages that
 lose files, and those without a wheel, come after all others: each is installed aside or built then.
 """

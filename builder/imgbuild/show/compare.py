@@ -1,6 +1,6 @@
 """Whether two images are the same to those who run them, whoever built them.
 
-Comes in: two images and a list of accepted differences. Goes out: a `Comparison`: every difference
+Input: two images and a list of accepted differences. Output: a `Comparison`: every difference
 of paths, types, modes, owners, link targets, attributes, content and configuration, each with the
 reason if it is accepted. Times are not compared, nor how files are cut into layers.
 """

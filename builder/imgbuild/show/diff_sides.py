@@ -1,6 +1,6 @@
 """The two sides of `imgbuild diff`: targets, locks on disk, images in registries.
 
-Comes in: a name as a user writes it. Goes out: a `Side`. What lies on disk is a lock; what has a
+Input: a name as a user writes it. Output: a `Side`. What lies on disk is a lock; what has a
 slash or a colon is a reference; all else is a target of the project, as it is or at a git revision.
 """
 

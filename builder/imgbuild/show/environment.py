@@ -1,6 +1,6 @@
 """The variables of an image: value, reason, source, and who sets each.
 
-Comes in: the matrix, a target's lock if there is one. Goes out: an `Environment`: what the image
+Input: the matrix, a target's lock if there is one. Output: an `Environment`: what the image
 holds, by its lock, and what is set when it runs, by data/variables.yaml.
 """
 

@@ -1,6 +1,6 @@
 """How far each target is: locked, stale, not locked, or in need of what the default index lacks.
 
-Comes in: a project, its matrix, selected targets. Goes out: `State` values, and the targets that a
+Input: a project, its matrix, selected targets. Output: `State` values, and the targets that a
 verb for many may take on. A target in need is never passed over in silence; naming it tries it.
 """
 

@@ -1,6 +1,6 @@
 """The matrix as a table: targets, their versions, their architectures, where they were proven.
 
-Comes in: a matrix and selected targets. Goes out: rows as values, and those as text or Markdown.
+Input: a matrix and selected targets. Output: rows as values, and those as text or Markdown.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A verb for many targets as one Slurm array: a task for each, followed to its end, resumed.
 
-Comes in: a verb with its arguments, and targets with the digests that they are to have. Goes out:
+Input: a verb with its arguments, and targets with the digests that they are to have. Output:
 an `Ended` for each target. An order is a folder on the shared disk: the script, order.json, and of
 each task its log, its answer and its state, which the task itself writes in one step. What an order
 of the same verb, arguments and digest has done, or has still in Slurm's queue, is not asked again.

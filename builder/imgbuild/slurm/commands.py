@@ -1,6 +1,6 @@
 """Slurm's own commands: submit a script, look at jobs, cancel them.
 
-Comes in: a script, job numbers. Goes out: a job's number and the states of tasks, in Slurm's own
+Input: a script, job numbers. Output: a job's number and the states of tasks, in Slurm's own
 words. Every node is taken to see the same files at the same paths, as on any cluster.
 """
 

@@ -1,6 +1,6 @@
 """Job scripts for Slurm: what a script holds, and its text from images/templates/slurm.
 
-Comes in: a lock, its seal, an allocation, a container, a command. Goes out: a `JobScript` and the
+Input: a lock, its seal, an allocation, a container, a command. Output: a `JobScript` and the
 text of a bash script that needs nothing of imgbuild. Words that would not mean the same in a line
 of #SBATCH, in a list of mounts or in a shell are refused here, not quoted in the hope of the best.
 """

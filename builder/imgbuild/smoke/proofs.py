@@ -1,6 +1,6 @@
 """Proofs: runs of the smoke tests, held against the seal and put into the target's ledger.
 
-Comes in: what runs say of themselves (`testimony`). Goes out: a run in `images/TARGET/smoke.json`
+Input: what runs report about themselves. Output: a run in `images/TARGET/smoke.json`
 for each, or an InputError that says what of it does not fit; and which of them count for the images
 of a seal. A run is taken only if it is of the image that the target's seal has now: of its
 configuration and, where it says which layers it ran, of their diff ids.

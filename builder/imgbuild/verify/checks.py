@@ -1,6 +1,6 @@
 """What was checked of an image, and how it came out.
 
-Comes in: pieces of work that find something out. Goes out: `Check`s, in the order in which they
+Input: pieces of work that find something out. Output: `Check`s, in the order in which they
 were made: passed, failed, or not checked and why.
 """
 

@@ -1,6 +1,6 @@
 """Whether the documents and layers of an image are those that its lock seals.
 
-Comes in: where the image lies, its lock and seal. Goes out: a check for the whole, for each
+Input: where the image lies, its lock and seal. Output: a check for the whole, for each
 manifest, configuration and list of layers, and one for the layers' own bytes.
 """
 

@@ -1,6 +1,6 @@
 """The proof that needs nobody's word: the lock is built again, and the digests are compared.
 
-Comes in: a lock with what it needs to be built, from a repository or from an image. Goes out: what
+Input: a lock with what it needs to be built, from a repository or from an image. Output: what
 was built, in words. Inputs come from the cache or are downloaded by the lock's hashes; every layer
 is made anew and none is taken from the image that is verified. Only those of a base that lies in a
 registry are nobody's to make: they are had by their digests.

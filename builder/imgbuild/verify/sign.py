@@ -1,7 +1,7 @@
 """Signing what was verified: an image that lies in a registry already.
 
-Comes in: its reference, a private key or the wish to let cosign sign, and the signer's own lock.
-Goes out: signatures of it and of what follows from that lock, or IntegrityError if it is not what
+Input: its reference, a private key or the wish to let cosign sign, and the signer's own lock.
+Output: signatures of it and of what follows from that lock, or IntegrityError if it is not what
 its lock says. What others attached is never signed: whoever can write to the registry could have a
 builder or a commit of their choice vouched for.
 """

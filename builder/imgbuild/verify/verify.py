@@ -1,6 +1,6 @@
 """Check by check: who signed an image, what it was made of, and whether it is that.
 
-Comes in: where the image lies, a public key and a lock if there are any. Goes out: a `Verified`.
+Input: where the image lies, a public key and a lock if there are any. Output: a `Verified`.
 """
 
 from __future__ import annotations
