@@ -14,6 +14,7 @@ from imgbuild.plan import seal
 from imgbuild.project import Project
 from imgbuild.publish import gc_roots
 from imgbuild.show import revisions
+from imgbuild.system.console import console
 from tests.support import needs, samples
 from tests.unit.plan.test_seal import records
 
@@ -162,7 +163,7 @@ def test_a_lock_that_cannot_be_read_is_told_and_keeps_its_target(
     lock.lock_path(project.images, TARGET).write_text('{"format": 99}')
     git(project.root, "commit", "--quiet", "--all", "--message", "of a later imgbuild")
     _, sealed = locked_as(project, "2.0")
-    found = gc_roots.named(project, 2, ["HEAD"], strict=True)
+    found = gc_roots.named(project, 2, ["HEAD"], strict=True, reporter=console)
     assert found.unread == {TARGET}
     assert sealed.digest in found.digests
     assert f"inputs of {TARGET} are kept" in capsys.readouterr().err
