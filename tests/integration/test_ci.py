@@ -283,7 +283,6 @@ def test_a_tier_that_fails_after_the_push_leaves_a_digest_and_no_tag(own):
     done = own.project.run("ci", "nightly", OTHER, *SLURM, *words, "--json", status=1)
     [said] = json.loads(done.stdout)["targets"]
     assert (said["job"], said["step"]) == (f"{OTHER}@{ARCH}-gpu", "smoke"), said
-    assert list((own.project.folder / "build/ci/slurm").rglob("*.log"))
     done = own.project.run("ci", "run", f"{OTHER}@publish", *words, status=1)
     assert f"{OTHER}@{ARCH}-gpu failed at smoke" in done.stderr
     assert own.tags("gated") == {}
@@ -311,8 +310,6 @@ def test_a_tier_that_passes_on_a_node_opens_the_way_to_the_tag(own, tmp_path):
     done = own.project.run("ci", "nightly", OTHER, *SLURM, *words, "--json")
     assert [one["outcome"] for one in json.loads(done.stdout)["targets"]] == ["published"]
     job = f"{OTHER}@{ARCH}-static"
-    logs = (own.project.folder / "build/ci/slurm").rglob("*.log")
-    assert any(f"{job} passed" in log.read_text() for log in logs)
     assert ci_repository.result(own.project, job, "smoke")["tiers"] == ["static"]
     assert own.tags("passed")[OTHER] == own.digest(OTHER)
 

@@ -27,6 +27,7 @@ from imgbuild.registry import logins
 from imgbuild.registry.client import Client, Outcome, bytes_source
 from imgbuild.registry.logins import Found
 from imgbuild.registry.reference import Repository
+from imgbuild.system.console import console
 from tests.support import docker_registry, memory_registry
 
 pytestmark = pytest.mark.engine
@@ -95,7 +96,7 @@ def test_a_program_without_an_answer(tmp_path, capsys, script, told):
     auth = base64.b64encode(":".join(LOGIN).encode()).decode()
     configure(tmp_path, credsStore="all", auths={"h:1": {"auth": auth}})
     program(tmp_path, "all", script)
-    assert logins.find("h:1") == Found(LOGIN)
+    assert logins.find("h:1", console) == Found(LOGIN)
     said = " ".join(capsys.readouterr().err.split())
     assert told in said
     assert "my-secret" not in said
