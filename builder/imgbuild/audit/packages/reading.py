@@ -114,7 +114,7 @@ def read_modules(content: Content, files: Mapping[str, str]) -> dict[str, Module
     for name, file in files.items():
         package = file.endswith("/__init__.py")
         facts = module.read_module(sources[file], name, file, package=package)
-        declared = windows.find(sources[file], name, package=package)
+        declared = windows.read_windows(sources[file], name, package=package)
         found[name] = msgspec.structs.replace(facts, windows=declared) if declared else facts
     return found
 

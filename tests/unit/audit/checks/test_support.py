@@ -49,7 +49,9 @@ def load(fast):
 
 
 def guards(source, module="own.a"):
-    return [window.guards[-1] for window in windows.find(source.encode(), module, package=False)]
+    return [
+        window.guards[-1] for window in windows.read_windows(source.encode(), module, package=False)
+    ]
 
 
 def test_a_range_is_read_with_its_outside():
@@ -57,7 +59,7 @@ def test_a_range_is_read_with_its_outside():
 
 
 def test_a_bound_at_the_top_of_a_module():
-    (window,) = windows.find(LEAST.encode(), "own.a", package=False)
+    (window,) = windows.read_windows(LEAST.encode(), "own.a", package=False)
     assert (window.line, window.outcome, window.name, window.scope) == (
         5,
         "raise",
@@ -72,7 +74,7 @@ def test_versions_that_must_be_equal():
 
 
 def test_data_stays_visible():
-    (window,) = windows.find(SOME.encode(), "own.a", package=False)
+    (window,) = windows.read_windows(SOME.encode(), "own.a", package=False)
     assert [guard.kind for guard in window.guards] == ["data", "version"]
 
 
