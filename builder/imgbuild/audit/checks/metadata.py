@@ -27,7 +27,7 @@ CHECK = "metadata"
 class Need(msgspec.Struct, frozen=True):
     """A requirement that applies in a package set; `extra` is the extra of `package` with it.
 
-    `number` is its line in METADATA, 0 where that cannot be told.
+    `number` is its line in METADATA, 0 if unknown.
     """
 
     package: str
@@ -38,7 +38,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 def check(package_set: PackageSet, constraints: Sequence[Constraint] = ()) -> list[Finding]:
-    """Everything that METADATA, file names and learned constraints say against this package set."""
+    """Violations of METADATA, file names and learned constraints."""
     tags = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
     found = [finding for need in needs(package_set) for finding in _of_need(package_set, need)]
     for package in package_set.packages:
@@ -124,7 +124,7 @@ def _of_python(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Fi
         fits = SpecifierSet(wanted).contains(
             Version(tags.markers["python_full_version"]), prereleases=True
         )
-    except InvalidSpecifier:  # some old files have one; pip passes over it too
+    except InvalidSpecifier:  # some old files have one; pip ignores it too
         return
     if not fits:
         yield _finding(

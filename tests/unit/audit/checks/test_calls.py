@@ -6,7 +6,7 @@ import pytest
 
 from imgbuild.audit.checks import calls
 from imgbuild.audit.main_path.closure import main_path
-from imgbuild.audit.main_path.policy import Entry, Policy, Registry
+from imgbuild.audit.main_path.policy import EntryPoint, MainPathPolicy, NameRegistry
 from imgbuild.report import Relation, Severity
 from tests.unit.small_world import SmallWorld, rules
 
@@ -50,7 +50,7 @@ Mine()
 """
 
 
-def check(user: str, policy: Policy | None = None):
+def check(user: str, policy: MainPathPolicy | None = None):
     package_set = SmallWorld({"user 1.0": {"user/__init__.py": user}, "lib 2.0": LIB})
     policy = policy or rules("user")
     return calls.check(package_set, main_path(package_set, policy), policy)
@@ -150,15 +150,15 @@ AUTO = {
     ],
 )
 def test_a_name_that_is_registered_already(call, found):
-    registry = Registry(
+    registry = NameRegistry(
         method="lib.auto.AutoConfig.register",
         files=("lib/elsewhere.py", "lib/auto.py"),
         table="TABLE",
         allowed_by="exist_ok",
     )
-    policy = Policy(
+    policy = MainPathPolicy(
         walk=frozenset(("user", "lib")),
-        entries=(Entry(name="user", why="a test"),),
+        entries=(EntryPoint(name="user", why="a test"),),
         registries=(registry,),
     )
     user = f"from lib import AutoConfig\nNAME = 'x'\n{call}\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from imgbuild.audit.main_path import policy as policies
 from imgbuild.audit.main_path.closure import Level, main_path
-from imgbuild.audit.main_path.policy import Entry, Policy
+from imgbuild.audit.main_path.policy import EntryPoint, MainPathPolicy
 from tests.unit.small_world import SmallWorld, rules
 
 
@@ -124,20 +124,20 @@ def test_entries_that_do_not_fit_are_passed_over():
     files = {"lib/__init__.py": "", "lib/core.py": ""}
     package_set = SmallWorld({"lib 2.0": files})
     named = (
-        Entry(name="lib.core", why="too new", versions=">=3"),
-        Entry(name="lib.gone.Engine", why="of another version"),
-        Entry(name="other.Engine", why="of a package that is not there"),
+        EntryPoint(name="lib.core", why="too new", versions=">=3"),
+        EntryPoint(name="lib.gone.Engine", why="of another version"),
+        EntryPoint(name="other.Engine", why="of a package that is not there"),
     )
-    path = main_path(package_set, Policy(walk=frozenset(("lib",)), entries=named))
+    path = main_path(package_set, MainPathPolicy(walk=frozenset(("lib",)), entries=named))
     assert "lib.core" not in path.modules()
     assert "other" not in path.modules()
 
 
 def test_also_goes_with_its_entry():
     files = {"lib/__init__.py": "", "lib/plugin.py": "class Worker:\n    def run(self): ...\n"}
-    named = (Entry(name="lib", why="the package", also=("lib.plugin.Worker",)),)
+    named = (EntryPoint(name="lib", why="the package", also=("lib.plugin.Worker",)),)
     path = main_path(
-        SmallWorld({"lib 2.0": files}), Policy(walk=frozenset(("lib",)), entries=named)
+        SmallWorld({"lib 2.0": files}), MainPathPolicy(walk=frozenset(("lib",)), entries=named)
     )
     assert level(path, "lib.plugin", "Worker.run") is Level.LIKELY
 
