@@ -173,9 +173,9 @@ def _unused(waiver: Waiver) -> Finding:
     return Finding(
         check=waiver.check,
         severity=Severity.WARNING,
-        message=f"a waiver accepts nothing: {waiver.package}, {waiver.subject}",
+        message=f"unused waiver: {waiver.package}, {waiver.subject}",
         where=f"matrix: waive: {waiver.check} {waiver.package} {waiver.subject}",
-        remedy="take it out of the matrix",
+        remedy="remove it from the matrix",
     )
 
 

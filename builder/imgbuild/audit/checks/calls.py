@@ -181,5 +181,5 @@ def _arguments(
     given = {one.name for one in places[: call.positional]} | set(call.keywords)
     for one in signature.parameters:
         if not one.default and one.name not in given:
-            text = f"calls {what.path} without {one.name}, which {version} asks for"
+            text = f"calls {what.path} without {one.name}, which {version} requires"
             yield Relation.ARGUMENT, f"{what.path}({one.name})", text

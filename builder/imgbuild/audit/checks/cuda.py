@@ -150,14 +150,14 @@ def _is_other(version: str, cuda: str) -> bool:
 
 def _component(package: str, version: str, cuda: str, why: str, spec: str) -> Finding:
     makes = any(word in package for word in _CODE_MAKERS)
-    consequence = " (it makes code that an older driver refuses)" if makes else ""
+    consequence = " (it generates code that older drivers reject)" if makes else ""
     return _finding(
         f"{package} {version} is not of CUDA {cuda}, {why}{consequence}",
         package=package,
         version=version,
         subject=f"{package} {version}",
         spec=spec,
-        remedy=f"hold {package} to CUDA {cuda}" + (f": {package}{spec}" if spec else ""),
+        remedy=f"constrain {package} to CUDA {cuda}" + (f": {package}{spec}" if spec else ""),
     )
 
 
@@ -176,13 +176,13 @@ def _uncovered(
         there = ", ".join(sorted({one.arch for one in gpus.general(facts.gpu)}))
         wanted = ", ".join(f"sm_{one.replace('.', '')}" for one in missing)
         yield _finding(
-            f"{package} {version}: {facts.file} has no code for {wanted}, or next to none; it is"
+            f"{package} {version}: {facts.file} has no code for {wanted}, or almost none; it is"
             f" built for {there}: no kernel image is available for execution on the device",
             package=package,
             version=version,
             file=facts.file,
             subject=wanted,
-            remedy=f"take {', '.join(missing)} out of the target's gpu, or choose a {package} that"
+            remedy=f"remove {', '.join(missing)} from the target's gpu, or choose a {package} that"
             " is built for it",
         )
 

@@ -77,8 +77,8 @@ def finding(
 
 def _remedy(relation: Relation, place: FindingPlace, other: str, subject: str) -> str:
     if relation is Relation.PACKAGE:
-        return f"add the package that brings {subject} to the target's requirements"
-    return f"choose versions of {place.package} and {other} from the same time"
+        return f"add the package that provides {subject} to the target's requirements"
+    return f"choose versions of {place.package} and {other} released at about the same time"
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:

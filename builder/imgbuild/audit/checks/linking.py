@@ -109,7 +109,7 @@ class _Linker:
         brings = self._known.bringer(library)
         version = self._package_set.version(brings) if brings else None
         near = self._map.relatives(library)
-        text = f"{facts.file} is linked to {library}, which nothing in the image brings"
+        text = f"{facts.file} is linked to {library}, which nothing in the image provides"
         if version is not None:
             text += f": {brings} {version} does not have it"
             text += " (it is a build for the CPU)" if library.endswith("_cuda.so") else ""
@@ -121,7 +121,7 @@ class _Linker:
         other = brings if version is not None else near[0][0] if near else ""
         remedy = _apart(package, other)
         if brings and version is None:
-            remedy = f"add {brings}, or a {package} that is built for the libraries that are there"
+            remedy = f"add {brings}, or a {package} that is built for the installed libraries"
         elif not other:
             remedy = f"if this part of {package} is used, add {library} to the base"
         yield self._finding(package, facts, Relation.LIBRARY, other, library, text, remedy)
@@ -192,7 +192,9 @@ class _Linker:
             if not lacking:
                 continue
             newest = max(lacking, key=_order)
-            text = f"{facts.file} needs version {newest} of {library}, which the image's lacks"
+            text = (
+                f"{facts.file} needs version {newest} of {library}, which the image does not have"
+            )
             if newest.startswith("GLIBC_"):
                 text += f" (glibc {self._package_set.glibc})"
             providers = self._map.providers(package, facts, library)

@@ -98,7 +98,7 @@ def _of_need(package_set: PackageSet, need: Need) -> Iterator[Finding]:
                 package_set,
                 need.package,
                 f"needs {need.line}, and {other} is not in this package set",
-                remedy=f"add {other} to the requirements of the target, or let uv resolve it anew",
+                remedy=f"add {other} to the requirements of the target, or resolve it again",
                 subject=need.line,
                 other=other,
                 spec=str(need.requirement.specifier),
@@ -152,12 +152,12 @@ def _of_tags(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Find
 
 def _of_constraint(package_set: PackageSet, one: Constraint) -> Finding:
     version = package_set.version(one.other)
-    have = f"{one.other} is {version}" if version is not None else f"{one.other} is not there"
+    have = f"{one.other} is {version}" if version is not None else f"{one.other} is not installed"
     return _finding(
         package_set,
         one.package,
         f"needs {one.needs}, as its code shows, and {have}",
-        remedy="lock the target anew: imgbuild lock takes what was learned into account",
+        remedy="run `imgbuild lock` again: it applies learned constraints",
         subject=one.name or one.needs,
         other=one.other,
         spec=str(one.spec),

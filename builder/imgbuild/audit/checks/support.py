@@ -81,7 +81,7 @@ def _of_window(
     spec = allowed(package_set, about)
     where = f"in {window.scope}" if window.scope else "when it is imported"
     verb = f"raises {window.name}" if window.outcome == "raise" else "warns"
-    text = f"{verb} {where} with {other} {version}" + (f": it wants {other}{spec}" if spec else "")
+    text = f"{verb} {where} with {other} {version}" + (f": it needs {other}{spec}" if spec else "")
     if not sure and GuardState.DATA in states:
         text += " (in some cases)"
     yield _finding(package_set, place, other, text, spec, severity)

@@ -68,14 +68,14 @@ def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[Decl
         version = package_set.version(other)
         missing = version is None and not package_set.partial and name not in (*OPTIONAL, "python")
         if missing or (version is not None and not within(version, str(requirement.specifier))):
-            have = f"{other} is {version}" if version else f"{other} is not there"
+            have = f"{other} is {version}" if version else f"{other} is not installed"
             yield Declared(
                 package=package,
                 file=table,
                 line=_line(source, str(wanted[name])),
                 other=other,
                 spec=str(requirement.specifier),
-                text=f"checks when it is imported that there is {wanted[name]}, and {have}",
+                text=f"requires, when it is imported, {wanted[name]}, and {have}",
                 raises=True,
             )
 

@@ -63,7 +63,7 @@ def open_content(where: Path | str, label: str, http: Ranges | None = None) -> W
         return LocalContent(where, label)
     if http is None:
         message = f"{label} is not on this machine and may not be fetched"
-        raise FetchFailed(message, hint="leave --offline out, or fetch it first")
+        raise FetchFailed(message, hint="run without --offline, or fetch it first")
     return RemoteContent(where, label, http)
 
 

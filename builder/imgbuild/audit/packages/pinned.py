@@ -87,7 +87,7 @@ def read_pins(text: str, name: str, tags: Tags) -> dict[str, str]:
         if package:
             pins[package] = version
     if problems or not pins:
-        message = f"{name} is no file of pins"
+        message = f"{name} is not a list of pinned versions"
         hint = "write name==version, as `uv pip freeze` and `uv pip compile` do"
         raise InputError(message, problems=tuple(problems), hint=hint)
     return pins
@@ -104,7 +104,7 @@ def _pin(statement: str, tags: Tags) -> tuple[str, str]:
         if one.operator in ("==", "===") and not one.version.endswith(".*")
     ]
     if len(exact) != 1:
-        message = f"{statement} is no exact version"
+        message = f"{statement} is not an exact version"
         raise ValueError(message)
     Version(exact[0])
     return normalize(requirement.name), exact[0]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from imgbuild.audit.source.comparisons import (
     MIRROR,
+    OPERATORS,
     OPPOSITE,
     Signatures,
     opposite,
@@ -34,14 +35,6 @@ _SURROUNDINGS = re.compile(
     r"avail|platform|version|hasattr|environ|getenv|envs\.|is_cuda|is_rocm|is_hip|is_xpu|is_npu"
     r"|is_cpu|is_tpu|is_hpu|sys\.|find_spec|import|_AVAIL|HAS_|VERSION"
 )
-_OPERATORS: dict[type[ast.cmpop], str] = {
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-}
 # Expressions that are read as conditions when a name is bound to them.
 _CONDITIONS = (ast.BoolOp, ast.Call, ast.Compare, ast.IfExp, ast.Subscript, ast.UnaryOp)
 _FINDERS = frozenset(("find_spec", "find_loader", "find_module"))
@@ -348,14 +341,14 @@ class Conditions:
             found = self._to_none(test) or self._platform(test)
         if found is not None:
             return found
-        if len(operands) == 2 and (sign := _OPERATORS.get(type(test.ops[0]))) is not None:
+        if len(operands) == 2 and (sign := OPERATORS.get(type(test.ops[0]))) is not None:
             part = part_comparison(self.versions, operands[0], sign, operands[1])
             if part is not None:
                 return self._both(test, Guard("version", *part))
         clauses = []
         subject = ""
         for left, operator, right in zip(operands[:-1], test.ops, operands[1:], strict=True):
-            sign = _OPERATORS.get(type(operator))
+            sign = OPERATORS.get(type(operator))
             if sign is None:
                 return None
             package, version = self.versions.package(left), self.versions.literal(right)
@@ -372,7 +365,7 @@ class Conditions:
         """sys.version_info, also in a chain: `(3, 9) <= sys.version_info < (3, 12)`."""
         guards = []
         for left, operator, right in zip(operands[:-1], test.ops, operands[1:], strict=True):
-            sign = _OPERATORS.get(type(operator))
+            sign = OPERATORS.get(type(operator))
             guard = python_guard(left, sign, right) if sign is not None else None
             if guard is None:
                 return None
@@ -399,5 +392,5 @@ class Conditions:
         return (yes, no) if same else (no, yes)
 
     def _platform(self, test: ast.Compare) -> Branches | None:
-        guard = platform_guard(test.left, _OPERATORS.get(type(test.ops[0])), test.comparators[0])
+        guard = platform_guard(test.left, OPERATORS.get(type(test.ops[0])), test.comparators[0])
         return self._both(test, guard) if guard is not None else None

@@ -182,7 +182,7 @@ def test_what_a_package_requires_may_bring_its_libraries() -> None:
 def test_all_that_a_file_lacks_is_one_finding() -> None:
     asks = module("a/_a.abi3.so", needed=("libx.so.1", "liby.so.1"), undefined=("x_start",))
     finding = only(LinkedWorld({"a 1": [asks]}))
-    assert "libx.so.1, which nothing in the image brings; liby.so.1 too" in finding.message
+    assert "libx.so.1, which nothing in the image provides; liby.so.1 too" in finding.message
 
 
 # -- versions

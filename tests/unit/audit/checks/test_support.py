@@ -215,7 +215,7 @@ def test_a_table_that_is_checked_at_import(tmp_path):
 
 def test_an_absent_package_of_the_table_unless_the_package_set_is_partial(tmp_path):
     (finding,) = found(tmp_path, {"own==1": TABLE})
-    assert "hub is not there" in finding.message
+    assert "hub is not installed" in finding.message
     assert found(tmp_path / "2", {"own==1": TABLE}, partial=True) == []
 
 
