@@ -148,7 +148,7 @@ def test_a_second_build_without_what_was_kept_gives_the_same_digest(project):
     assert len(digests) == 1
 
 
-def test_a_step_that_fails_is_certain_and_nothing_is_left(project, template):
+def test_a_step_that_fails_is_told_and_nothing_is_left(project, template):
     needs.buildx()
     step(template, "echo the cause && exit 3")
     out = project.folder / "build/fails"
@@ -326,7 +326,7 @@ def test_steps_are_kept_in_a_registry(project):
     assert json.loads(first.stdout)[0]["digest"] == json.loads(second.stdout)[0]["digest"]
 
 
-def test_a_builder_that_is_not_there_is_certain(project):
+def test_a_builder_that_is_not_there_is_told(project):
     needs.buildx()
     done = project.run(
         "build", TARGET, "--builder", "docker", "--buildx-builder", "absent", status=2

@@ -149,7 +149,7 @@ def test_what_an_import_loads_can_be_taken_alone(world, tmp_path):
     assert f"{SITE}/tools/__init__.cpython-311.pyc" not in names
 
 
-def test_a_module_that_cannot_be_imported_is_certain_in_pythons_words(world, tmp_path):
+def test_a_module_that_cannot_be_imported_is_told_in_pythons_words(world, tmp_path):
     project, _ = world
     words = ("--import", "thewheel.nothing", "--output", str(tmp_path / "out"))
     done = project.run("bytecode", TARGET, *words, status=1)

@@ -47,7 +47,7 @@ def look(*words: str, before: tuple[str, ...] = (), **env: str) -> dict[str, dic
     return {one["check"]: one for one in found}
 
 
-def test_a_driver_without_a_link_is_certain_and_so_is_the_cure(tmp_path: Path) -> None:
+def test_a_driver_without_a_link_is_told_and_so_is_the_cure(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver")
     found = look("--gpus", "2", LD_LIBRARY_PATH=str(place))
     assert found["driver"]["message"] == f"{place}/libcuda.so.1 sees 2 GPUs"

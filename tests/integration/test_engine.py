@@ -126,7 +126,7 @@ def test_files_go_in_and_out_without_shared_folders(found, loaded, tmp_path):
     engine.discard(found, container)
 
 
-def test_an_engine_that_does_not_answer_is_certain_with_a_remedy(monkeypatch):
+def test_an_engine_that_does_not_answer_is_told_with_a_remedy(monkeypatch):
     needs.tool("docker", "docker.io docker-cli")
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
     assert engine.find("docker") is None

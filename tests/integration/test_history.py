@@ -125,7 +125,7 @@ def test_a_removed_target_is_remembered(project: Project) -> None:
     assert ever.images[sealed.digest] > 1_700_000_000
 
 
-def test_a_branch_behind_its_upstream_is_certain(project: Project, tmp_path: Path) -> None:
+def test_a_branch_behind_its_upstream_is_told(project: Project, tmp_path: Path) -> None:
     git(project.root, "init", "--quiet", "--initial-branch", "main")
     locked_as(project, "1.0")
     copy = Project(matrix=tmp_path / "copy/matrix.yaml")
@@ -154,7 +154,7 @@ def test_an_unknown_revision_is_refused(project: Project) -> None:
         revisions.past(project, 1, ["absent"])
 
 
-def test_a_lock_that_cannot_be_read_is_certain_and_keeps_its_target(
+def test_a_lock_that_cannot_be_read_is_told_and_keeps_its_target(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
     git(project.root, "init", "--quiet")

@@ -214,7 +214,7 @@ def test_a_damaged_file_of_the_mirror_is_never_used(world, tmp_path):
     assert layout.verify(tmp_path / "image").digest in world.project.run("digest", TARGET).stdout
 
 
-def test_a_mirror_that_does_not_answer_is_skipped_variant(world, tmp_path):
+def test_a_mirror_that_does_not_answer_is_passed_over(world, tmp_path):
     nobody = "127.0.0.1:9/team/inputs"
     project = world.fresh(tmp_path / "cache", IMGBUILD_MIRROR=nobody)
     done = project.run("build", TARGET, "--output", str(tmp_path / "image"))

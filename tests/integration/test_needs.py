@@ -109,7 +109,7 @@ def test_room_is_counted_in_whole_gigabytes_that_are_there(tmp_path):
     assert done.stdout == "29\n"
 
 
-def test_a_failure_is_certain_when_it_happens(outcome):
+def test_a_failure_is_told_when_it_happens(outcome):
     """What a run that is killed halfway has said: its summary never comes."""
     text, status = outcome("1", more="def test_zz():\n    import os\n    os._exit(9)\n")
     assert status == 9

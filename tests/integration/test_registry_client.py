@@ -268,7 +268,7 @@ def test_deleting(client, repository):
     assert client.has(repository, LARGE.digest) is None
 
 
-def test_a_tag_is_deleted_or_the_refusal_is_certain(client, repository, request):
+def test_a_tag_is_deleted_or_the_refusal_is_told(client, repository, request):
     """crane deletes tags; docker-registry 2.8 takes only digests."""
     pushed = push(client, repository, "one")
     if "docker-registry" in request.node.name:

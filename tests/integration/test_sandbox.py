@@ -216,7 +216,7 @@ remove(root)
     assert not (user_folder / "root").exists()
 
 
-def test_a_failing_set_up_is_certain_apart_from_a_failing_command(root, shell, monkeypatch):
+def test_a_failing_set_up_is_told_apart_from_a_failing_command(root, shell, monkeypatch):
     assert shell("exit 125").status == 125
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     with pytest.raises(WorkFailed, match="start the loopback"):

@@ -171,7 +171,7 @@ print(json.dumps([sys.argv[1:], len(ray.nodes()), ray.cluster_resources()["GPU"]
 """
 
 
-def test_verl_is_certain_of_the_nodes_and_joins_their_ray(
+def test_verl_is_told_of_the_nodes_and_joins_their_ray(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     """By a program in its place, which Ray believes that there are GPUs."""

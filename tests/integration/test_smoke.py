@@ -256,7 +256,7 @@ def _jit_activation_module(dtype):
 }
 
 
-def test_a_kernel_of_sglang_that_does_not_compile_is_certain(world):
+def test_a_kernel_of_sglang_that_does_not_compile_is_told(world):
     needs.tool("gcc")
     world.add("torch", {"torch.py": b"bfloat16 = 'bf16'\n"})
     world.add("sglang", SGLANG)
@@ -272,7 +272,7 @@ def test_a_kernel_of_sglang_that_does_not_compile_is_certain(world):
     assert none.message == "error: SGLang has none of the kernels that this case knows"
 
 
-def test_a_compiler_compiles_and_its_absence_is_certain(world, monkeypatch):
+def test_a_compiler_compiles_and_its_absence_is_told(world, monkeypatch):
     needs.tool("g++", "g++")
     world.expect["debian"] = ["g++"]
     assert world.run("compiler")["compiler"].outcome == "passed"
@@ -331,7 +331,7 @@ EXPECTED = {
         (json.dumps(EXPECTED), ["--model=/absent"], "/absent: it holds no config.json"),
     ],
 )
-def test_bad_input_of_the_runner_is_certain_before_a_case_runs(expect, words, said, tmp_path):
+def test_bad_input_of_the_runner_is_told_before_a_case_runs(expect, words, said, tmp_path):
     (tmp_path / "expect.json").write_text(expect)
     command = [sys.executable, str(SCRIPTS / "run.py"), "--tier=cpu"]
     done = subprocess.run(

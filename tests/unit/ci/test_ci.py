@@ -384,7 +384,7 @@ def test_an_image_over_its_budget_fails(world, tmp_path):
     assert running._here(running._size, wide, job, {})[0] == 0
 
 
-def test_another_machine_is_certain_what_this_one_was(world):
+def test_another_machine_is_told_what_this_one_was(world):
     here = way(world, RUNNERS, arches=(Arch.X86_64,), through="root", patience=2.0)
     words = nightly.run_command(here, of(world).gpu[0])[3:]
     assert words == [

@@ -85,7 +85,7 @@ def test_a_report_is_read_by_people_and_issues(world, tmp_path):
     assert "imgbuild ci run" not in report.issue(found.targets[2])
 
 
-def test_who_is_certain_of_an_unfinished_target_has_the_line_of_its_first_open_job(world, tmp_path):
+def test_who_is_told_of_an_unfinished_target_has_the_line_of_its_first_open_job(world, tmp_path):
     made = of(world)
     [image], [gpu], [publish] = made.image, made.gpu, made.publish
     found = report.verdict(tmp_path, made)

@@ -214,7 +214,7 @@ def test_the_glibc_of_pins_is_that_of_the_matrix_s_base(
         glibc_of("3.11", elsewhere)
 
 
-def test_a_target_without_a_lock_is_skipped_variant_unless_it_is_named(
+def test_a_target_without_a_lock_is_passed_over_unless_it_is_named(
     folder: Path, imgbuild: Command
 ) -> None:
     Project(folder, HEALTHY)

@@ -139,7 +139,7 @@ def test_a_bad_matrix_tells_every_problem_with_its_place(imgbuild: Command, worl
 
 @pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("verb", ["matrix", "plan", "digest", "build", "lock", "load", "smoke"])
-def test_an_unknown_target_is_certain_with_the_nearest(imgbuild: Command, verb: str) -> None:
+def test_an_unknown_target_is_told_with_the_nearest(imgbuild: Command, verb: str) -> None:
     told = error(imgbuild, [verb, "cu124"], 3, "no target matches cu124", f"did you mean {TARGET}?")
     assert told["error"] == "NothingSelected"
     error(imgbuild, [verb, "zzz"], 3, "no target matches zzz", f"{TARGET}, {UNLOCKED}")

@@ -107,7 +107,7 @@ def test_signing_again_writes_nothing(place, imgbuild, pair):
     assert place.writes()[written:] == []
 
 
-def test_what_is_wrong_is_certain_and_has_its_status(place, imgbuild, pair):
+def test_what_is_wrong_is_told_and_has_its_status(place, imgbuild, pair):
     found = imgbuild("verify", ref(place), "--key", pair[1])
     assert found.status == 9
     assert "it is not signed" in found.stdout
@@ -231,7 +231,7 @@ def test_a_layout_is_verified_by_a_lock(place, imgbuild, tmp_path):
     assert "--target" in bare.stderr
 
 
-def test_a_tag_that_was_moved_to_another_target_is_certain(place, imgbuild, pair):
+def test_a_tag_that_was_moved_to_another_target_is_told(place, imgbuild, pair):
     """The image is signed and whole: that it is not the one that was meant, only its name says."""
     imgbuild("sign", ref(place), "--target", BOTH, "--key", pair[0])
     tags = place.registry.tags

@@ -135,7 +135,7 @@ def test_steps_are_told_as_they_end(lines):
     assert lines.seen[0].startswith("  [venv 2/3] RUN pip \\ install x: ")
 
 
-def test_the_step_that_failed_is_certain_with_its_last_lines(lines):
+def test_the_step_that_failed_is_told_with_its_last_lines(lines):
     for number, name in enumerate(("one", "two")):
         lines.vertex(str(number), name, started="1")
     for number in range(50):
@@ -253,7 +253,7 @@ class Shell:
         ("farm", FARM, "28.5.2", "buildkit v0.25.1 v0.26.2"),
     ],
 )
-def test_who_builds_is_certain_with_versions(monkeypatch, builder, said, engine, expected):
+def test_who_builds_is_told_with_versions(monkeypatch, builder, said, engine, expected):
     shell = Shell(monkeypatch, said, engine)
     assert buildkit.version(builder) == f"{expected}, buildx v0.29.1"
     (words,) = shell.asked

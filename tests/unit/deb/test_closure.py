@@ -42,7 +42,7 @@ def test_an_alternative_that_is_there_already_is_enough() -> None:
     assert closed(*packages, wanted=("app", "two")) == ["app", "two"]
 
 
-def test_an_alternative_that_does_not_exist_is_skipped_variant() -> None:
+def test_an_alternative_that_does_not_exist_is_passed_over() -> None:
     packages = (
         package("app", Depends="gone | two (>= 2) | three"),
         package("two"),

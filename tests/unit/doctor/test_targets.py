@@ -72,7 +72,7 @@ def verdict(on: Host, of: Offer) -> tuple[bool, str]:
     return found.fits, "; ".join((*found.reasons, *found.remarks))
 
 
-def test_a_new_machine_runs_all_and_is_certain_the_newest() -> None:
+def test_a_new_machine_runs_all_and_is_told_the_newest() -> None:
     found = targets.diagnose(MACHINE, [CU124, CU130])
     assert [(one.target, one.fits) for one in found.verdicts] == [
         ("cu130-vllm", True),
@@ -82,7 +82,7 @@ def test_a_new_machine_runs_all_and_is_certain_the_newest() -> None:
     assert verdict(MACHINE, CU124) == (True, "")
 
 
-def test_an_old_driver_is_certain_what_it_can_run() -> None:
+def test_an_old_driver_is_told_what_it_can_run() -> None:
     old = host(driver="550.54.15")
     fits, why = verdict(old, CU130)
     assert not fits
@@ -136,7 +136,7 @@ def test_one_of_two_gpus_decides() -> None:
     assert not verdict(host(gpus=(H200, Gpu(name="P100", capability="6.0"))), CU124)[0]
 
 
-def test_a_gpu_that_needs_the_drivers_compiler_is_certain() -> None:
+def test_a_gpu_that_needs_the_drivers_compiler_is_told() -> None:
     fits, why = verdict(MACHINE, CU130)
     assert fits
     assert "compiled by the driver at their first use" in why
@@ -164,7 +164,7 @@ def test_without_a_gpu_only_the_architecture_is_judged() -> None:
     assert "64 MB of shared memory" in text
 
 
-def test_an_engine_that_cannot_hand_gpus_is_certain_the_cure() -> None:
+def test_an_engine_that_cannot_hand_gpus_is_told_the_cure() -> None:
     podman = Runs(name="podman", version="4.3.1", gpus=False)
     found = targets.diagnose(host(engines=(podman,)), [CU124])
     (remark,) = found.remarks

@@ -179,7 +179,7 @@ def test_folders_of_the_base_do_not_make_a_lock_stale(path: Path) -> None:
     assert extension.stale(lock, extended.read(path)) == ()
 
 
-def test_a_changed_file_is_certain(path: Path) -> None:
+def test_a_changed_file_is_told(path: Path) -> None:
     lock = made(path)
     (path.parent / "train.sh").write_bytes(b"other")
     (told,) = extension.stale(lock, extended.read(path))
@@ -191,7 +191,7 @@ def test_a_changed_file_is_certain(path: Path) -> None:
     assert "train.sh: No such file or directory, and matrix.yaml adds it" in told
 
 
-def test_another_published_target_is_certain(path: Path) -> None:
+def test_another_published_target_is_told(path: Path) -> None:
     lock = made(path)
     extended.publish(path.parent / "published/small", extended.published(samples.wheel("new")))
     (told,) = extension.stale(lock, extended.read(path))
@@ -199,7 +199,7 @@ def test_another_published_target_is_certain(path: Path) -> None:
     assert str(path.parent / "published/small/lock.json") in told
 
 
-def test_a_published_package_that_is_gone_is_certain(path: Path) -> None:
+def test_a_published_package_that_is_gone_is_told(path: Path) -> None:
     lock = made(path)
     resolution = lock.arch[Arch.X86_64]
     less = tuple(wheel for wheel in resolution.wheels if wheel.package != "numpy")
@@ -234,7 +234,7 @@ def test_a_published_package_that_was_built_stays_what_it_is(tmp_path: Path) -> 
         ("value: offline", "value: online", "settings.env.WANDB_MODE: the matrix says"),
     ],
 )
-def test_a_changed_row_is_certain(path: Path, old: str, new: str, told: str) -> None:
+def test_a_changed_row_is_told(path: Path, old: str, new: str, told: str) -> None:
     lock = made(path)
     path.write_text(extended.MATRIX.replace(old, new), encoding="utf-8")
     reasons = extension.stale(lock, extended.read(path))

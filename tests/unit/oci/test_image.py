@@ -116,7 +116,7 @@ def test_what_is_no_image_is_refused(tmp_path):
             image.read(place)
 
 
-def test_damage_is_certain(tmp_path):
+def test_damage_is_told(tmp_path):
     folder = made(tmp_path)
     config = folder.blob(folder.image(Arch.X86_64).config.digest)
     shutil.copytree(folder.path, tmp_path / "gone")

@@ -125,7 +125,7 @@ def test_the_row_adds_to_what_its_target_has(tmp_path):
     assert entry.env["PYTHONPYCACHEPREFIX"].value == "/opt/venv/bytecode"
 
 
-def test_what_was_left_out_and_what_differs_is_certain(tmp_path, capsys):
+def test_what_was_left_out_and_what_differs_is_told(tmp_path, capsys):
     differs = tuple(Difference(path=f"m{number}.pyc", bytes=number) for number in range(1, 8))
     left = (LeftOut(path="/a.py", reason="SyntaxError: x"), LeftOut(path="/b.py", reason="y"))
     files = tree(tmp_path / "tree", one=TEXT)

@@ -223,7 +223,7 @@ def test_a_registry_that_mounts_nothing_gets_the_bytes(place):
     assert place.registry.sessions == {}  # what it opened in vain is closed
 
 
-def test_a_repository_that_may_not_be_read_is_skipped_variant(place):
+def test_a_repository_that_may_not_be_read_is_passed_over(place):
     place.registry.faults.append(Fault("HEAD /v2/private/blobs/", times=100, status=403))
     done = push.push(place.work("private"), place.plan())
     assert {row.state for row in done.blobs} == {State.SENT}

@@ -152,7 +152,7 @@ def test_the_first_folder_that_describes_a_host_is_the_one(tmp_path):
         ('[host."https://m"]\nca = 5', "ca"),
     ],
 )
-def test_what_is_wrong_in_a_description_is_certain(tmp_path, text, words):
+def test_what_is_wrong_in_a_description_is_told(tmp_path, text, words):
     place = describe(tmp_path, "h", text)
     with pytest.raises(InputError) as caught:
         endpoints("h")

@@ -211,7 +211,7 @@ def test_a_refusal_is_no_missing_api(client, registry):
         client.referrers(registry.repository(NAME), subject)
 
 
-def test_a_damaged_list_is_certain(client, plain):
+def test_a_damaged_list_is_told(client, plain):
     subject = put(client, plain)
     config = {"mediaType": documents.CONFIG, "digest": EMPTY.digest, "size": 2}
     data = json.dumps({"config": config, "layers": []}).encode()

@@ -357,7 +357,7 @@ def test_a_login_that_cannot_be_read_does_not_leak(tmp_path, auth):
     assert "no-colon" not in caught.value.message
 
 
-def test_a_program_that_is_not_installed_is_certain(tmp_path, capsys):
+def test_a_program_that_is_not_installed_is_told(tmp_path, capsys):
     write_config(tmp_path, credsStore="nowhere", auths={"h": {"auth": AUTH}})
     assert logins.find("h") == Found(("me", "pa:ss"))
     assert "docker-credential-nowhere, which is not installed" in " ".join(

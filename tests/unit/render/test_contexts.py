@@ -116,6 +116,6 @@ def test_two_wheels_of_one_name_are_refused(world):
         world.put(world.of(bad, *world.wheels[1:]))
 
 
-def test_what_the_cache_lacks_is_certain_offline(world):
+def test_what_the_cache_lacks_is_told_offline(world):
     with pytest.raises(FetchFailed):
         world.put(world.of(*world.wheels, samples.wheel("absent")))

@@ -174,7 +174,7 @@ def test_a_requirement_that_the_index_is_too_old_for(ask):
     assert near(facts, demands, "13.0") == ("vllm 1.0, with torch 2.11.0 for CUDA 13.0",)
 
 
-def test_what_was_learned_is_certain_with_its_evidence(ask):
+def test_what_was_learned_is_told_with_its_evidence(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
     found = refused(facts, demands, None)
     assert found.reasons[-1] == (
@@ -316,7 +316,7 @@ def test_a_gap_in_the_wheels_is_no_way_back(ask):
         assert not gaps.beyond("dict", Version("0.8"))
 
 
-def test_a_wish_that_fell_back_is_certain_with_the_cause(ask):
+def test_a_wish_that_fell_back_is_told_with_the_cause(ask):
     facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
     versions = {"vllm": "0.8", "rl": "0.4", "torch": "2.6.0"}
     (text,) = behind.fallen(facts, demands, versions, "12.4")
@@ -340,6 +340,6 @@ def test_the_target_with_most_of_the_wishes_is_the_nearest():
     assert suggest.targets(matrix, wishes, "12.6", Arch.ARM64) == ()
 
 
-def test_one_exact_version_is_certain_from_other_specifiers():
+def test_one_exact_version_is_told_from_other_specifiers():
     exact = {"==2.6.0": "2.6.0", "== 2.6.0": "2.6.0", "===2.6.0": None, "==2.*": None, "<3": None}
     assert {spec: conflict._exact(spec) for spec in exact} == exact

@@ -111,7 +111,7 @@ def test_one_change_is_one_difference(tree: list[Member], data: st.DataObject) -
         assert not answer.equal
 
 
-def test_a_path_on_one_side_alone_is_certain_with_all_below_it(tmp_path):
+def test_a_path_on_one_side_alone_is_told_with_all_below_it(tmp_path):
     answer = compared(
         tmp_path,
         [[images.text("a/b/c", "x"), images.text("d", "y")]],

@@ -136,7 +136,7 @@ def test_a_variable_that_the_matrix_has_no_more() -> None:
     assert of(made, "PATH").differs == ""
 
 
-def test_without_a_lock_the_matrix_is_certain() -> None:
+def test_without_a_lock_the_matrix_is_told() -> None:
     own = Flashinfer(mode="jit", reason=samples.REASON)
     made = stage.environment(samples.matrix(cuda="13.0", flashinfer=own), "small", (), None)
     assert not made.locked

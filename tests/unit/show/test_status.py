@@ -64,7 +64,7 @@ def test_a_wheel_to_bring_is_a_need_until_it_is_there(tmp_path: Path) -> None:
     assert status.needs(found, "small") == ()
 
 
-def test_a_target_in_need_is_skipped_variant_unless_it_is_named(
+def test_a_target_in_need_is_passed_over_unless_it_is_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     project = Project(matrix=tmp_path / "matrix.yaml")

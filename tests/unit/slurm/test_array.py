@@ -139,7 +139,7 @@ def test_a_slurm_that_does_not_answer_is_asked_again(tmp_path, monkeypatch, caps
     assert capsys.readouterr().err.count("Slurm does not answer") == 1
 
 
-def test_a_slurm_that_is_gone_is_certain_and_that_the_tasks_go_on(tmp_path, monkeypatch):
+def test_a_slurm_that_is_gone_is_told_and_that_the_tasks_go_on(tmp_path, monkeypatch):
     made = order(tmp_path, "1", ONE)
     waited: list[float] = []
 
@@ -214,7 +214,7 @@ def test_a_task_that_left_without_a_word_is_lost_after_a_while(tmp_path, monkeyp
         ("", "ended with status 1"),
     ],
 )
-def test_a_bad_end_is_certain_by_its_error(tmp_path, log, message):
+def test_a_bad_end_is_told_by_its_error(tmp_path, log, message):
     made = order(tmp_path, "1", ONE)
     (made.place / "0.log").write_text(log)
     end = array.ended(Followed(order=made, number=0), "COMPLETED", State(state="done", status=1))
@@ -262,7 +262,7 @@ def test_what_no_task_can_have_is_refused(command: Command, words, option):
     assert f"--on slurm does not go with {option}" in answer.stderr
 
 
-def test_without_slurm_the_remedy_is_certain(command: Command, monkeypatch):
+def test_without_slurm_the_remedy_is_told(command: Command, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     answer = command("build", TARGET, "--on", "slurm", "--json")
     assert answer.status == 6

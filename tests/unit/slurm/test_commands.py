@@ -291,7 +291,7 @@ def test_shared_memory_is_looked_at_by_a_check_alone(tmp_path, monkeypatch, caps
     assert "--shared goes with --check" in done.stderr
 
 
-def test_a_sif_of_another_image_than_the_locked_one_is_certain(tmp_path, monkeypatch, capsys):
+def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatch, capsys):
     world = make(tmp_path)
     sif = tmp_path / "some.sif"
     sif.write_bytes(b"hsqs")

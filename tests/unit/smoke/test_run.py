@@ -134,7 +134,7 @@ def test_verls_own_figures_are_read(monkeypatch):
     assert logged(log, "actor/loss") is None
 
 
-def test_verl_is_certain_what_this_version_needs(monkeypatch):
+def test_verl_is_told_what_this_version_needs(monkeypatch):
     module = script("gpu_verl", monkeypatch)
     words = module.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"))
     assert "++actor_rollout_ref.model.override_config.attn_implementation=sdpa" in words

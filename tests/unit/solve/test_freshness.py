@@ -55,7 +55,7 @@ def found(catalogue, via):
     return [str(lag) for lag in lags(catalogue, chosen, offers)]
 
 
-def test_what_nothing_asks_to_be_old_is_certain(ask):
+def test_what_nothing_asks_to_be_old_is_told(ask):
     assert found(ask({}), "open") == [
         "hydra 0.11 is of 2019-12, and 1.3 of 2023-02 was to be had, asked for by open"
     ]

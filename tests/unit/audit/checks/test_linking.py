@@ -274,7 +274,7 @@ def test_what_a_module_links_to_counts_as_the_module_does() -> None:
     }
 
 
-def test_one_of_several_choices_is_skipped_variant() -> None:
+def test_one_of_several_choices_is_skipped() -> None:
     files = [library("torch_c_dlpack_ext/libaddon_torch24-cuda.so", **LACKS)]
     assert found(LinkedWorld({"torch-c-dlpack-ext 1": files})) == []
 

@@ -226,7 +226,7 @@ def test_operators_built_for_another_torch(tmp_path, torch, count):
     assert [one.severity for one in findings] == [Severity.WARNING] * count
 
 
-def test_a_requirement_that_is_none_is_skipped_variant(tmp_path):
+def test_a_requirement_that_is_none_is_skipped(tmp_path):
     """It says nothing; one that pins torch says that this torch was meant."""
     note = {"xformers/cpp_lib.json": json.dumps({"version": {"torch": "2.6.0+cu124"}})}
     pins: dict[str, audited.Files] = {"xformers==0.0.29": note, "torch==2.7.0": {}}
